@@ -1,0 +1,67 @@
+"""The exception tree.
+
+    TencostError                 every mistake a user can mend; the command line prints it and exits with 2
+    ├── ConfigError              conf/, params.yaml or an override
+    ├── DatasetError             a raw dataset: where it lives, its checksum, its layout
+    ├── RecordError              a log that cannot be read at all (single bad lines become rejects instead)
+    ├── FeatureError             a feature set, its ABI, or a program that cannot be featurized
+    ├── SplitError               a split that leaks, is empty, or names what is not there
+    ├── TrainError               training data or a model family that cannot be trained
+    ├── BundleError              a bundle that is missing, damaged, or does not fit
+    ├── RegistryError            the MLflow registry: unreachable, unknown model, version or alias
+    ├── HardwareError            a program for instructions that the host lacks, an unknown device
+    ├── TuneError                a tuning run that cannot start or continue
+    └── MissingDependencyError   an optional dependency of the command is not installed
+
+A message says what was expected, what was found, where, and the next command to run.
+"""
+
+
+class TencostError(Exception):
+    """Root of all errors that a user can mend."""
+
+    exit_code = 2
+
+
+class ConfigError(TencostError):
+    """A configuration file, an override or a combination of choices is wrong."""
+
+
+class DatasetError(TencostError):
+    """A raw dataset cannot be fetched, verified or understood."""
+
+
+class RecordError(TencostError):
+    """A log or a record store cannot be read."""
+
+
+class FeatureError(TencostError):
+    """A feature set does not fit, or a program cannot be featurized."""
+
+
+class SplitError(TencostError):
+    """A split leaks, is empty, or names networks that the dataset does not have."""
+
+
+class TrainError(TencostError):
+    """A model family cannot be trained on the data given."""
+
+
+class BundleError(TencostError):
+    """A model bundle is missing, damaged, or does not fit where it is to be used."""
+
+
+class RegistryError(TencostError):
+    """The model registry cannot be reached or does not know what was asked for."""
+
+
+class HardwareError(TencostError):
+    """The hardware at hand is not what the program or the configuration needs."""
+
+
+class TuneError(TencostError):
+    """A tuning run cannot start or continue."""
+
+
+class MissingDependencyError(TencostError):
+    """An optional dependency is not installed."""

@@ -1,0 +1,127 @@
+"""The Ranker protocol: what every model family is, and the one table of families.
+
+A family's module imports light: torch only inside its training code, so that a bundle is loaded and served without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from tencost.config import ModelConfig
+from tencost.errors import BundleError
+from tencost.features.ragged import IntArray, Ragged
+from tencost.features.spec import FeatureSpec
+
+Scores = npt.NDArray[np.float64]
+
+LogMetric = Callable[[str, float, int], None]
+"""Called as ``log(name, value, step)`` while a family trains."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled programs: features and, for each program, which ranking list it belongs to and how good it is.
+
+    Legend: N programs.
+
+    Attributes:
+        features: ragged rows of the N programs.
+        label: float32 [N], fastest latency of the group in this split / latency, in [0, 1], higher is faster; a
+            program that failed has 0. Groups whose programs all failed are not in the samples.
+        group: int64 [N], dense ids of (workload, hardware): ranking losses never compare across groups.
+        latency_s: float64 [N], median of run_secs in seconds; NaN for a failed program.
+        record_id: the N record ids.
+    """
+
+    features: Ragged
+    label: npt.NDArray[np.float32]
+    group: IntArray
+    latency_s: npt.NDArray[np.float64]
+    record_id: npt.NDArray[np.str_]
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.features), len(self.label), len(self.group), len(self.latency_s), len(self.record_id)}
+        assert len(sizes) == 1, f"all parts of Samples must have one length, found {sorted(sizes)}"
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def take(self, indices: IntArray) -> Samples:
+        """Select programs, in the order given."""
+        return Samples(
+            self.features.take(indices),
+            self.label[indices],
+            self.group[indices],
+            self.latency_s[indices],
+            self.record_id[indices],
+        )
+
+
+@runtime_checkable
+class Ranker(Protocol):
+    """A model family: features in, one raw score a program out; higher means predicted faster.
+
+    Raw scores have no unit and may have any sign; only their order within a group means something. What the tuner
+    sees is the calibrated score of :mod:`tencost.train.calibration`.
+
+    Contract: `predict` is deterministic and scores a program the same alone or in any batch; a program without rows
+    scores NaN; `fit` with the same seed on the same machine gives identical scores; after `save` and `load` the
+    scores are identical; `load` and `predict` need neither torch nor TVM.
+    """
+
+    family: ClassVar[str]
+
+    def __init__(self, config: Any, spec: FeatureSpec) -> None:
+        """Make an untrained ranker for features of the given spec."""
+        ...
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        """Train on `train`; `valid` decides early stopping and nothing else."""
+        ...
+
+    def predict(self, features: Ragged) -> Scores:
+        """Return raw scores, float64 [N], higher is faster."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the weights (UBJSON, ONNX, safetensors or JSON; never pickle) into an existing folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        ...
+
+    def importance(self) -> dict[str, float]:
+        """Return column name -> share of the model's gain, summing to 1; empty where the family has none."""
+        ...
+
+
+FAMILIES: dict[str, tuple[str, str]] = {
+    "xgb": ("tencost.train.xgb", "XgbRanker"),
+    "mlp": ("tencost.train.mlp", "MlpRanker"),
+    "tlp": ("tencost.train.tlp", "TlpRanker"),
+    "random": ("tencost.train.random", "RandomRanker"),
+    "tvm_xgb": ("tencost.train.tvm_xgb", "TvmXgbRanker"),
+    "tvm_mlp": ("tencost.train.tvm_mlp", "TvmMlpRanker"),
+}
+"""family -> (module, class): the same keys as config.FAMILY_CONFIGS (a test compares them)."""
+
+
+def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:
+    """Make an untrained ranker of the family that the configuration names.
+
+    Raises:
+        BundleError: no such family.
+    """
+    if config.family not in FAMILIES:
+        raise BundleError(f"expected a model family of {', '.join(FAMILIES)}, found {config.family!r}")
+    module, name = FAMILIES[config.family]
+    ranker: Ranker = getattr(import_module(module), name)(config, spec)
+    return ranker
