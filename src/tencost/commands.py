@@ -1,0 +1,105 @@
+"""Commands that are more than one stage: train and score, registry subcommands, the leaderboard page, the UI."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from tencost.config import Config
+from tencost.errors import ConfigError, MissingDependencyError, RegistryError
+
+
+def train(arguments: list[str]) -> None:
+    """Train (stage train) and score on the held-out split (room evaluate), once or as a sweep."""
+    from tencost import composition
+
+    if any(word in ("-m", "--multirun") for word in arguments):
+        _train_sweep(arguments)
+    else:
+        composition.run_stage(train_and_score, "train", arguments)
+
+
+def train_and_score(config: Config, root: Path) -> float:
+    """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
+    from tencost.evaluate.stage import score_run
+    from tencost.train.stage import run
+
+    result = run(config, root)
+    score_run(config, root, result.folder)
+    return float(result.valid_score)
+
+
+def _train_sweep(arguments: list[str]) -> None:
+    from tencost import composition
+    from tencost.train import tracking
+
+    root, _ = composition.config_folder()
+    name = "sweep " + " ".join(word for word in arguments if "=" in word)
+    with tracking.parent_run(root, name):
+        composition.run_sweep(_sweep_job, "train", arguments)
+
+
+def _sweep_job(config: Config, root: Path) -> float:
+    """Train one combination of a sweep; one that cannot work is skipped with its reason, and the sweep goes on."""
+    from rich.console import Console
+
+    if config.features.name not in config.model.reads:
+        Console(stderr=True).print(
+            f"skipped model={config.model_name} features={config.features.name}: the family "
+            f"{config.model.family} reads {', '.join(config.model.reads)}"
+        )
+        return float("nan")
+    return train_and_score(config, root)
+
+
+def register(arguments: list[str]) -> None:
+    """Run the register stage, or `register status`, or `register rollback <model> [version]`."""
+    from tencost import composition
+    from tencost.register import stage, status
+
+    word = arguments[0] if arguments else ""
+    root, _ = composition.config_folder()
+    if word == "status":
+        status.print_status(root)
+    elif word == "rollback":
+        if len(arguments) not in (2, 3):
+            raise ConfigError("expected `tencost register rollback <model> [version]`; names: `tencost register status`")
+        status.rollback(root, arguments[1], int(arguments[2]) if len(arguments) == 3 else None)
+    else:
+        composition.run_stage(stage.run, "register", arguments)
+
+
+def leaderboard(arguments: list[str]) -> None:
+    """Print the leaderboards that `evaluate` wrote last and the champions in the registry."""
+    from tencost import composition
+    from tencost.evaluate.report import print_leaderboards
+    from tencost.register import status
+
+    config, root = composition.compose(arguments)
+    print_leaderboards(root / config.paths.reports)
+    status.print_champions(root)
+
+
+def ui(arguments: list[str]) -> None:
+    """Serve the MLflow UI on loopback until Ctrl-C: one worker, no job queue (it starts in seconds)."""
+    from tencost import composition
+    from tencost.train import tracking
+
+    port = "5000"
+    if arguments:
+        if len(arguments) != 2 or arguments[0] != "--port" or not arguments[1].isdigit():
+            raise ConfigError(f"expected `tencost ui [--port N]`, found {' '.join(arguments)!r}")
+        port = arguments[1]
+    root, _ = composition.config_folder()
+    uri = tracking.setup(root)
+    executable = Path(sys.executable).with_name("mlflow")
+    if not executable.exists():
+        raise MissingDependencyError("the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'")
+    environment: dict[str, Any] = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command = [str(executable), "ui", "--workers", "1", "--host", "127.0.0.1", "--port", port]
+    try:
+        os.execve(executable, [*command, "--backend-store-uri", uri], environment)
+    except OSError as error:
+        raise RegistryError(f"cannot start {executable}: {error}") from error
