@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from tencost.errors import ConfigError
 
@@ -378,7 +378,7 @@ class Config:
     """The feature set."""
     split: SplitConfig = MISSING
     """How records are divided."""
-    model: Any = MISSING
+    model: Any = None
     """The model family: one of FAMILY_CONFIGS."""
     network: NetworkConfig = MISSING
     """The network to tune."""
@@ -453,7 +453,8 @@ def _explain(error: OmegaConfBaseException, schema: type[Any], prefix: str) -> s
     message = f"configuration: {where}: {first_line}"
     parent: Any = error.parent_node
     node_type = OmegaConf.get_type(parent) if parent is not None else schema
-    if isinstance(node_type, type) and hasattr(node_type, "__dataclass_fields__"):
+    unknown_key = isinstance(error, ConfigKeyError | ConfigAttributeError)
+    if unknown_key and isinstance(node_type, type) and hasattr(node_type, "__dataclass_fields__"):
         valid = ", ".join(sorted(item.name for item in fields(node_type)))
         message += f". Valid keys here: {valid}"
     return message
