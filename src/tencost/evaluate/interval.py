@@ -1,0 +1,104 @@
+"""How sure a figure is: over a family's seeds, and over the tasks that two are compared on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from tencost.evaluate.metrics import Floats, Ints
+
+LEVEL = 0.95
+"""Coverage of every interval that is printed or used by the promotion rule."""
+
+Statistic = Callable[[Floats], Floats]
+"""Task multiplicities float64 [B, T] in, one figure per resample float64 [B] out."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds with its 95 % interval.
+
+    Attributes:
+        mean: mean over the seeds for which the figure is defined; NaN if there is none.
+        half_width: mean ± half_width is the interval; NaN with fewer than two seeds.
+        num_seeds: figures averaged.
+    """
+
+    mean: float
+    half_width: float
+    num_seeds: int
+
+    @property
+    def low(self) -> float:
+        """Lower end."""
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        """Upper end."""
+        return self.mean + self.half_width
+
+
+def seed_interval(values: Sequence[float]) -> Interval:
+    """Mean ± t_{0.975, S−1} · s / √S over S seeds (Student's t; s divides by S − 1)."""
+    known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
+    if len(known) == 0:
+        return Interval(math.nan, math.nan, 0)
+    mean = float(known.mean())
+    if len(known) == 1:
+        return Interval(mean, math.nan, 1)
+    quantile = float(student_t.ppf(0.5 + LEVEL / 2, len(known) - 1))
+    return Interval(mean, quantile * float(known.std(ddof=1)) / math.sqrt(len(known)), len(known))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Figure of A minus figure of B on the same tasks; 95 % bootstrap interval over tasks."""
+
+    mean: float
+    low: float
+    high: float
+    num_resamples: int
+
+
+def resample_tasks(stratum: Ints, num_resamples: int, seed: int) -> Floats:
+    """Draw tasks with replacement inside each stratum: every network keeps its number of tasks.
+
+    Args:
+        stratum: int64 [T], the network of each task.
+        num_resamples: B.
+        seed: of the draw; the same seed gives the same resamples, which is what makes a comparison
+            paired.
+
+    Returns:
+        float64 [B, T]: how often each task was drawn.
+    """
+    generator = np.random.default_rng(seed)
+    counts = np.zeros((num_resamples, len(stratum)))
+    for value in np.unique(stratum):
+        members = np.flatnonzero(stratum == value)
+        share = np.full(len(members), 1.0 / len(members))
+        counts[:, members] = generator.multinomial(len(members), share, size=num_resamples)
+    return counts
+
+
+def paired_bootstrap(
+    a: Statistic, b: Statistic, stratum: Ints, *, seed: int = 0, num_resamples: int = 2000
+) -> Difference:
+    """a(tasks) − b(tasks) on all tasks, with its 2.5 and 97.5 percentiles over resampled tasks.
+
+    Both statistics see the same resamples, so what makes a task hard for both cancels.
+    """
+    full = np.ones((1, len(stratum)))
+    counts = resample_tasks(stratum, num_resamples, seed)
+    differences = a(counts) - b(counts)
+    tail = 100 * (1 - LEVEL) / 2
+    if np.isnan(differences).all():
+        low = high = math.nan
+    else:
+        low, high = (float(value) for value in np.nanpercentile(differences, [tail, 100 - tail]))
+    return Difference(float((a(full) - b(full))[0]), low, high, num_resamples)

@@ -1,0 +1,330 @@
+"""From scores of records to a model's figures: every metric of one order of programs.
+
+A `Truth` says what was measured; `score_records` compares one model's scores with it;
+`random_floor` and `oracle` are the two ends of the scale. All three give the same `Metrics`, for
+all networks together and for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tencost.evaluate import metrics, search
+from tencost.evaluate.interval import Statistic
+from tencost.evaluate.metrics import Coverage, Floats, Ints
+
+CURVE_STEPS = 32
+"""Length of the top-k curves."""
+CURVE_METRICS = ("top1", "top5", "pooled_top1", "pooled_top5", "search_score")
+"""Metrics made from the best-so-far curves alone; these can be bootstrapped over tasks."""
+TOLERANCES = {"trials_1pct": 0.01, "trials_5pct": 0.05, "trials_10pct": 0.10}
+"""Metric -> how far above the best recorded program of a task a program may be."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The figures of one order of programs.
+
+    Unless said otherwise in [0, 1] and higher is better; NaN where not defined.
+
+    "All networks" is the mean over networks for top1, top5 and search_score, the sum over networks
+    for the pooled ones, a mean over tasks weighted by records for peak, pairwise, tau, rmse and r2
+    (TenSet), and a plain mean over tasks for trials. For a single network pooled and plain top-k
+    are the same.
+    """
+
+    top1: float
+    top5: float
+    pooled_top1: float
+    pooled_top5: float
+    peak1: float
+    peak5: float
+    pairwise: float
+    tau: float
+    """In [-1, 1]."""
+    rmse: float
+    """Lower is better."""
+    r2: float
+    """At most 1."""
+    trials_1pct: float
+    """Trials per task until within 1 % of its best recorded program; lower is better."""
+    trials_5pct: float
+    """The same for 5 %."""
+    trials_10pct: float
+    """The same for 10 %."""
+    search_score: float
+    """0 is random order, 1 the optimum at once, may be negative."""
+
+    def to_dict(self) -> dict[str, float]:
+        """Return name -> value."""
+        return {item.name: float(getattr(self, item.name)) for item in fields(self)}
+
+
+METRIC_NAMES = tuple(item.name for item in fields(Metrics))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload of a network.
+
+    Attributes:
+        network: name of the network.
+        workload_id: what is computed.
+        weight: how often the network computes it.
+        rows: int64 [n], its programs' rows in the truth's record arrays, ascending.
+    """
+
+    network: str
+    workload_id: str
+    weight: float
+    rows: Ints
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was measured on one hardware, for the part of a split that is evaluated.
+
+    Attributes:
+        record_id: the N records, ascending: ties in scores are broken by content hash.
+        latency_s: float64 [N], median of the measured times, seconds; NaN for a failed program.
+        tasks: tasks with at least one working program, by network; a workload of two networks is in
+            both.
+        coverage: per network, what its scored tasks stand for.
+    """
+
+    record_id: npt.NDArray[np.str_]
+    latency_s: Floats
+    tasks: tuple[Task, ...]
+    coverage: dict[str, Coverage]
+
+    def __post_init__(self) -> None:
+        assert len(self.record_id) == len(self.latency_s)
+        assert self.tasks, "a truth needs at least one task with a working program"
+        names = [task.network for task in self.tasks]
+        assert names == sorted(names), "tasks must be ordered by network"
+
+    @cached_property
+    def networks(self) -> tuple[str, ...]:
+        """Networks with at least one task, in order."""
+        return tuple(dict.fromkeys(task.network for task in self.tasks))
+
+    @cached_property
+    def stratum(self) -> Ints:
+        """Index of the network of each task, int64 [T]."""
+        index = {name: position for position, name in enumerate(self.networks)}
+        return np.array([index[task.network] for task in self.tasks], dtype=np.int64)
+
+    @cached_property
+    def weight(self) -> Floats:
+        """Occurrences of each task in its network, float64 [T]."""
+        return np.array([task.weight for task in self.tasks], dtype=np.float64)
+
+    @cached_property
+    def latencies(self) -> tuple[Floats, ...]:
+        """Latency of each task's programs, seconds."""
+        return tuple(self.latency_s[task.rows] for task in self.tasks)
+
+    @cached_property
+    def num_programs(self) -> Ints:
+        """Programs of each task, int64 [T]."""
+        return np.array([len(task.rows) for task in self.tasks], dtype=np.int64)
+
+    @cached_property
+    def optimum_s(self) -> Floats:
+        """Fastest recorded program of each task, float64 [T], seconds."""
+        return np.array([np.nanmin(latency) for latency in self.latencies])
+
+    @cached_property
+    def median_s(self) -> Floats:
+        """Median working program of each task, float64 [T], seconds."""
+        return np.array([np.nanmedian(latency) for latency in self.latencies])
+
+    @cached_property
+    def random_best(self) -> Floats:
+        """Expected best program by step under random order, exact, float64 [T, K], seconds."""
+        return self.stack([metrics.expected_best_so_far(latency) for latency in self.latencies])
+
+    @cached_property
+    def cutoffs(self) -> Ints:
+        """The step at which replayed search stops counting, int64 [M], one per network."""
+        steps = []
+        for index in range(len(self.networks)):
+            of = self.stratum == index
+            weight = self.weight[of]
+            curve = search.network_curve(self.random_best[of], weight)
+            optimum, median = float(weight @ self.optimum_s[of]), float(weight @ self.median_s[of])
+            steps.append(search.cutoff_step(curve, optimum, median))
+        return np.array(steps, dtype=np.int64)
+
+    def stack(self, curves: Sequence[Floats]) -> Floats:
+        """Lay curves of [n_t] under each other: float64 [T, K], each padded with its last value."""
+        steps = int(self.num_programs.max())
+        return np.stack([np.pad(curve, (0, steps - len(curve)), mode="edge") for curve in curves])
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """Everything about one model trained with one seed (or the floor, or the oracle).
+
+    Attributes:
+        overall: figures of all networks together.
+        networks: figures of each network.
+        best: float64 [T, K], best latency of each task by step, seconds.
+        top_k: float64 [CURVE_STEPS], mean over networks of top-k for k = 1..CURVE_STEPS.
+    """
+
+    overall: Metrics
+    networks: dict[str, Metrics]
+    best: Floats
+    top_k: Floats
+
+
+def score_records(truth: Truth, raw: Floats, score: Floats) -> SeedScore:
+    """Compare a model's scores of the truth's records with what was measured.
+
+    Args:
+        truth: what was measured.
+        raw: float64 [N], decides the order, higher is predicted faster; NaN comes last.
+        score: float64 [N], the calibrated score in (0, 1], compared with the label for RMSE and R².
+    """
+    per_task: dict[str, list[float]] = {}
+    curves = []
+    for task, latency in zip(truth.tasks, truth.latencies, strict=True):
+        task_raw, task_score = raw[task.rows], score[task.rows]
+        label = metrics.labels(latency)
+        counted = ~np.isnan(latency) & ~np.isnan(task_score)
+        known = counted.any()
+        figures = {
+            "peak1": metrics.peak_score(latency, task_raw, 1),
+            "peak5": metrics.peak_score(latency, task_raw, 5),
+            "pairwise": metrics.pairwise_accuracy(task_raw, label),
+            "tau": metrics.kendall_tau(task_raw, label),
+            "rmse": metrics.rmse(task_score[counted], label[counted]) if known else math.nan,
+            "r2": metrics.r2(task_score[counted], label[counted]) if known else math.nan,
+        }
+        for name, tolerance in TOLERANCES.items():
+            figures[name] = float(search.trials_within(latency, task_raw, tolerance))
+        for name, value in figures.items():
+            per_task.setdefault(name, []).append(value)
+        curves.append(metrics.best_so_far(latency, task_raw))
+    return _summarize(truth, truth.stack(curves), {k: np.array(v) for k, v in per_task.items()})
+
+
+def random_floor(truth: Truth) -> SeedScore:
+    """Return what uniformly random order is expected to reach, exact; RMSE and R² are NaN."""
+    count = len(truth.tasks)
+    per_task = {
+        "peak1": np.array([metrics.expected_peak_score(latency, 1) for latency in truth.latencies]),
+        "peak5": np.array([metrics.expected_peak_score(latency, 5) for latency in truth.latencies]),
+        "pairwise": np.full(count, 0.5),
+        "tau": np.zeros(count),
+        "rmse": np.full(count, math.nan),
+        "r2": np.full(count, math.nan),
+    }
+    for name, tolerance in TOLERANCES.items():
+        per_task[name] = np.array(
+            [search.expected_trials_within(latency, tolerance) for latency in truth.latencies]
+        )
+    return _summarize(truth, truth.random_best, per_task)
+
+
+def oracle(truth: Truth) -> SeedScore:
+    """What the perfect order reaches."""
+    label = np.full(len(truth.record_id), math.nan)
+    for task, latency in zip(truth.tasks, truth.latencies, strict=True):
+        label[task.rows] = metrics.labels(latency)
+    return score_records(truth, label, label)
+
+
+def statistic(name: str, truth: Truth, seeds: Sequence[SeedScore]) -> Statistic:
+    """Return a figure, averaged over seeds, as a function of how often each task is counted.
+
+    Args:
+        name: top1, top5, pooled_top1, pooled_top5 or search_score.
+        truth: the tasks.
+        seeds: the model's seeds.
+    """
+
+    def figure(counts: Floats) -> Floats:
+        weight = counts * truth.weight
+        return np.mean([_overall(name, truth, seed.best, weight) for seed in seeds], axis=0)
+
+    return figure
+
+
+def _overall(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats:
+    """One figure of all networks from best-so-far curves; weight is [..., T], the answer [...]."""
+    if name.startswith("pooled_top"):
+        k = int(name.removeprefix("pooled_top"))
+        return metrics.pooled_top_k_score(best, truth.optimum_s, weight, k)
+    return _mean(_by_network(name, truth, best, weight))
+
+
+def _by_network(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats:
+    """The same for each network, float64 [M, ...]."""
+    values = []
+    for index in range(len(truth.networks)):
+        of = truth.stratum == index
+        network_weight, optimum_s = weight[..., of], truth.optimum_s[of]
+        if name == "search_score":
+            curve = search.network_curve(best[of], network_weight)
+            random_curve = search.network_curve(truth.random_best[of], network_weight)
+            total = np.asarray(network_weight @ optimum_s)
+            values.append(
+                search.search_score(curve, random_curve, total, int(truth.cutoffs[index]))
+            )
+        else:
+            k = int(name.removeprefix("top"))
+            values.append(metrics.top_k_score(best[of], optimum_s, network_weight, k))
+    return np.stack(values)
+
+
+def _mean(values: Floats) -> Floats:
+    """Mean over the first axis of what is defined; NaN where nothing is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+
+
+def _summarize(truth: Truth, best: Floats, per_task: dict[str, Floats]) -> SeedScore:
+    """Aggregate figures of tasks (see `Metrics` for how) over all networks and over each."""
+    weight = truth.weight
+    overall = {name: float(_overall(name, truth, best, weight)) for name in CURVE_METRICS}
+    by_network = {}
+    for index, network in enumerate(truth.networks):
+        values = {
+            name: float(_by_network(name.removeprefix("pooled_"), truth, best, weight)[index])
+            for name in CURVE_METRICS
+        }
+        by_network[network] = Metrics(
+            **values, **_task_means(truth, per_task, truth.stratum == index)
+        )
+    every = np.ones(len(truth.tasks), dtype=np.bool_)
+    top_k = [float(_overall(f"top{k}", truth, best, weight)) for k in range(1, CURVE_STEPS + 1)]
+    return SeedScore(
+        Metrics(**overall, **_task_means(truth, per_task, every)), by_network, best, np.array(top_k)
+    )
+
+
+def _task_means(
+    truth: Truth, per_task: dict[str, Floats], of: npt.NDArray[np.bool_]
+) -> dict[str, float]:
+    count = truth.num_programs[of].astype(np.float64)
+    means = {
+        name: _weighted_mean(per_task[name][of], count)
+        for name in ("peak1", "peak5", "pairwise", "tau", "r2")
+    }
+    means["rmse"] = math.sqrt(_weighted_mean(per_task["rmse"][of] ** 2, count))
+    return means | {name: float(per_task[name][of].mean()) for name in TOLERANCES}
+
+
+def _weighted_mean(values: Floats, weight: Floats) -> float:
+    known = ~np.isnan(values)
+    return float(values[known] @ weight[known] / weight[known].sum()) if known.any() else math.nan

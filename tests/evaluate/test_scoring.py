@@ -1,0 +1,124 @@
+"""Two networks of hand-worked tasks: the aggregation over tasks, networks and resamples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tencost.evaluate import scoring
+from tencost.evaluate.interval import paired_bootstrap
+from tencost.evaluate.metrics import Coverage
+
+NAN = math.nan
+
+
+@pytest.fixture
+def truth() -> scoring.Truth:
+    """Network m: tasks of 1, 2, 4 s (weight 2) and of 3 s; n: a task of 5, 10 s and a failure."""
+    latency = np.array([1.0, 2.0, 4.0, 3.0, 5.0, 10.0, NAN])
+    rows = [np.arange(0, 3), np.arange(3, 4), np.arange(4, 7)]
+    tasks = (
+        scoring.Task("m", "w0", 2.0, rows[0]),
+        scoring.Task("m", "w1", 1.0, rows[1]),
+        scoring.Task("n", "w2", 1.0, rows[2]),
+    )
+    record_id = np.array([f"r{index}" for index in range(7)])
+    coverage = {"m": Coverage(2, 2, 1.0, 4, 0), "n": Coverage(1, 2, 0.5, 3, 1)}
+    return scoring.Truth(record_id, latency, tasks, coverage)
+
+
+def test_hand_worked_scores(truth: scoring.Truth) -> None:
+    # Predicted orders: w0: 2, 1, 4; w1: 3; w2: failure, 10, 5.
+    raw = np.array([0.5, 0.9, 0.1, 0.0, 1.0, 2.0, 3.0])
+    score = scoring.score_records(truth, raw, raw)
+    m, n = score.networks["m"], score.networks["n"]
+    assert m.top1 == m.pooled_top1 == pytest.approx(5 / 7)
+    assert n.top1 == pytest.approx(5 / 10)
+    assert score.overall.top1 == pytest.approx((5 / 7 + 1 / 2) / 2)
+    assert score.overall.pooled_top1 == pytest.approx(10 / 17)
+    assert score.overall.top5 == score.overall.pooled_top5 == 1.0
+    # Peak@1: labels of the first program 0.5 (3 records), 1 (1 record), 0 (3 records).
+    assert score.overall.peak1 == pytest.approx((3 * 0.5 + 1 * 1.0 + 0.0) / 7)
+    # Pairwise: w0 gets 2 of 3, w1 has one program (0.5), w2 0 of 3.
+    assert score.overall.pairwise == pytest.approx((3 * 2 / 3 + 1 * 0.5 + 0.0) / 7)
+    # Kendall: w0 1/3, w1 not defined, w2 -1.
+    assert score.overall.tau == pytest.approx((3 * (1 / 3) + 3 * (-1)) / 6)
+    assert score.overall.trials_1pct == pytest.approx((2 + 1 + 3) / 3)
+    assert score.best.tolist() == [[2.0, 1.0, 1.0], [3.0, 3.0, 3.0], [10.0, 10.0, 5.0]]
+    assert score.top_k.shape == (scoring.CURVE_STEPS,)
+    assert score.top_k[0] == pytest.approx(score.overall.top1)
+    assert score.top_k[-1] == 1.0
+
+
+def test_search_score_by_hand(truth: scoring.Truth) -> None:
+    raw = np.array([0.5, 0.9, 0.1, 0.0, 1.0, 2.0, 3.0])
+    score = scoring.score_records(truth, raw, raw)
+    # m: random curve of w0 is 7/3, 4/3, 1, so R = 2·(7/3)+3, 2·(4/3)+3, 5; the median is 2·2+3 = 7,
+    # so the clock stops at 5 + 0.05·2 = 5.1, at step 3, where nothing is left to gain.
+    # S = 7, 5, 5, S* = 5.
+    r1, r2 = 14 / 3 + 3, 8 / 3 + 3
+    assert score.networks["m"].search_score == pytest.approx(
+        ((r1 - 7) / (r1 - 5) + (r2 - 5) / (r2 - 5)) / 2
+    )
+    # n: one of 5, 10, failed (as 10): 25/3; two: 20/3; three: 5. S = 10, 10, 5; median 7.5.
+    assert score.networks["n"].search_score == pytest.approx(
+        ((25 / 3 - 10) / (25 / 3 - 5) + (20 / 3 - 10) / (20 / 3 - 5)) / 2
+    )
+
+
+def test_floor_and_oracle(truth: scoring.Truth) -> None:
+    floor, best = scoring.random_floor(truth), scoring.oracle(truth)
+    assert floor.overall.search_score == pytest.approx(0.0)
+    assert floor.overall.pairwise == 0.5
+    assert floor.overall.tau == 0.0
+    assert math.isnan(floor.overall.rmse)
+    assert floor.networks["m"].top1 == pytest.approx(5 / (14 / 3 + 3))
+    assert floor.overall.trials_1pct == pytest.approx((4 / 2 + 2 / 2 + 4 / 2) / 3)
+    for name in (
+        "top1",
+        "top5",
+        "pooled_top1",
+        "peak1",
+        "search_score",
+        "tau",
+        "r2",
+        "trials_1pct",
+    ):
+        assert getattr(best.overall, name) == pytest.approx(1.0), name
+    assert best.overall.rmse == 0.0
+
+
+def test_statistic_on_all_tasks_is_the_printed_figure(truth: scoring.Truth) -> None:
+    generator = np.random.default_rng(0)
+    seeds = [
+        scoring.score_records(truth, generator.normal(size=7), generator.uniform(size=7))
+        for _ in range(3)
+    ]
+    ones = np.ones((1, 3))
+    for name in scoring.CURVE_METRICS:
+        figure = scoring.statistic(name, truth, seeds)(ones)
+        assert figure == pytest.approx(np.mean([getattr(seed.overall, name) for seed in seeds])), (
+            name
+        )
+
+
+def test_bootstrap_of_the_oracle_against_random_order(truth: scoring.Truth) -> None:
+    best, floor = [scoring.oracle(truth)], [scoring.random_floor(truth)]
+    difference = paired_bootstrap(
+        scoring.statistic("search_score", truth, best),
+        scoring.statistic("search_score", truth, floor),
+        truth.stratum,
+        num_resamples=200,
+    )
+    assert difference.mean == pytest.approx(1.0)
+    assert difference.low > 0.9
+
+
+def test_truth_keeps_tasks_by_network() -> None:
+    task = scoring.Task("b", "w", 1.0, np.array([0]))
+    with pytest.raises(AssertionError, match="ordered by network"):
+        scoring.Truth(
+            np.array(["r"]), np.ones(1), (task, scoring.Task("a", "w", 1.0, np.array([0]))), {}
+        )
