@@ -151,6 +151,18 @@ class SplitConfig:
                 raise ConfigError(f"split.{name} must be in [0, 1), found {value!r}")
 
 
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+
+
+def _at_least(prefix: str, config: object, **least: int) -> None:
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if isinstance(value, int) and value < bound:
+            raise ConfigError(f"{prefix}.{name} must be at least {bound}, found {value}")
+
+
 @dataclass(kw_only=True)
 class ModelConfig:
     """A model family and its hyper-parameters; each family adds its own fields."""
@@ -167,37 +179,45 @@ class ModelConfig:
 
 @dataclass(kw_only=True)
 class XgbConfig(ModelConfig):
-    """Gradient-boosted trees over store rows (packed sum) or program aggregates."""
+    """Gradient-boosted trees over a summary of the program, or over its stores with a packed sum."""
 
-    objective: str = "lambdarank"
-    """lambdarank, listwise or regression."""
-    num_rounds: int = 400
+    view: str = "program"
+    """program: one row of trees' input a program; stores: one a buffer store, predictions summed (TenSet, TVM)."""
+    objective: str = "pairwise"
+    """pairwise, lambdarank, listwise or regression."""
+    label_power: float = 1.0
+    """pairwise and lambdarank: exponent of the label difference that weighs a pair."""
+    temperature: float = 0.25
+    """listwise: temperature of the labels' softmax."""
+    num_rounds: int = 300
     """Boosting rounds at most."""
-    early_stopping_rounds: int = 50
+    early_stopping_rounds: int = 0
     """Stop when the validation split has not improved for so many rounds; 0 never stops."""
     max_depth: int = 6
     """Depth of a tree."""
-    eta: float = 0.1
+    eta: float = 0.06
     """Learning rate."""
-    gamma: float = 0.001
+    gamma: float = 0.0
     """Least loss reduction that justifies a split."""
     min_child_weight: float = 1.0
     """Least sum of hessians in a leaf."""
-    subsample: float = 1.0
+    subsample: float = 0.7
     """Share of rows drawn per tree."""
-    colsample: float = 1.0
+    colsample: float = 0.4
     """Share of columns drawn per tree."""
     reg_lambda: float = 1.0
     """L2 penalty of leaf weights."""
+    max_bin: int = 128
+    """Histogram bins a column."""
     num_models: int = 1
     """Boosters averaged in one model, each from its own seed."""
     num_threads: int = 2
     """Threads while training; scores are served on one."""
 
     def __post_init__(self) -> None:
-        choices = ("lambdarank", "listwise", "regression")
-        if self.objective not in choices:
-            raise ConfigError(f"model.objective must be one of {', '.join(choices)}, found {self.objective!r}")
+        _one_of("model.view", self.view, ("program", "stores"))
+        _one_of("model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression"))
+        _at_least("model", self, num_rounds=1, num_models=1, num_threads=1, max_depth=1, early_stopping_rounds=0)
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,325 @@
+"""The bundle: a model's weights, everything needed to use them, and nothing that can run code.
+
+Format, version 1: a flat folder.
+
+    bundle.json      UTF-8 JSON object, the fields of BundleInfo; `files` maps every other file's
+                     name to its sha256
+    <weights>        .ubj (XGBoost UBJSON), .safetensors, .onnx or .json, whatever the family's
+                     `save` writes
+
+What may not be relied on: the names of the weights files, the order of keys. A folder with a file
+that bundle.json does not list is refused, so is one that lacks a listed file. Loading and scoring
+need neither torch, MLflow nor polars.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tencost.config import FAMILY_CONFIGS, ModelConfig, Pool
+from tencost.errors import BundleError, FeatureError
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FEATURE_ABI, FeatureSpec
+from tencost.train.calibration import Calibration
+from tencost.train.ranker import Ranker, Scores, make_ranker
+
+FORMAT_VERSION = 1
+MANIFEST = "bundle.json"
+WEIGHT_SUFFIXES = (".ubj", ".safetensors", ".onnx", ".json")
+_PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib", ".npy", ".npz", ".ckpt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleInfo:
+    """What bundle.json says."""
+
+    family: str
+    """Model family, a key of FAMILIES."""
+    model_config: dict[str, Any]
+    """The family's configuration as plain JSON values."""
+    feature_spec: FeatureSpec
+    """What the columns mean that the model reads, device columns included."""
+    hardware: str
+    """Name of the hardware that the model is for."""
+    target_kind: str
+    """Kind of TVM target (llvm, cuda) that its programs are compiled for."""
+    label: str
+    """Definition of the label that it was trained on."""
+    calibration: Calibration
+    """Raw score -> score in (0, 1]."""
+    tvm_range: tuple[str, str]
+    """TVM versions that it may be used with: from the first, up to but without the second."""
+    dataset: str
+    """Name of the raw dataset."""
+    dataset_hash: str
+    """Content hash of the records (DVC's where DVC made them)."""
+    split: str
+    """Name of the split."""
+    split_hash: str
+    """Content hash of the split's record ids."""
+    seed: int
+    """Seed of the training run."""
+    device: dict[str, float] = field(default_factory=dict)
+    """Values of the spec's device columns on that hardware; empty where it has none."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of tencost, TVM, ffi, torch, xgboost, numpy that made it."""
+    git_commit: str | None = None
+    """Commit of the project that trained it."""
+    git_dirty: bool = False
+    """Whether that project had uncommitted changes."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the validation split."""
+    created: str = ""
+    """When, UTC, ISO 8601."""
+    files: dict[str, str] = field(default_factory=dict)
+    """File name -> sha256 in hex; filled by save_bundle."""
+    format_version: int = FORMAT_VERSION
+    """FORMAT_VERSION of the code that wrote it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["feature_spec"] = self.feature_spec.to_dict()
+        values["calibration"] = asdict(self.calibration)
+        values["tvm_range"] = list(self.tvm_range)
+        return values
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A loaded model that scores programs."""
+
+    folder: Path
+    """Where it was loaded from."""
+    info: BundleInfo
+    """What its bundle.json says."""
+    ranker: Ranker
+    """The model itself; its raw scores have no unit."""
+
+    def scores(self, features: Ragged) -> Scores:
+        """Score programs: float64 [N] in (0, 1], higher is faster; without rows, LOWEST_SCORE.
+
+        Args:
+            features: the columns of `info.feature_spec`, device columns included.
+
+        Raises:
+            BundleError: another number of columns.
+        """
+        expected = len(self.info.feature_spec.columns)
+        if features.num_columns != expected:
+            raise BundleError(
+                f"bundle {self.folder}: expected {expected} feature columns "
+                f"({self.info.feature_spec.name}), "
+                f"found {features.num_columns}. Featurize with the bundle's own feature_spec."
+            )
+        return self.info.calibration(self.ranker.predict(features))
+
+
+def plain_config(config: ModelConfig) -> dict[str, Any]:
+    """Return a model configuration as plain JSON values."""
+    assert is_dataclass(config)
+    return {
+        name: value.value if isinstance(value, Enum) else value
+        for name, value in asdict(config).items()
+    }
+
+
+def save_bundle(folder: Path, ranker: Ranker, info: BundleInfo) -> BundleInfo:
+    """Write a bundle; the folder appears whole or not at all, an older bundle there is replaced.
+
+    Returns:
+        The info as written, with the sha256 of every file.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        content = work / "new"
+        content.mkdir()
+        ranker.save(content)
+        written = replace(
+            info, files={path.name: _sha256(path) for path in sorted(content.iterdir())}
+        )
+        for name in written.files:
+            assert name.endswith(WEIGHT_SUFFIXES), (
+                f"{name}: weights must be one of {WEIGHT_SUFFIXES}"
+            )
+        (content / MANIFEST).write_bytes(
+            orjson.dumps(written.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+            + b"\n"
+        )
+        if folder.exists():
+            folder.rename(work / "old")
+        content.replace(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return written
+
+
+def read_info(folder: Path) -> BundleInfo:
+    """Read and check bundle.json alone.
+
+    Raises:
+        BundleError: missing, not JSON, unknown format version, other feature ABI, fields missing.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BundleError(
+            f"bundle {folder}: expected {MANIFEST}, found none. Is this the folder of a model "
+            "bundle?"
+        )
+    try:
+        values = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise BundleError(
+            f"bundle {folder}: {MANIFEST} is not JSON ({error}). Pull or train the model again."
+        ) from error
+    version = values.get("format_version") if isinstance(values, dict) else None
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"bundle {folder}: expected format_version {FORMAT_VERSION}, found {version!r}. "
+            "Use the tencost release that wrote it, or train the model again."
+        )
+    try:
+        spec = FeatureSpec.from_dict(values["feature_spec"])
+        return BundleInfo(
+            **{
+                **values,
+                "feature_spec": spec,
+                "calibration": Calibration(**values["calibration"]),
+                "tvm_range": tuple(values["tvm_range"]),
+            }
+        )
+    except FeatureError as error:
+        found = values["feature_spec"].get("abi")
+        raise BundleError(
+            f"bundle {folder}: feature ABI {found} does not fit, this tencost has feature ABI "
+            f"{FEATURE_ABI}. "
+            "Use a model version with that MAJOR number, or train again."
+        ) from error
+    except (KeyError, TypeError, AssertionError) as error:
+        raise BundleError(
+            f"bundle {folder}: {MANIFEST} lacks or misspells a field: {error}"
+        ) from error
+
+
+def load_bundle(
+    folder: Path, *, target_kind: str | None = None, tvm_version: str | None = None
+) -> Bundle:
+    """Check a bundle completely, then load it. Nothing in it can execute code.
+
+    Args:
+        folder: the bundle's folder.
+        target_kind: kind of TVM target that is to be tuned; None does not ask.
+        tvm_version: version of the TVM that it is to serve; None does not ask.
+
+    Raises:
+        BundleError: one of its refusals, naming what does not fit.
+    """
+    folder = Path(folder)
+    info = read_info(folder)
+    _check_files(folder, info)
+    if target_kind is not None and target_kind != info.target_kind:
+        raise BundleError(
+            f"bundle {folder}: it scores programs for target kind {info.target_kind!r}, found "
+            "target kind "
+            f"{target_kind!r}. Choose a model that was trained for that kind."
+        )
+    if tvm_version is not None and not version_in_range(tvm_version, info.tvm_range):
+        low, high = info.tvm_range
+        raise BundleError(
+            f"bundle {folder}: expected TVM >= {low} and < {high}, found {tvm_version}: features "
+            "may differ. "
+            "Install a TVM in that range, or train again with this one."
+        )
+    ranker = make_ranker(_model_config(folder, info), info.feature_spec)
+    ranker.load(folder)
+    return Bundle(folder, info, ranker)
+
+
+def version_in_range(version: str, bounds: tuple[str, str]) -> bool:
+    """Whether a release number lies in [low, high); suffixes such as .post1 or +cpu are ignored."""
+    return _release(bounds[0]) <= _release(version) < _release(bounds[1])
+
+
+def _release(version: str) -> tuple[int, int, int]:
+    match = re.match(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
+    if match is None:
+        raise BundleError(f"expected a version such as 0.27.0, found {version!r}")
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    return major, minor, patch
+
+
+def _check_files(folder: Path, info: BundleInfo) -> None:
+    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    for name in sorted(present | set(info.files)):
+        path = folder / name
+        if Path(name).name != name or path.is_symlink() or (path.exists() and not path.is_file()):
+            raise BundleError(
+                f"bundle {folder}: {name!r} is not a plain file in the bundle's folder; refused."
+            )
+        if not path.exists():
+            raise BundleError(
+                f"bundle {folder}: expected the file {name}, found none. Pull or train it again."
+            )
+        if _looks_like_pickle(path):
+            raise BundleError(
+                f"bundle {folder}: {name} is a pickle or may hold one; it could run code, so it is "
+                "refused."
+            )
+        if name not in info.files:
+            raise BundleError(
+                f"bundle {folder}: unexpected file {name}, {MANIFEST} does not list it; refused."
+            )
+        if not name.endswith(WEIGHT_SUFFIXES):
+            raise BundleError(
+                f"bundle {folder}: {name}: weights must be {', '.join(WEIGHT_SUFFIXES)}; refused."
+            )
+        found = _sha256(path)
+        if found != info.files[name]:
+            raise BundleError(
+                f"bundle {folder}: {name} was changed after training: expected sha256 "
+                f"{info.files[name]}, "
+                f"found {found}. Pull or train it again."
+            )
+
+
+def _looks_like_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(16)
+    if path.suffix in _PICKLE_SUFFIXES or head.startswith((b"PK\x03\x04", b"\x93NUMPY")):
+        return True
+    # Protocols 2 to 5 start with 0x80 and the protocol. A safetensors file starts with a
+    # little-endian length that may read the same, then with a JSON object.
+    is_safetensors = path.suffix == ".safetensors" and head[8:9] == b"{"
+    return len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5 and not is_safetensors
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _model_config(folder: Path, info: BundleInfo) -> ModelConfig:
+    if info.family not in FAMILY_CONFIGS:
+        raise BundleError(
+            f"bundle {folder}: expected a family of {', '.join(FAMILY_CONFIGS)}, found "
+            f"{info.family!r}"
+        )
+    values = dict(info.model_config)
+    try:
+        values["pool"] = Pool(values.get("pool", Pool.own.value))
+        return FAMILY_CONFIGS[info.family](**values)
+    except (TypeError, ValueError) as error:
+        raise BundleError(
+            f"bundle {folder}: model_config does not fit this tencost: {error}. Use the release "
+            "that wrote it."
+        ) from error
