@@ -1,0 +1,163 @@
+"""Stage fetch: a raw dataset from a folder, an archive or a URL -> data/raw/<dataset>, whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from tencost.config import Config, DatasetConfig
+from tencost.errors import DatasetError
+from tencost.fetch.pack import sha256_of
+from tencost.fetch.unpack import SUFFIXES, is_archive, unpack
+
+_CHUNK_BYTES = 2**20
+_TIMEOUT_S = 60
+
+
+def run(cfg: Config, root: Path) -> Path:
+    """Bring the dataset to data/raw/<name>/ and return that folder; what was there before is replaced.
+
+    Raises:
+        DatasetError: the source is missing, has another checksum, is damaged or hostile, or is no dataset.
+    """
+    folder = root / cfg.paths.raw / cfg.dataset.name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+    partial = Path(
+        tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
+    )
+    try:
+        content = partial / "content"
+        content.mkdir()
+        _bring(cfg.dataset, root, content, partial, console)
+        top = dataset_top(content)
+        if folder.exists():
+            folder.rename(partial / "replaced")
+        top.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    pairs = len(list((folder / "measure_records").glob("*/**/database_tuning_record.json")))
+    console.print(f"fetched {cfg.dataset.name}: {pairs} measured databases in {folder}")
+    return folder
+
+
+def dataset_top(folder: Path) -> Path:
+    """Return the folder that holds measure_records/: `folder`, or the only folder in it.
+
+    Raises:
+        DatasetError: there is no measure_records/ with a hardware and a whole database pair in it.
+    """
+    top = folder
+    entries = list(folder.iterdir())
+    if not (folder / "measure_records").is_dir() and len(entries) == 1 and entries[0].is_dir():
+        top = entries[0]
+    records = sorted((top / "measure_records").glob("*/**/database_tuning_record.json"))
+    if not records:
+        found = ", ".join(sorted(entry.name for entry in top.iterdir())[:8]) or "nothing"
+        raise DatasetError(
+            "expected measure_records/<hardware>/<task>/database_tuning_record.json in the dataset, found "
+            f"{found}. The layout is described in docs/your-own-data.md."
+        )
+    for path in records:
+        if not path.with_name("database_workload.json").is_file():
+            raise DatasetError(
+                f"expected database_workload.json beside {path.relative_to(top)}, found none. "
+                "Both files of a MetaSchedule database are needed."
+            )
+    return top
+
+
+def _bring(
+    dataset: DatasetConfig, root: Path, content: Path, scratch: Path, console: Console
+) -> None:
+    if "://" in dataset.source:
+        archive = _download(dataset, scratch, console)
+    else:
+        source = Path(dataset.source).expanduser()
+        source = source if source.is_absolute() else root / source
+        if source.is_dir():
+            _copy(dataset, source, content)
+            return
+        if not source.is_file():
+            raise DatasetError(
+                f"expected dataset {dataset.name} at {source} (a folder or an archive), found nothing. "
+                f"Correct `source` in conf/dataset/{dataset.name}.yaml."
+            )
+        archive = source
+    _verify(dataset, archive)
+    unpack(archive, content)
+
+
+def _verify(dataset: DatasetConfig, archive: Path) -> None:
+    if dataset.sha256 is None:
+        return
+    found = sha256_of(archive)
+    if found != dataset.sha256.lower():
+        raise DatasetError(
+            f"expected sha256 {dataset.sha256} of {dataset.source}, found {found}. The archive is damaged or "
+            f"another one; get it again, or correct conf/dataset/{dataset.name}.yaml if you trust it."
+        )
+
+
+def _copy(dataset: DatasetConfig, source: Path, content: Path) -> None:
+    if dataset.sha256 is not None:
+        raise DatasetError(
+            f"expected no sha256 for the folder {source}: checksums are of archives. "
+            f"Remove it from conf/dataset/{dataset.name}.yaml, or pack the folder."
+        )
+    for path in sorted(source.rglob("*")):
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            raise DatasetError(
+                f"expected plain files in {source}, found {path}, a link or device. Copy what it stands for."
+            )
+    shutil.copytree(source, content, dirs_exist_ok=True)
+
+
+def _download(dataset: DatasetConfig, scratch: Path, console: Console) -> Path:
+    parts = urllib.parse.urlsplit(dataset.source)
+    if parts.scheme != "https":
+        raise DatasetError(
+            f"expected an https:// URL, a folder or an archive as dataset.source, found {dataset.source}"
+        )
+    name = Path(urllib.parse.unquote(parts.path)).name
+    if not is_archive(name):
+        raise DatasetError(
+            f"expected a URL of an archive ending in {', '.join(SUFFIXES)}, found {dataset.source}"
+        )
+    archive = scratch / name
+    try:
+        with urllib.request.urlopen(dataset.source, timeout=_TIMEOUT_S) as reply:  # noqa: S310 - https only
+            _receive(reply, archive, console)
+    except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        raise DatasetError(
+            f"expected to download {dataset.source}: {error}. Check the network and the address, then run "
+            f"`tencost fetch dataset={dataset.name}` again."
+        ) from error
+    return archive
+
+
+def _receive(reply: object, archive: Path, console: Console) -> None:
+    from typing import Any
+
+    response: Any = reply
+    length = response.headers.get("Content-Length")
+    total = int(length) if length and length.isdigit() else None
+    received = 0
+    with archive.open("wb") as file, Progress(console=console, transient=True) as progress:
+        bar = progress.add_task(f"downloading {archive.name}", total=total)
+        while chunk := response.read(_CHUNK_BYTES):
+            file.write(chunk)
+            received += len(chunk)
+            progress.update(bar, completed=received)
+    if total is not None and received != total:
+        raise DatasetError(
+            f"expected {total} bytes, found {received}: the connection broke. Run the command again."
+        )

@@ -1,0 +1,200 @@
+"""Content ids of workloads, programs and records: pure Python, no TVM, the same on every platform.
+
+TVM's structural hash is neither stable between platforms nor target-aware, so it identifies nothing here. All ids
+are the first 32 hex digits of a sha256.
+
+A module's JSON (``tvm.ir.save_json``) is a graph::
+
+    {"root_index": N, "nodes": [{"type": "None"}, {"type": "int", "data": 128}, {"type": "ir.Var", "data": {...}}, ...]}
+
+The ``data`` of an object maps fields to indices of other nodes, except for booleans, floats, strings and the integer
+fields of :data:`INLINE_INTEGERS`, which hold the value itself. Arrays and maps list indices (maps: key, value, key, ...).
+
+What counts for :func:`workload_id`: types, constants, structure, which occurrences are the same variable, block names
+(traces refer to them), function names and attributes. What does not: names of variables and buffers (the order of
+first appearance stands for them), spans, the numbering and sharing of nodes, and the types of functions and global
+variables, which repeat the parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from tencost.errors import RecordError
+
+ID_LENGTH = 32
+
+INLINE_INTEGERS = frozenset(
+    {
+        "ir.TupleGetItem.index",
+        "relax.ShapeType.ndim",
+        "relax.TensorType.ndim",
+        "relax.VDevice.vdevice_id",
+        "tirx.BufferType.data_alignment",
+        "tirx.BufferType.offset_factor",
+        "tirx.ComposeLayout.atom_len",
+        "tirx.ComposeLayout.inner_mask",
+        "tirx.ComposeLayout.outer_mask",
+        "tirx.ComposeLayout.per_element",
+        "tirx.ComposeLayout.swizzle_len",
+        "tirx.ExecScope.kind",
+        "tirx.For.kind",
+        "tirx.IterVar.iter_type",
+        "tirx.ScopeIdDef.scope",
+    }
+)
+"""Integer fields of TVM's IR that hold their value; every other integer is the index of a node."""
+
+_VARIABLE_NAMES = frozenset({"name", "name_hint", "vid"})
+_IGNORED = frozenset({"ir.GlobalVar.ty", "tirx.PrimFunc.ty", "ir.IRModule.source_map"})
+_LISTS = frozenset({"ffi.Array", "ffi.List"})
+_MAPS = frozenset({"ffi.Map", "ffi.Dict"})
+
+
+def canonical_json(value: Any) -> str:
+    """Return `value` as JSON text that depends on content only: sorted keys, no spaces, 2.0 written as 2."""
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def canonical_target(target: dict[str, Any]) -> str:
+    """Return a target's canonical JSON; an empty tag counts as no tag."""
+    return canonical_json(
+        {key: value for key, value in target.items() if (key, value) != ("tag", "")}
+    )
+
+
+def workload_id(mod_json: str) -> str:
+    """Return the id of the workload whose module TVM saved as `mod_json`.
+
+    Raises:
+        RecordError: not a node graph of tvm-ffi (TVM up to 0.21 wrote another one), or a damaged one.
+    """
+    try:
+        graph = json.loads(mod_json)
+        nodes, root = graph["nodes"], graph["root_index"]
+        return _graph_digest(nodes, root).hex()[:ID_LENGTH]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise RecordError(
+            "expected a module as tvm-ffi's JSON graph (root_index, nodes with type and data), found "
+            f"{mod_json[:60]!r}... ({type(error).__name__}: {error}). Save it again with TVM 0.22 or later."
+        ) from error
+
+
+def program_id(workload: str, target_kind: str, trace: Any) -> str:
+    """Return the id of a program: a workload with a trace `[instructions, decisions]`, for a kind of target."""
+    return _hash_text(canonical_json([workload, target_kind, trace]))
+
+
+def record_id(program: str, target: dict[str, Any], hardware: str) -> str:
+    """Return the id of a record: a program compiled for `target` and measured on `hardware`."""
+    return _hash_text(canonical_json([program, canonical_target(target), hardware]))
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _graph_digest(nodes: list[dict[str, Any]], root: int) -> bytes:
+    """Hash the graph depth first, children in field order, without recursion (modules nest deeply).
+
+    A variable is numbered when the walk first enters it, so a digest does not depend on names; a node's digest
+    depends on its content only, so it does not matter whether equal constants are one node or two.
+    """
+    digests: dict[int, bytes] = {}
+    numbers: dict[int, int] = {}
+    entered: set[int] = set()
+    stack = [root]
+    while stack:
+        index = stack[-1]
+        node = _node(nodes, index)
+        if index in digests:
+            stack.pop()
+        elif index in entered:
+            digests[index] = _node_digest(node, digests, numbers.get(index))
+            stack.pop()
+        else:
+            entered.add(index)
+            if _is_variable(node["type"]):
+                numbers[index] = len(numbers)
+            children = [child for child in _children(node) if child not in digests]
+            cycle = [child for child in children if child in entered]
+            if cycle:
+                raise ValueError(f"node {index} contains itself through node {cycle[0]}")
+            stack.extend(reversed(children))
+    return digests[root]
+
+
+def _node(nodes: list[dict[str, Any]], index: Any) -> dict[str, Any]:
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(nodes):
+        raise IndexError(f"no node {index!r}, the graph has {len(nodes)}")
+    return nodes[index]
+
+
+def _is_variable(kind: str) -> bool:
+    return kind.rsplit(".", 1)[-1] in ("Var", "SizeVar", "DataflowVar", "Buffer")
+
+
+def _references(node: dict[str, Any]) -> dict[str, int]:
+    """Return the fields of an object that refer to other nodes and count for the id."""
+    kind, data = node["type"], node["data"]
+    hidden = _VARIABLE_NAMES if _is_variable(kind) else frozenset()
+    return {
+        name: value
+        for name, value in data.items()
+        if isinstance(value, int)
+        and not isinstance(value, bool)
+        and name != "span"
+        and name not in hidden
+        and f"{kind}.{name}" not in INLINE_INTEGERS
+        and f"{kind}.{name}" not in _IGNORED
+    }
+
+
+def _children(node: dict[str, Any]) -> list[int]:
+    data = node.get("data")
+    if node["type"] in _LISTS or node["type"] in _MAPS:
+        return list(data or [])
+    if isinstance(data, dict):
+        return list(_references(node).values())
+    return []
+
+
+def _node_digest(node: dict[str, Any], digests: dict[int, bytes], number: int | None) -> bytes:
+    kind, data = node["type"], node.get("data")
+    content: Any
+    if kind in _LISTS:
+        content = [digests[child].hex() for child in data or []]
+    elif kind in _MAPS:
+        flat = [digests[child].hex() for child in data or []]
+        content = sorted(zip(flat[::2], flat[1::2], strict=True))
+    elif isinstance(data, dict):
+        references = _references(node)
+        content = {name: digests[child].hex() for name, child in references.items()}
+        literals = {
+            name: value
+            for name, value in data.items()
+            if not isinstance(value, int)
+            or isinstance(value, bool)
+            or f"{kind}.{name}" in INLINE_INTEGERS
+        }
+        if number is not None:
+            literals = {
+                name: value for name, value in literals.items() if name not in _VARIABLE_NAMES
+            }
+        content = [content, _plain(literals), number]
+    else:
+        content = data
+    text = json.dumps([kind, content], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()

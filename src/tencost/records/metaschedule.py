@@ -1,0 +1,274 @@
+"""MetaSchedule's JSON database: read as text, without TVM and without replaying a trace, and written back.
+
+Two files of one JSON value a line::
+
+    database_workload.json        [shash, module]
+    database_tuning_record.json   [workload_index, [trace, run_secs, target, args_info]]
+
+    shash           TVM's structural hash as decimal text; platform dependent, kept for the round trip only
+    module          base64 of: length (8 bytes, little endian), module as JSON node graph (see ids.py)
+    workload_index  line of the workload file, from 0
+    trace           [[instruction, ...], [decision, ...]]
+    instruction     [kind, inputs, attributes, outputs]; variables are named b0, l1, v2, ... in order of definition
+    decision        [instruction_index, value]
+    run_secs        times in seconds, or null if the program was not measured, or [1e10] if it failed
+    target          {"kind": ..., "mcpu": ..., "num-cores": ..., ...}
+    args_info       [["TENSOR", dtype, shape], ...]
+
+An example record line (shortened)::
+
+    [0,[[[["GetSBlock",[],["matmul","main"],["b0"]],...],[[4,[4,32,1,1]],...]],[0.00096,0.00098],{"kind":"llvm"},[...]]]
+
+Not to be relied on: a record has no time stamp, no host, no error text; TVM ignores the target on look-up; two writers
+on one database give both workload 0 to their first workload, so an index may point to the wrong module. The module of a
+workload is kept as its JSON text: ``tvm.ir.load_json(mod_json)`` gives the IRModule back.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tencost.errors import RecordError
+from tencost.records.ids import workload_id
+
+WORKLOAD_FILE = "database_workload.json"
+RECORD_FILE = "database_tuning_record.json"
+_HEADER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A line that could not be read: file, line from 1, reason."""
+
+    file: str
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class LoggedWorkload:
+    """A workload line: TVM's hash as text, the module as JSON text, our id."""
+
+    shash: str
+    mod_json: str
+    workload_id: str
+
+
+@dataclass(frozen=True)
+class LoggedProgram:
+    """A record line as the log has it; `run_secs` still holds sentinels."""
+
+    workload: LoggedWorkload
+    trace: list[Any]
+    run_secs: list[float] | None
+    target: dict[str, Any]
+    args_info: list[Any]
+    line: int
+
+
+def read_workloads(path: Path) -> tuple[list[LoggedWorkload | None], list[Reject]]:
+    """Read a workload file; a line that cannot be read is None in its place, so indices stay right.
+
+    Raises:
+        RecordError: the file cannot be opened.
+    """
+    workloads: list[LoggedWorkload | None] = []
+    rejects: list[Reject] = []
+    for number, line in _lines(path):
+        try:
+            workloads.append(_parse_workload(line))
+        except (ValueError, RecordError) as error:
+            workloads.append(None)
+            rejects.append(Reject(str(path), number, f"workload: {error}"))
+    return workloads, rejects
+
+
+def read_programs(
+    path: Path, workloads: Sequence[LoggedWorkload | None]
+) -> Iterator[LoggedProgram | Reject]:
+    """Stream a record file, one line in memory at a time; a bad line becomes a Reject.
+
+    Raises:
+        RecordError: the file cannot be opened.
+    """
+    for number, line in _lines(path):
+        try:
+            yield _parse_program(line, number, workloads)
+        except ValueError as error:
+            yield Reject(str(path), number, str(error))
+
+
+def write_database(
+    folder: Path,
+    workloads: Sequence[LoggedWorkload],
+    programs: Iterable[LoggedProgram],
+) -> None:
+    """Write a database pair that stock TVM's JSONDatabase loads.
+
+    Raises:
+        RecordError: a program's workload is not among `workloads`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    indices = {workload.workload_id: index for index, workload in enumerate(workloads)}
+    with (folder / WORKLOAD_FILE).open("w", encoding="utf-8") as file:
+        for workload in workloads:
+            file.write(_dump([workload.shash, encode_module(workload.mod_json)]) + "\n")
+    with (folder / RECORD_FILE).open("w", encoding="utf-8") as file:
+        for program in programs:
+            index = indices.get(program.workload.workload_id)
+            if index is None:
+                raise RecordError(
+                    f"expected every program's workload in the database, found a program of "
+                    f"{program.workload.workload_id}; pass that workload, too"
+                )
+            body = [program.trace, program.run_secs, program.target, program.args_info]
+            file.write(_dump([index, body]) + "\n")
+
+
+def encode_module(mod_json: str) -> str:
+    """Return a module's JSON text as a database holds it: base64 with a length in front."""
+    data = mod_json.encode()
+    return base64.b64encode(len(data).to_bytes(_HEADER_BYTES, "little") + data).decode("ascii")
+
+
+def decode_module(text: str) -> str:
+    """Return the JSON text of a module as a database holds it.
+
+    Raises:
+        ValueError: not base64, or not as long as it says.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"expected a base64 module, found {text[:20]!r}...: {error}") from error
+    length = int.from_bytes(data[:_HEADER_BYTES], "little")
+    body = data[_HEADER_BYTES:]
+    if len(body) != length:
+        raise ValueError(f"expected a module of {length} bytes, found {len(body)}: truncated?")
+    return body.decode("utf-8")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (number from 1, line); blank lines are skipped at the end of a file only."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise RecordError(f"expected a MetaSchedule database file at {path}: {error}") from error
+    blank: list[int] = []
+    with file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                blank.append(number)
+                continue
+            for skipped in blank:
+                yield skipped, b""
+            blank.clear()
+            yield number, line
+
+
+def _load(line: bytes) -> Any:
+    if not line:
+        raise ValueError("blank line")
+    try:
+        return json.loads(line)
+    except RecursionError as error:
+        raise ValueError("JSON nested too deeply") from error
+    except ValueError as error:
+        raise ValueError(f"not a line of JSON: {error}") from error
+
+
+def _parse_workload(line: bytes) -> LoggedWorkload:
+    value = _load(line)
+    if not (isinstance(value, list) and len(value) == 2):
+        raise ValueError(f"expected [shash, module], found {_shorten(value)}")
+    shash, module = value
+    if not (isinstance(shash, str) and shash.isascii() and shash.isdigit()):
+        raise ValueError(f"expected a hash of decimal digits as text, found {_shorten(shash)}")
+    if not isinstance(module, str):
+        raise ValueError(f"expected a base64 module, found {_shorten(module)}")
+    mod_json = decode_module(module)
+    return LoggedWorkload(shash, mod_json, workload_id(mod_json))
+
+
+def _parse_program(
+    line: bytes, number: int, workloads: Sequence[LoggedWorkload | None]
+) -> LoggedProgram:
+    value = _load(line)
+    if not (isinstance(value, list) and len(value) == 2):
+        raise ValueError(f"expected [workload_index, record], found {_shorten(value)}")
+    index, body = value
+    if not _is_int(index) or not 0 <= index < len(workloads):
+        raise ValueError(
+            f"expected a workload index below {len(workloads)}, found {_shorten(index)}"
+        )
+    workload = workloads[index]
+    if workload is None:
+        raise ValueError(f"its workload, line {index + 1} of {WORKLOAD_FILE}, cannot be read")
+    if not (isinstance(body, list) and len(body) == 4):
+        raise ValueError(f"expected [trace, run_secs, target, args_info], found {_shorten(body)}")
+    trace, run_secs, target, args_info = body
+    _check_trace(trace)
+    if run_secs is not None and not (
+        isinstance(run_secs, list) and all(_is_number(item) for item in run_secs)
+    ):
+        raise ValueError(f"expected run_secs as numbers or null, found {_shorten(run_secs)}")
+    if not (isinstance(target, dict) and isinstance(target.get("kind"), str)):
+        raise ValueError(f"expected a target object with a kind, found {_shorten(target)}")
+    if not isinstance(args_info, list):
+        raise ValueError(f"expected args_info as a list, found {_shorten(args_info)}")
+    return LoggedProgram(workload, trace, run_secs, target, args_info, number)
+
+
+def _check_trace(trace: Any) -> None:
+    if not (
+        isinstance(trace, list)
+        and len(trace) == 2
+        and all(isinstance(part, list) for part in trace)
+    ):
+        raise ValueError(f"expected a trace [instructions, decisions], found {_shorten(trace)}")
+    instructions, decisions = trace
+    for position, item in enumerate(instructions):
+        if not (
+            isinstance(item, list)
+            and len(item) == 4
+            and isinstance(item[0], str)
+            and all(isinstance(part, list) for part in item[1:])
+        ):
+            raise ValueError(
+                f"expected instruction {position} as [kind, inputs, attributes, outputs], "
+                f"found {_shorten(item)}"
+            )
+    for position, item in enumerate(decisions):
+        if not (
+            isinstance(item, list)
+            and len(item) == 2
+            and _is_int(item[0])
+            and 0 <= item[0] < len(instructions)
+        ):
+            raise ValueError(
+                f"expected decision {position} as [instruction_index, value] with an index below "
+                f"{len(instructions)}, found {_shorten(item)}"
+            )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,199 @@
+"""One record: a program measured on a hardware. The columns of TVM RFC 4304 and what a schedule record needs beyond.
+
+Times are seconds in `run_secs` and milliseconds in the two `execution_elapsed_ms_*` columns (the RFC's unit); a record
+that failed has neither. Columns of JSON text hold an object unless said otherwise. The store is partitioned by
+`hardware`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+from tencost.records.status import Status
+
+SCHEMA_VERSION = "1"
+"""Of the columns below; a store with another version is refused."""
+
+PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config")
+
+SCHEMA = pa.schema(
+    [
+        # Identity: content hashes, see ids.py.
+        pa.field("record_id", pa.string(), nullable=False),
+        pa.field("program_id", pa.string(), nullable=False),
+        pa.field("workload_id", pa.string(), nullable=False),
+        pa.field("task_name", pa.string(), nullable=False),
+        pa.field(
+            "networks", pa.list_(pa.struct([("network", pa.string()), ("weight", pa.int64())]))
+        ),
+        pa.field("hardware", pa.string(), nullable=False),
+        # RFC 4304.
+        pa.field("timestamp", pa.float64()),  # seconds since 1970, null where the log does not say
+        pa.field("schema_version", pa.string(), nullable=False),
+        pa.field(
+            "additional_info", pa.string()
+        ),  # JSON: host provenance, what a foreign log says beyond
+        pa.field("workload", pa.string(), nullable=False),  # domain.name, here tir.<task_name>
+        pa.field("workload_args", pa.string()),  # JSON list: [["TENSOR", dtype, shape], ...]
+        pa.field("engine", pa.string(), nullable=False),
+        pa.field("engine_version", pa.string()),
+        pa.field("engine_config", pa.string()),  # JSON
+        pa.field("target", pa.string(), nullable=False),  # JSON, keys sorted
+        pa.field("build_config", pa.string()),  # JSON
+        pa.field("env_name", pa.string()),
+        pa.field("hw_model", pa.string()),
+        pa.field("runtime_config", pa.string()),  # JSON
+        pa.field("execution_config", pa.string()),  # JSON: number, repeat, min_repeat_ms
+        pa.field("execution_elapsed_ms_mean", pa.float32()),
+        pa.field(
+            "execution_elapsed_ms_std", pa.float32()
+        ),  # sample deviation; null for a single run
+        # Beyond the RFC.
+        pa.field("program_format", pa.string(), nullable=False),
+        pa.field("program", pa.string(), nullable=False),  # JSON: [instructions, decisions]
+        pa.field(
+            "run_secs", pa.list_(pa.float64())
+        ),  # seconds, all of them; null unless status is ok
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field(
+            "source",
+            pa.struct([("dataset", pa.string()), ("file", pa.string()), ("line", pa.int64())]),
+        ),
+    ],
+    metadata={"tencost.schema_version": SCHEMA_VERSION},
+)
+
+
+@dataclass(frozen=True)
+class NetworkWeight:
+    """A network that a workload occurs in, and how often."""
+
+    network: str
+    weight: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a record was read: dataset, file relative to the dataset's folder, line from 1."""
+
+    dataset: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is the same for all records of one hardware of a dataset; fields as in the schema."""
+
+    timestamp: float | None = None
+    engine_version: str | None = None
+    env_name: str | None = None
+    hw_model: str | None = None
+    engine_config: dict[str, Any] | None = None
+    build_config: dict[str, Any] | None = None
+    runtime_config: dict[str, Any] | None = None
+    execution_config: dict[str, Any] | None = None
+    additional_info: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One program measured on one hardware.
+
+    `run_secs` holds all times in seconds and is empty unless `status` is ok. `target` and `workload_args` are as the
+    log has them, `program` is JSON text in `program_format`.
+    """
+
+    record_id: str
+    program_id: str
+    workload_id: str
+    task_name: str
+    networks: tuple[NetworkWeight, ...]
+    hardware: str
+    target: dict[str, Any]
+    program_format: str
+    program: str
+    run_secs: tuple[float, ...]
+    status: Status
+    error: str
+    source: Source
+    workload_args: list[Any] | None = None
+    engine: str = "tvm"
+    provenance: Provenance = Provenance()
+    extra: dict[str, Any] | None = None
+    """What this record's log says beyond the columns; goes to `additional_info`."""
+
+    def __post_init__(self) -> None:
+        assert self.program_format in PROGRAM_FORMATS, self.program_format
+        assert bool(self.run_secs) == (self.status is Status.ok)
+        assert all(math.isfinite(value) and value > 0 for value in self.run_secs)
+
+
+def to_arrow(records: Iterable[Record]) -> pa.Table:
+    """Return records as a table of :data:`SCHEMA`."""
+    return pa.Table.from_pylist([_row(record) for record in records], schema=SCHEMA)
+
+
+def provenance_from_json(values: dict[str, Any]) -> Provenance:
+    """Read a provenance file's object; keys that are no field go to `additional_info`."""
+    known = {item.name for item in fields(Provenance)}
+    extra = {key: value for key, value in values.items() if key not in known}
+    given = {key: value for key, value in values.items() if key in known}
+    if extra:
+        given["additional_info"] = {**(given.get("additional_info") or {}), **extra}
+    return Provenance(**given)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    about = record.provenance
+    milliseconds = [1e3 * value for value in record.run_secs]
+    return {
+        "record_id": record.record_id,
+        "program_id": record.program_id,
+        "workload_id": record.workload_id,
+        "task_name": record.task_name,
+        "networks": [{"network": item.network, "weight": item.weight} for item in record.networks],
+        "hardware": record.hardware,
+        "timestamp": about.timestamp,
+        "schema_version": SCHEMA_VERSION,
+        "additional_info": _json({**(about.additional_info or {}), **(record.extra or {})}),
+        "workload": f"tir.{record.task_name}",
+        "workload_args": _json(record.workload_args),
+        "engine": record.engine,
+        "engine_version": about.engine_version,
+        "engine_config": _json(about.engine_config),
+        "target": _json(record.target),
+        "build_config": _json(about.build_config),
+        "env_name": about.env_name,
+        "hw_model": about.hw_model,
+        "runtime_config": _json(about.runtime_config),
+        "execution_config": _json(about.execution_config),
+        "execution_elapsed_ms_mean": statistics.fmean(milliseconds) if milliseconds else None,
+        "execution_elapsed_ms_std": (
+            statistics.stdev(milliseconds) if len(milliseconds) > 1 else None
+        ),
+        "program_format": record.program_format,
+        "program": record.program,
+        "run_secs": list(record.run_secs) or None,
+        "status": record.status.value,
+        "error": record.error or None,
+        "source": {
+            "dataset": record.source.dataset,
+            "file": record.source.file,
+            "line": record.source.line,
+        },
+    }
+
+
+def _json(value: Any) -> str | None:
+    if value is None or value == {}:
+        return None
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

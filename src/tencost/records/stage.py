@@ -1,0 +1,123 @@
+"""Stage records: data/raw/<dataset> -> data/records/<dataset>: the store, workloads, tasks, rejects and a summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from tencost.config import Config
+from tencost.errors import DatasetError
+from tencost.records.imports import Import, import_dataset
+from tencost.records.store import RecordStore
+from tencost.records.tables import STORE, TASKS, WORKLOADS
+
+
+def run(cfg: Config, root: Path) -> Path:
+    """Read a raw dataset into its record store; return the folder. The folder appears whole or not at all.
+
+    Raises:
+        DatasetError: the raw dataset is missing or not in its layout, or holds no readable record.
+    """
+    raw = root / cfg.paths.raw / cfg.dataset.name
+    folder = root / cfg.paths.records / cfg.dataset.name
+    if not raw.is_dir():
+        raise DatasetError(
+            f"expected the raw dataset in {raw}, found nothing. "
+            f"Fetch it: tencost fetch dataset={cfg.dataset.name}"
+        )
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("records", total=None)
+        imported = import_dataset(
+            raw,
+            cfg.dataset.name,
+            on_database=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    if not imported.records:
+        reasons = "; ".join(
+            f"{item.file}:{item.line}: {item.reason}" for item in imported.rejects[:3]
+        )
+        raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        summary = _write(partial, imported)
+        replaced = folder.with_name(f".{folder.name}.{os.getpid()}.replaced")
+        if folder.exists():
+            folder.rename(replaced)
+        partial.rename(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    _report(summary, console)
+    return folder
+
+
+def _write(folder: Path, imported: Import) -> dict[str, Any]:
+    written = RecordStore(str(folder / STORE)).write(imported.records)
+    pl.DataFrame(
+        [asdict(item) for item in imported.workloads],
+        schema={
+            "workload_id": pl.String,
+            "mod_json": pl.String,
+            "task_name": pl.String,
+            "shash": pl.String,
+            "measured": pl.Boolean,
+        },
+    ).write_parquet(folder / WORKLOADS)
+    pl.DataFrame(
+        [asdict(item) for item in imported.tasks],
+        schema={
+            "network": pl.String,
+            "task_name": pl.String,
+            "workload_id": pl.String,
+            "weight": pl.Int64,
+            "flop": pl.Float64,
+            "measured": pl.Boolean,
+        },
+    ).write_parquet(folder / TASKS)
+    lines = [json.dumps(asdict(item)) + "\n" for item in imported.rejects]
+    (folder / "rejects.jsonl").write_text("".join(lines), encoding="utf-8")
+    counts: dict[str, Counter[str]] = {}
+    for record in imported.records:
+        counts.setdefault(record.hardware, Counter())[record.status.value] += 1
+    summary = {
+        "records": written,
+        "duplicates": len(imported.records) - written,
+        "programs": len({record.program_id for record in imported.records}),
+        "workloads": len({record.workload_id for record in imported.records}),
+        "tasks": len(imported.tasks),
+        "networks": sorted({task.network for task in imported.tasks}),
+        "status": {name: dict(sorted(count.items())) for name, count in sorted(counts.items())},
+        "rejects": len(imported.rejects),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def _report(summary: dict[str, Any], console: Console) -> None:
+    table = Table(title="records by hardware and status")
+    statuses = sorted({status for counts in summary["status"].values() for status in counts})
+    table.add_column("hardware")
+    for status in statuses:
+        table.add_column(status, justify="right")
+    for hardware, counts in summary["status"].items():
+        table.add_row(hardware, *(str(counts.get(status, 0)) for status in statuses))
+    console.print(table)
+    console.print(
+        f"{summary['records']} records of {summary['programs']} programs, {summary['workloads']} workloads, "
+        f"{len(summary['networks'])} networks; {summary['duplicates']} duplicates, "
+        f"{summary['rejects']} rejected lines (rejects.jsonl)"
+    )
