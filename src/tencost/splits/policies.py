@@ -1,0 +1,132 @@
+"""Which record is on which side: pure, seeded policies over one table.
+
+Membership comes from a hash of what is assigned (a workload family, a program), never from its position: a record
+keeps its side when the dataset grows (the rule of Halide's autoscheduler, whose validation membership is "a fixed
+property of a hash"). All records of a workload, on every hardware, are on one side, except under `by_hardware` and
+`within_task`.
+
+A workload family is an operator and a size: the task's name without its counters, and the rounded log2 of its FLOP.
+Layers that differ by a channel count in the same power of two are near-duplicates, and stay together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+
+import polars as pl
+
+from tencost.config import SplitConfig, SplitPolicy
+from tencost.errors import SplitError
+
+PARTS = ("train", "valid", "test")
+
+
+def workload_family(task_name: str, flop: float) -> str:
+    """Return the family of a workload, for example ``fused_conv_d_add~2^24``."""
+    import math
+
+    operator = re.sub(r"_+", "_", re.sub(r"\d+", "", task_name)).strip("_")
+    return f"{operator}~2^{round(math.log2(flop)) if flop >= 1 else 0}"
+
+
+def unit_hash(text: str, seed: int, salt: str) -> float:
+    """Map a text to [0, 1), uniformly and the same on every machine."""
+    digest = hashlib.sha256(f"{salt}:{seed}:{text}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2.0**64
+
+
+def assign(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.DataFrame:
+    """Assign every record to train, valid or test.
+
+    Args:
+        records: record_id, program_id, workload_id, task_name, hardware, timestamp (epoch seconds or null).
+        tasks: network, task_name, workload_id, weight, flop: all tasks of every network.
+        config: the policy and its settings.
+
+    Returns:
+        record_id, program_id, workload_id, hardware, part; sorted by record_id.
+
+    Raises:
+        SplitError: a named network or hardware is not in the dataset, or a part is empty.
+    """
+    policies: dict[SplitPolicy, Callable[[pl.DataFrame, pl.DataFrame, SplitConfig], pl.Expr]] = {
+        SplitPolicy.by_network: _by_network,
+        SplitPolicy.by_task: _by_task,
+        SplitPolicy.by_hardware: _by_hardware,
+        SplitPolicy.by_time: _by_time,
+        SplitPolicy.within_task: _within_task,
+    }
+    described = with_families(records, tasks)
+    is_test = policies[config.policy](described, tasks, config)
+    unit = "program_id" if config.policy is SplitPolicy.within_task else "family"
+    is_valid = _below(described, unit, config.valid_fraction, config.seed, "valid")
+    part = pl.when(is_test).then(pl.lit("test")).when(is_valid).then(pl.lit("valid")).otherwise(pl.lit("train"))
+    split = described.with_columns(part=part).select(
+        "record_id", "program_id", "workload_id", "hardware", "part"
+    )
+    for name in PARTS:
+        if not (split["part"] == name).any():
+            raise SplitError(
+                f"the {name} part of split policy {config.policy.value} is empty: expected at least one of "
+                f"{len(split)} records there. Change test, test_fraction, valid_fraction or seed in conf/split/."
+            )
+    return split.sort("record_id")
+
+
+def with_families(records: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
+    """Add the column `family`; a workload that no task names has its record's task name and no size."""
+    flops = tasks.group_by("workload_id").agg(pl.col("flop").max())
+    joined = records.join(flops, on="workload_id", how="left").with_columns(pl.col("flop").fill_null(0.0))
+    families = [
+        workload_family(name or "", flop)
+        for name, flop in zip(joined["task_name"].to_list(), joined["flop"].to_list(), strict=True)
+    ]
+    # One family per workload, also where networks name the same workload differently.
+    return joined.with_columns(family=pl.Series(families, dtype=pl.String)).with_columns(
+        family=pl.col("family").min().over("workload_id")
+    )
+
+
+def _by_network(_: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.Expr:
+    known = sorted(tasks["network"].unique().to_list())
+    unknown = sorted(set(config.test) - set(known))
+    if unknown or not config.test:
+        found = ", ".join(unknown) if unknown else "none"
+        raise SplitError(f"split.test must name networks of the dataset ({', '.join(known)}), found {found}")
+    held_out = tasks.filter(pl.col("network").is_in(config.test))["workload_id"].unique()
+    return pl.col("workload_id").is_in(held_out.to_list())
+
+
+def _by_task(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.Expr:
+    return _below(records, "family", config.test_fraction, config.seed, "test")
+
+
+def _by_hardware(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.Expr:
+    known = sorted(records["hardware"].unique().to_list())
+    unknown = sorted(set(config.test) - set(known))
+    if unknown or not config.test:
+        found = ", ".join(unknown) if unknown else "none"
+        raise SplitError(f"split.test must name hardware of the dataset ({', '.join(known)}), found {found}")
+    return pl.col("hardware").is_in(config.test)
+
+
+def _by_time(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.Expr:
+    if records["timestamp"].null_count():
+        raise SplitError(
+            f"split policy by_time needs a timestamp in every record, found {records['timestamp'].null_count()} "
+            "without. Use by_network or by_task."
+        )
+    first_seen = records.group_by("workload_id").agg(pl.col("timestamp").min()).sort("timestamp", "workload_id")
+    kept = round(len(first_seen) * (1.0 - config.test_fraction))
+    return pl.col("workload_id").is_in(first_seen["workload_id"][kept:].to_list())
+
+
+def _within_task(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.Expr:
+    return _below(records, "program_id", config.test_fraction, config.seed, "test")
+
+
+def _below(records: pl.DataFrame, column: str, fraction: float, seed: int, salt: str) -> pl.Expr:
+    chosen = [text for text in records[column].unique().to_list() if unit_hash(text, seed, salt) < fraction]
+    return pl.col(column).is_in(chosen)
