@@ -1,12 +1,14 @@
-"""Convert the measurements of tencost-xeon into the raw layout and pack them: run once, kept for the record.
+"""Convert the measurements of tencost-xeon into the raw layout and pack them; run once.
 
     python datasets/make_tencost_xeon.py SOURCE
 
-SOURCE holds the measurements as they were taken: for every hardware one MetaSchedule database of all workloads
-(`<hardware>/database_workload.json.gz` and `database_tuning_record.json.gz`), `tasks.json` in the order of the workloads, and
-`network_info/<network>.json.gz`. The result, `datasets/tencost-xeon.tar.zst`, is the layout of
-`src/tencost/records/tensetlayout.py`: one database pair a task. Record lines keep their text but for the workload index.
-The dataset card, docs/dataset-card.md, goes in as README.md. Prints the archive's sha256 for conf/dataset/tencost-xeon.yaml.
+SOURCE holds the measurements as they were taken: for every hardware one MetaSchedule database of
+all workloads (`<hardware>/database_workload.json.gz` and `database_tuning_record.json.gz`),
+`tasks.json` in the order of the workloads, and `network_info/<network>.json.gz`. The result,
+`datasets/tencost-xeon.tar.zst`, is the layout of `src/tencost/records/tensetlayout.py`: one
+database pair a task. Record lines keep their text but for the workload index. The dataset card,
+docs/dataset-card.md, goes in as README.md. Prints the archive's sha256 for
+conf/dataset/tencost-xeon.yaml.
 """
 
 from __future__ import annotations

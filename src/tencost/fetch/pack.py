@@ -1,7 +1,8 @@
 """Pack a raw dataset into one archive, byte for byte the same wherever and whenever it is packed.
 
-A `.tar.zst` of regular files only: names sorted, modification time 0, owner 0, mode 0644, no folder entries. The zstd
-window covers the whole archive, so programs that occur under several hardware are stored once in effect.
+A `.tar.zst` of regular files only: names sorted, modification time 0, owner 0, mode 0644, no folder
+entries. The zstd window covers the whole archive, so programs that occur under several hardware are
+stored once in effect.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def pack_folder(folder: Path, archive: Path) -> str:
                 tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
             ):
                 for path in paths:
-                    tar.addfile(_member(path, path.relative_to(folder).as_posix()), path.open("rb"))
+                    with path.open("rb") as file:
+                        tar.addfile(_member(path, path.relative_to(folder).as_posix()), file)
         partial.replace(archive)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""Stage fetch: a raw dataset from a folder, an archive or a URL -> data/raw/<dataset>, whole or not at all."""
+"""Stage fetch: a dataset from a folder, an archive or a URL to data/raw/<dataset>."""
 
 from __future__ import annotations
 
 import shutil
-import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,6 +15,7 @@ from rich.progress import Progress
 from tencost.config import Config, DatasetConfig
 from tencost.errors import DatasetError
 from tencost.fetch.pack import sha256_of
+from tencost.fetch.staging import publish, staged
 from tencost.fetch.unpack import SUFFIXES, is_archive, unpack
 
 _CHUNK_BYTES = 2**20
@@ -23,27 +23,19 @@ _TIMEOUT_S = 60
 
 
 def run(cfg: Config, root: Path) -> Path:
-    """Bring the dataset to data/raw/<name>/ and return that folder; what was there before is replaced.
+    """Bring the dataset to data/raw/<name>/, whole or not at all; return that folder.
 
     Raises:
-        DatasetError: the source is missing, has another checksum, is damaged or hostile, or is no dataset.
+        DatasetError: the source is missing, has another checksum, is damaged or hostile, or is no
+        dataset.
     """
     folder = root / cfg.paths.raw / cfg.dataset.name
-    folder.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
-    partial = Path(
-        tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
-    )
-    try:
-        content = partial / "content"
+    with staged(folder) as scratch:
+        content = scratch / "content"
         content.mkdir()
-        _bring(cfg.dataset, root, content, partial, console)
-        top = dataset_top(content)
-        if folder.exists():
-            folder.rename(partial / "replaced")
-        top.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        _bring(cfg.dataset, root, content, scratch, console)
+        publish(dataset_top(content), folder, scratch)
     pairs = len(list((folder / "measure_records").glob("*/**/database_tuning_record.json")))
     console.print(f"fetched {cfg.dataset.name}: {pairs} measured databases in {folder}")
     return folder
@@ -63,7 +55,8 @@ def dataset_top(folder: Path) -> Path:
     if not records:
         found = ", ".join(sorted(entry.name for entry in top.iterdir())[:8]) or "nothing"
         raise DatasetError(
-            "expected measure_records/<hardware>/<task>/database_tuning_record.json in the dataset, found "
+            "expected measure_records/<hardware>/<task>/database_tuning_record.json in the "
+            "dataset, found "
             f"{found}. The layout is described in docs/your-own-data.md."
         )
     for path in records:
@@ -88,7 +81,8 @@ def _bring(
             return
         if not source.is_file():
             raise DatasetError(
-                f"expected dataset {dataset.name} at {source} (a folder or an archive), found nothing. "
+                f"expected dataset {dataset.name} at {source} (a folder or an archive), found "
+                "nothing. "
                 f"Correct `source` in conf/dataset/{dataset.name}.yaml."
             )
         archive = source
@@ -102,8 +96,10 @@ def _verify(dataset: DatasetConfig, archive: Path) -> None:
     found = sha256_of(archive)
     if found != dataset.sha256.lower():
         raise DatasetError(
-            f"expected sha256 {dataset.sha256} of {dataset.source}, found {found}. The archive is damaged or "
-            f"another one; get it again, or correct conf/dataset/{dataset.name}.yaml if you trust it."
+            f"expected sha256 {dataset.sha256} of {dataset.source}, found {found}. The "
+            "archive is damaged or "
+            f"another one; get it again, or correct conf/dataset/{dataset.name}.yaml if you "
+            "trust it."
         )
 
 
@@ -116,7 +112,8 @@ def _copy(dataset: DatasetConfig, source: Path, content: Path) -> None:
     for path in sorted(source.rglob("*")):
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
             raise DatasetError(
-                f"expected plain files in {source}, found {path}, a link or device. Copy what it stands for."
+                f"expected plain files in {source}, found {path}, a link or device. Copy what "
+                "it stands for."
             )
     shutil.copytree(source, content, dirs_exist_ok=True)
 
@@ -125,7 +122,8 @@ def _download(dataset: DatasetConfig, scratch: Path, console: Console) -> Path:
     parts = urllib.parse.urlsplit(dataset.source)
     if parts.scheme != "https":
         raise DatasetError(
-            f"expected an https:// URL, a folder or an archive as dataset.source, found {dataset.source}"
+            "expected an https:// URL, a folder or an archive as dataset.source, found "
+            f"{dataset.source}"
         )
     name = Path(urllib.parse.unquote(parts.path)).name
     if not is_archive(name):
@@ -134,11 +132,12 @@ def _download(dataset: DatasetConfig, scratch: Path, console: Console) -> Path:
         )
     archive = scratch / name
     try:
-        with urllib.request.urlopen(dataset.source, timeout=_TIMEOUT_S) as reply:  # noqa: S310 - https only
+        with urllib.request.urlopen(dataset.source, timeout=_TIMEOUT_S) as reply:
             _receive(reply, archive, console)
     except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
         raise DatasetError(
-            f"expected to download {dataset.source}: {error}. Check the network and the address, then run "
+            f"expected to download {dataset.source}: {error}. Check the network and the "
+            "address, then run "
             f"`tencost fetch dataset={dataset.name}` again."
         ) from error
     return archive
@@ -159,5 +158,6 @@ def _receive(reply: object, archive: Path, console: Console) -> None:
             progress.update(bar, completed=received)
     if total is not None and received != total:
         raise DatasetError(
-            f"expected {total} bytes, found {received}: the connection broke. Run the command again."
+            f"expected {total} bytes, found {received}: the connection broke. Run the command "
+            "again."
         )

@@ -1,7 +1,8 @@
 """Unpack an archive that may be hostile: regular files below the folder given, and nothing else.
 
-`.tar.zst`, `.tar.gz`, `.tgz` and `.zip`. Refused by name: absolute paths, `..`, links, devices, a name that occurs twice, encrypted
-members, and more bytes than any honest archive of this kind holds.
+`.tar.zst`, `.tar.gz`, `.tgz` and `.zip`. Refused by name: absolute paths, `..`, links, devices, a
+name that occurs twice, encrypted members, and more bytes than any honest archive of this kind
+holds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 import zstandard
 
@@ -38,7 +39,8 @@ def unpack(archive: Path, folder: Path) -> int:
     """Unpack `archive` into `folder`, which must exist and be empty; return the number of files.
 
     Raises:
-        DatasetError: not an archive, damaged, or a member that must not be unpacked. `folder` may then hold part of it.
+        DatasetError: not an archive, damaged, or a member that must not be unpacked. `folder` may
+        then hold part of it.
     """
     if not is_archive(archive.name):
         raise DatasetError(
@@ -80,7 +82,8 @@ class _Writer:
 
     def refuse(self, name: str, why: str) -> DatasetError:
         return DatasetError(
-            f"expected plain files below the dataset's folder in {self.archive}, found {name!r}: {why}. "
+            f"expected plain files below the dataset's folder in {self.archive}, found "
+            f"{name!r}: {why}. "
             "The archive was not made by tencost; do not use it."
         )
 
@@ -133,7 +136,7 @@ def _unpack_tar(archive: Path, writer: _Writer) -> None:
 
 
 @contextmanager
-def _tar_stream(archive: Path) -> Iterator[IO[bytes]]:
+def _tar_stream(archive: Path) -> Iterator[Any]:
     with archive.open("rb") as raw:
         if archive.name.endswith(".tar.zst"):
             reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)

@@ -1,19 +1,22 @@
 """Content ids of workloads, programs and records: pure Python, no TVM, the same on every platform.
 
-TVM's structural hash is neither stable between platforms nor target-aware, so it identifies nothing here. All ids
-are the first 32 hex digits of a sha256.
+TVM's structural hash is neither stable between platforms nor target-aware, so it identifies nothing
+here. All ids are the first 32 hex digits of a sha256.
 
 A module's JSON (``tvm.ir.save_json``) is a graph::
 
-    {"root_index": N, "nodes": [{"type": "None"}, {"type": "int", "data": 128}, {"type": "ir.Var", "data": {...}}, ...]}
+    {"root_index": N,
+     "nodes": [{"type": "None"}, {"type": "int", "data": 128},
+               {"type": "ir.Var", "data": {...}}, ...]}
 
-The ``data`` of an object maps fields to indices of other nodes, except for booleans, floats, strings and the integer
-fields of :data:`INLINE_INTEGERS`, which hold the value itself. Arrays and maps list indices (maps: key, value, key, ...).
+The ``data`` of an object maps fields to indices of other nodes, except for booleans, floats,
+strings and the integer fields of :data:`INLINE_INTEGERS`, which hold the value itself. Arrays and
+maps list indices (maps: key, value, key, ...).
 
-What counts for :func:`workload_id`: types, constants, structure, which occurrences are the same variable, block names
-(traces refer to them), function names and attributes. What does not: names of variables and buffers (the order of
-first appearance stands for them), spans, the numbering and sharing of nodes, and the types of functions and global
-variables, which repeat the parameters.
+What counts for :func:`workload_id`: types, constants, structure, which occurrences are the same
+variable, block names (traces refer to them), function names and attributes. What does not: names of
+variables and buffers (the order of first appearance stands for them), spans, the numbering and
+sharing of nodes, and the types of functions and global variables, which repeat the parameters.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ _MAPS = frozenset({"ffi.Map", "ffi.Dict"})
 
 
 def canonical_json(value: Any) -> str:
-    """Return `value` as JSON text that depends on content only: sorted keys, no spaces, 2.0 written as 2."""
+    """Return `value` as JSON text: sorted keys, no spaces, 2.0 written as 2."""
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -69,7 +72,8 @@ def workload_id(mod_json: str) -> str:
     """Return the id of the workload whose module TVM saved as `mod_json`.
 
     Raises:
-        RecordError: not a node graph of tvm-ffi (TVM up to 0.21 wrote another one), or a damaged one.
+        RecordError: not a node graph of tvm-ffi (TVM up to 0.21 wrote another one), or a damaged
+        one.
     """
     try:
         graph = json.loads(mod_json)
@@ -77,18 +81,20 @@ def workload_id(mod_json: str) -> str:
         return _graph_digest(nodes, root).hex()[:ID_LENGTH]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise RecordError(
-            "expected a module as tvm-ffi's JSON graph (root_index, nodes with type and data), found "
-            f"{mod_json[:60]!r}... ({type(error).__name__}: {error}). Save it again with TVM 0.22 or later."
+            "expected a module as tvm-ffi's JSON graph (root_index, nodes with type and "
+            "data), found "
+            f"{mod_json[:60]!r}... ({type(error).__name__}: {error}). Save it again with TVM "
+            "0.22 or later."
         ) from error
 
 
 def program_id(workload: str, target_kind: str, trace: Any) -> str:
-    """Return the id of a program: a workload with a trace `[instructions, decisions]`, for a kind of target."""
+    """Return the id of a workload with a trace `[instructions, decisions]` for a kind of target."""
     return _hash_text(canonical_json([workload, target_kind, trace]))
 
 
 def record_id(program: str, target: dict[str, Any], hardware: str) -> str:
-    """Return the id of a record: a program compiled for `target` and measured on `hardware`."""
+    """Return the id of a program compiled for `target` and measured on `hardware`."""
     return _hash_text(canonical_json([program, canonical_target(target), hardware]))
 
 
@@ -107,10 +113,11 @@ def _plain(value: Any) -> Any:
 
 
 def _graph_digest(nodes: list[dict[str, Any]], root: int) -> bytes:
-    """Hash the graph depth first, children in field order, without recursion (modules nest deeply).
+    """Hash the graph depth first, children in field order, without recursion (modules are deep).
 
-    A variable is numbered when the walk first enters it, so a digest does not depend on names; a node's digest
-    depends on its content only, so it does not matter whether equal constants are one node or two.
+    A variable is numbered when the walk first enters it, so a digest does not depend on names; a
+    node's digest depends on its content only, so it does not matter whether equal constants are one
+    node or two.
     """
     digests: dict[int, bytes] = {}
     numbers: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""From the databases of a raw dataset to records: ids, status, task names, network weights, provenance."""
+"""From the databases of a raw dataset to records: ids, status, names, weights, provenance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tencost.records.tensetlayout import (
 
 @dataclass(frozen=True)
 class Workload:
-    """A distinct workload: module as JSON text, a name it goes by, TVM's hash where a database has it."""
+    """A distinct workload: module as JSON text, a name, TVM's hash where a database has it."""
 
     workload_id: str
     mod_json: str
@@ -54,7 +54,7 @@ class _Context:
 
 
 def import_dataset(
-    folder: Path, dataset: str, on_database: Callable[[int, int], None] = lambda done, total: None
+    folder: Path, dataset: str, on_database: Callable[[int, int], None] | None = None
 ) -> Import:
     """Read every database of a raw dataset; bad lines become rejects.
 
@@ -76,7 +76,8 @@ def import_dataset(
     pairs = list(databases(folder))
     about = {pair.hardware: read_provenance(folder, pair.hardware) for pair in pairs}
     for done, pair in enumerate(pairs):
-        on_database(done, len(pairs))
+        if on_database is not None:
+            on_database(done, len(pairs))
         workloads, programs, bad_workloads = read_database(folder, pair)
         rejects += bad_workloads
         for workload in workloads:

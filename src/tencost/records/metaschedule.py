@@ -1,27 +1,29 @@
-"""MetaSchedule's JSON database: read as text, without TVM and without replaying a trace, and written back.
+"""MetaSchedule's JSON database: read as text, without TVM or replay, and written back.
 
 Two files of one JSON value a line::
 
     database_workload.json        [shash, module]
     database_tuning_record.json   [workload_index, [trace, run_secs, target, args_info]]
 
-    shash           TVM's structural hash as decimal text; platform dependent, kept for the round trip only
-    module          base64 of: length (8 bytes, little endian), module as JSON node graph (see ids.py)
+    shash           TVM's structural hash as decimal text; platform dependent, kept for round trips
+    module          base64 of: length (8 bytes, little endian), module as JSON graph (see ids.py)
     workload_index  line of the workload file, from 0
     trace           [[instruction, ...], [decision, ...]]
-    instruction     [kind, inputs, attributes, outputs]; variables are named b0, l1, v2, ... in order of definition
+    instruction     [kind, inputs, attributes, outputs]; variables are b0, l1, v2, ... as defined
     decision        [instruction_index, value]
-    run_secs        times in seconds, or null if the program was not measured, or [1e10] if it failed
+    run_secs        times in seconds; null if the program was not measured, [1e10] if it failed
     target          {"kind": ..., "mcpu": ..., "num-cores": ..., ...}
     args_info       [["TENSOR", dtype, shape], ...]
 
 An example record line (shortened)::
 
-    [0,[[[["GetSBlock",[],["matmul","main"],["b0"]],...],[[4,[4,32,1,1]],...]],[0.00096,0.00098],{"kind":"llvm"},[...]]]
+    [0,[[[["GetSBlock",[],["matmul","main"],["b0"]],...],[[4,[4,32,1,1]],...]],
+        [0.00096,0.00098],{"kind":"llvm",...},[["TENSOR","float32",[128,128]],...]]]
 
-Not to be relied on: a record has no time stamp, no host, no error text; TVM ignores the target on look-up; two writers
-on one database give both workload 0 to their first workload, so an index may point to the wrong module. The module of a
-workload is kept as its JSON text: ``tvm.ir.load_json(mod_json)`` gives the IRModule back.
+Not to be relied on: a record has no time stamp, no host, no error text; TVM ignores the target on
+look-up; two writers on one database give both workload 0 to their first workload, so an index may
+point to the wrong module. The module of a workload is kept as its JSON text:
+``tvm.ir.load_json(mod_json)`` gives the IRModule back.
 """
 
 from __future__ import annotations
@@ -70,6 +72,10 @@ class LoggedProgram:
     target: dict[str, Any]
     args_info: list[Any]
     line: int
+
+
+class _BadLineError(ValueError):
+    """A line that is not what the grammar says."""
 
 
 def read_workloads(path: Path) -> tuple[list[LoggedWorkload | None], list[Reject]]:
@@ -146,11 +152,11 @@ def decode_module(text: str) -> str:
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"expected a base64 module, found {text[:20]!r}...: {error}") from error
+        raise _BadLineError(f"expected a base64 module, found {text[:20]!r}...: {error}") from error
     length = int.from_bytes(data[:_HEADER_BYTES], "little")
     body = data[_HEADER_BYTES:]
     if len(body) != length:
-        raise ValueError(f"expected a module of {length} bytes, found {len(body)}: truncated?")
+        raise _BadLineError(f"expected a module of {length} bytes, found {len(body)}: truncated?")
     return body.decode("utf-8")
 
 
@@ -174,24 +180,24 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _load(line: bytes) -> Any:
     if not line:
-        raise ValueError("blank line")
+        raise _BadLineError("blank line")
     try:
         return json.loads(line)
     except RecursionError as error:
-        raise ValueError("JSON nested too deeply") from error
+        raise _BadLineError("JSON nested too deeply") from error
     except ValueError as error:
-        raise ValueError(f"not a line of JSON: {error}") from error
+        raise _BadLineError(f"not a line of JSON: {error}") from error
 
 
 def _parse_workload(line: bytes) -> LoggedWorkload:
     value = _load(line)
     if not (isinstance(value, list) and len(value) == 2):
-        raise ValueError(f"expected [shash, module], found {_shorten(value)}")
+        raise _BadLineError(f"expected [shash, module], found {_shorten(value)}")
     shash, module = value
     if not (isinstance(shash, str) and shash.isascii() and shash.isdigit()):
-        raise ValueError(f"expected a hash of decimal digits as text, found {_shorten(shash)}")
+        raise _BadLineError(f"expected a hash of decimal digits as text, found {_shorten(shash)}")
     if not isinstance(module, str):
-        raise ValueError(f"expected a base64 module, found {_shorten(module)}")
+        raise _BadLineError(f"expected a base64 module, found {_shorten(module)}")
     mod_json = decode_module(module)
     return LoggedWorkload(shash, mod_json, workload_id(mod_json))
 
@@ -201,27 +207,29 @@ def _parse_program(
 ) -> LoggedProgram:
     value = _load(line)
     if not (isinstance(value, list) and len(value) == 2):
-        raise ValueError(f"expected [workload_index, record], found {_shorten(value)}")
+        raise _BadLineError(f"expected [workload_index, record], found {_shorten(value)}")
     index, body = value
     if not _is_int(index) or not 0 <= index < len(workloads):
-        raise ValueError(
+        raise _BadLineError(
             f"expected a workload index below {len(workloads)}, found {_shorten(index)}"
         )
     workload = workloads[index]
     if workload is None:
-        raise ValueError(f"its workload, line {index + 1} of {WORKLOAD_FILE}, cannot be read")
+        raise _BadLineError(f"its workload, line {index + 1} of {WORKLOAD_FILE}, cannot be read")
     if not (isinstance(body, list) and len(body) == 4):
-        raise ValueError(f"expected [trace, run_secs, target, args_info], found {_shorten(body)}")
+        raise _BadLineError(
+            f"expected [trace, run_secs, target, args_info], found {_shorten(body)}"
+        )
     trace, run_secs, target, args_info = body
     _check_trace(trace)
     if run_secs is not None and not (
         isinstance(run_secs, list) and all(_is_number(item) for item in run_secs)
     ):
-        raise ValueError(f"expected run_secs as numbers or null, found {_shorten(run_secs)}")
+        raise _BadLineError(f"expected run_secs as numbers or null, found {_shorten(run_secs)}")
     if not (isinstance(target, dict) and isinstance(target.get("kind"), str)):
-        raise ValueError(f"expected a target object with a kind, found {_shorten(target)}")
+        raise _BadLineError(f"expected a target object with a kind, found {_shorten(target)}")
     if not isinstance(args_info, list):
-        raise ValueError(f"expected args_info as a list, found {_shorten(args_info)}")
+        raise _BadLineError(f"expected args_info as a list, found {_shorten(args_info)}")
     return LoggedProgram(workload, trace, run_secs, target, args_info, number)
 
 
@@ -231,7 +239,7 @@ def _check_trace(trace: Any) -> None:
         and len(trace) == 2
         and all(isinstance(part, list) for part in trace)
     ):
-        raise ValueError(f"expected a trace [instructions, decisions], found {_shorten(trace)}")
+        raise _BadLineError(f"expected a trace [instructions, decisions], found {_shorten(trace)}")
     instructions, decisions = trace
     for position, item in enumerate(instructions):
         if not (
@@ -240,7 +248,7 @@ def _check_trace(trace: Any) -> None:
             and isinstance(item[0], str)
             and all(isinstance(part, list) for part in item[1:])
         ):
-            raise ValueError(
+            raise _BadLineError(
                 f"expected instruction {position} as [kind, inputs, attributes, outputs], "
                 f"found {_shorten(item)}"
             )
@@ -251,7 +259,7 @@ def _check_trace(trace: Any) -> None:
             and _is_int(item[0])
             and 0 <= item[0] < len(instructions)
         ):
-            raise ValueError(
+            raise _BadLineError(
                 f"expected decision {position} as [instruction_index, value] with an index below "
                 f"{len(instructions)}, found {_shorten(item)}"
             )

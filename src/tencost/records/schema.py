@@ -1,8 +1,8 @@
-"""One record: a program measured on a hardware. The columns of TVM RFC 4304 and what a schedule record needs beyond.
+"""One record: a program measured on a hardware. The columns of TVM RFC 4304 and some more.
 
-Times are seconds in `run_secs` and milliseconds in the two `execution_elapsed_ms_*` columns (the RFC's unit); a record
-that failed has neither. Columns of JSON text hold an object unless said otherwise. The store is partitioned by
-`hardware`.
+Times are seconds in `run_secs` and milliseconds in the two `execution_elapsed_ms_*` columns (the
+RFC's unit); a record that failed has neither. Columns of JSON text hold an object unless said
+otherwise. The store is partitioned by `hardware`.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class Provenance:
 class Record:
     """One program measured on one hardware.
 
-    `run_secs` holds all times in seconds and is empty unless `status` is ok. `target` and `workload_args` are as the
-    log has them, `program` is JSON text in `program_format`.
+    `run_secs` holds all times in seconds and is empty unless `status` is ok. `target` and
+    `workload_args` are as the log has them, `program` is JSON text in `program_format`.
     """
 
     record_id: str

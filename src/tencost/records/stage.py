@@ -1,10 +1,8 @@
-"""Stage records: data/raw/<dataset> -> data/records/<dataset>: the store, workloads, tasks, rejects and a summary."""
+"""Stage records: data/raw/<dataset> to the store, tables, rejects and summary of records."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -17,13 +15,14 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import DatasetError
+from tencost.fetch.staging import publish, staged
 from tencost.records.imports import Import, import_dataset
 from tencost.records.store import RecordStore
 from tencost.records.tables import STORE, TASKS, WORKLOADS
 
 
 def run(cfg: Config, root: Path) -> Path:
-    """Read a raw dataset into its record store; return the folder. The folder appears whole or not at all.
+    """Read a raw dataset into data/records/<name>/, whole or not at all; return that folder.
 
     Raises:
         DatasetError: the raw dataset is missing or not in its layout, or holds no readable record.
@@ -48,19 +47,11 @@ def run(cfg: Config, root: Path) -> Path:
             f"{item.file}:{item.line}: {item.reason}" for item in imported.rejects[:3]
         )
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir()
-        summary = _write(partial, imported)
-        replaced = folder.with_name(f".{folder.name}.{os.getpid()}.replaced")
-        if folder.exists():
-            folder.rename(replaced)
-        partial.rename(folder)
-        shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with staged(folder) as scratch:
+        content = scratch / "content"
+        content.mkdir()
+        summary = _write(content, imported)
+        publish(content, folder, scratch)
     _report(summary, console)
     return folder
 
@@ -117,7 +108,8 @@ def _report(summary: dict[str, Any], console: Console) -> None:
         table.add_row(hardware, *(str(counts.get(status, 0)) for status in statuses))
     console.print(table)
     console.print(
-        f"{summary['records']} records of {summary['programs']} programs, {summary['workloads']} workloads, "
-        f"{len(summary['networks'])} networks; {summary['duplicates']} duplicates, "
+        f"{summary['records']} records of {summary['programs']} programs, "
+        f"{summary['workloads']} workloads, {len(summary['networks'])} networks; "
+        f"{summary['duplicates']} duplicates, "
         f"{summary['rejects']} rejected lines (rejects.jsonl)"
     )

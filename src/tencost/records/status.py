@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 FAILURE_SECONDS = 1e9
-"""AutoTVM writes 1e9 and auto_scheduler and MetaSchedule 1e10 for "failed"; no program is timed above this."""
+"""AutoTVM writes 1e9, auto_scheduler and MetaSchedule 1e10 for a failure; no time is as long."""
 
 
 class Status(StrEnum):
@@ -37,7 +37,8 @@ class Status(StrEnum):
 class Timing:
     """Times of one program, or why there are none.
 
-    `run_secs` (seconds, in the order taken) is empty unless `status` is ok; `error` is empty if it is.
+    `run_secs` (seconds, in the order taken) is empty unless `status` is ok; `error` is empty if it
+    is.
     """
 
     status: Status
@@ -51,8 +52,8 @@ class Timing:
 def timing_from_log(run_secs: Sequence[Any] | None) -> Timing:
     """Turn the times of a log line (seconds, sentinels included) into times or a status.
 
-    null, an empty list, 1e9 and 1e10, 0.0, negative and non-finite times are failures whose cause the log does
-    not tell; one of them among good times spoils the record.
+    null, an empty list, 1e9 and 1e10, 0.0, negative and non-finite times are failures whose cause
+    the log does not tell; one of them among good times spoils the record.
     """
     if run_secs is None:
         return Timing(Status.unknown, (), "not measured: run_secs is null")

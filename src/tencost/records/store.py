@@ -1,7 +1,8 @@
 """The record store: a Delta Lake table partitioned by hardware, on a local path or an object store.
 
-Writing is idempotent: a record_id that the store has, on any hardware it names, is not written again. Writers do not
-lock: each commits against the version it read and starts over when another was faster. A reader sees whole commits.
+Writing is idempotent: a record_id that the store has, on any hardware it names, is not written
+again. Writers do not lock: each commits against the version it read and starts over when another
+was faster. A reader sees whole commits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ATTEMPTS = 20
 """Commits tried before a writer gives up because others keep being faster."""
 _TABLE_NAME = "tencost-records"
 _DESCRIPTION = "schema_version="
-"""What stands before the schema version in the table's description; Delta refuses properties of our own."""
+"""Stands before the version in the table's description: Delta refuses properties of our own."""
 Result = TypeVar("Result")
 
 
@@ -48,7 +49,7 @@ class RecordStore:
         return self.write_table(to_arrow(records))
 
     def write_table(self, table: pa.Table) -> int:
-        """Add the rows of a table in the store's schema that the store does not have; return their number.
+        """Add the rows of a table of :data:`SCHEMA` that are not in the store; return their number.
 
         Raises:
             RecordError: other columns, or other writers were faster too often.
@@ -69,7 +70,8 @@ class RecordStore:
         """Return the records of the hardware named (None: of all), sorted by hardware and source.
 
         Raises:
-            RecordError: there is no store, or it has no records of that hardware, or no such column.
+            RecordError: there is no store, or it has no records of that hardware, or no such
+            column.
         """
         table = self._require()
         named = [hardware] if isinstance(hardware, str) else hardware
@@ -88,9 +90,9 @@ class RecordStore:
                     f"{', '.join(self.hardware()) or 'an empty store'}"
                 )
         sort_keys = [PARTITION, "source", "record_id"]
-        partitions = [(PARTITION, "in", list(named))] if named is not None else None
+        filters = [(PARTITION, "in", list(named))] if named is not None else None
         loaded = table.to_pyarrow_table(
-            partitions=partitions, columns=list(dict.fromkeys([*wanted, *sort_keys]))
+            filters=filters, columns=list(dict.fromkeys([*wanted, *sort_keys]))
         )
         frame = pl.from_arrow(loaded)
         assert isinstance(frame, pl.DataFrame)
@@ -101,7 +103,7 @@ class RecordStore:
     def lookup(
         self, workload_id: str, *, hardware: str, target: str, columns: Sequence[str] | None = None
     ) -> pl.DataFrame:
-        """Return a workload's records on a hardware for a target (canonical JSON text), fastest first.
+        """Return a workload's records on a hardware for a target (canonical JSON), fastest first.
 
         There is no look-up that ignores hardware or target. Records without times come last.
         """
@@ -159,15 +161,16 @@ class RecordStore:
             return None
         except (DeltaError, OSError) as error:
             raise RecordError(
-                f"expected a record store (a Delta Lake table) at {self.uri}, found none that can be "
-                f"opened: {error}. Rebuild it: tencost records"
+                f"expected a record store (a Delta Lake table) at {self.uri}, found none that "
+                f"can be opened: {error}. Rebuild it: tencost records"
             ) from error
         about = table.metadata()
         found = (about.description or "").removeprefix(_DESCRIPTION)
         if about.name != _TABLE_NAME or found != SCHEMA_VERSION:
             raise RecordError(
                 f"expected a record store of schema version {SCHEMA_VERSION} at {self.uri}, found "
-                f"{found or 'none'} in the table {about.name!r}. Rebuild it: delete the folder and run "
+                f"{found or 'none'} in the table {about.name!r}. Rebuild it: delete the "
+                "folder and run "
                 "`tencost records`"
             )
         return table
@@ -186,9 +189,10 @@ class RecordStore:
                 return commit()
             except CommitFailedError as error:
                 last = error
-                time.sleep(random.uniform(0.5, 1.0) * min(2.0, 0.02 * 2**attempt))  # noqa: S311
+                time.sleep(random.uniform(0.5, 1.0) * min(2.0, 0.02 * 2**attempt))
         raise RecordError(
-            f"expected to commit to {self.uri} within {ATTEMPTS} attempts; other writers were faster "
+            f"expected to commit to {self.uri} within {ATTEMPTS} attempts; other writers were "
+            "faster "
             f"each time ({last}). Run the command again."
         )
 

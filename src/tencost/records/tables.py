@@ -1,8 +1,9 @@
 """What the rooms to the right read of data/records/<dataset>: three tables.
 
-records: every column of the schema and `latency_s`, the median of run_secs in seconds (TVM's cost models take the median,
-too), null for a failure. workloads: `workload_id, mod_json, task_name, shash, measured`; ``tvm.ir.load_json(mod_json)`` gives
-the IRModule. tasks: `network, task_name, workload_id, weight, flop, measured`, all tasks of every network, measured or not.
+records: every column of the schema and `latency_s`, the median of run_secs in seconds (TVM's cost
+models take the median, too), null for a failure. workloads: `workload_id, mod_json, task_name,
+shash, measured`; ``tvm.ir.load_json(mod_json)`` gives the IRModule. tasks: `network, task_name,
+workload_id, weight, flop, measured`, all tasks of every network, measured or not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TASKS = "tasks.parquet"
 
 
 def latency() -> pl.Expr:
-    """Return the expression of a record's latency: median of run_secs, seconds, null if it has none."""
+    """Return the expression of a record's latency: median of run_secs, seconds; null without."""
     return pl.col("run_secs").list.median()
 
 
@@ -45,12 +46,12 @@ def load_records(
 
 
 def load_workloads(folder: Path) -> pl.DataFrame:
-    """Return the distinct workloads: workload_id, mod_json, task_name, shash (null if not measured), measured."""
+    """Return the distinct workloads, with and without records."""
     return _read(folder / WORKLOADS)
 
 
 def load_tasks(folder: Path) -> pl.DataFrame:
-    """Return all tasks of every network: network, task_name, workload_id, weight, flop, measured."""
+    """Return all tasks of every network, measured or not."""
     return _read(folder / TASKS)
 
 

@@ -2,15 +2,19 @@
 
 ::
 
-    README.md                                 the dataset card
-    tasks.json                                optional: [{network, task_name, weight, flop, workload_id, measured, folder}]
-    network_info/<network>.json               optional: [{task_name, weight, flop, workload_id, mod}], mod as JSON text
-    to_measure_programs/<folder>/             database pair, run_secs null: what was or is to be measured
-    measure_records/<hardware>/<folder>/      database pair: what was measured
-    measure_records/<hardware>/provenance.json  optional: what holds for all its records (see schema.Provenance)
+    README.md                             the dataset card
+    tasks.json                            [{network, task_name, weight, flop, workload_id,
+                                            measured, folder}]; optional
+    network_info/<network>.json           [{task_name, weight, flop, workload_id, mod}], mod as
+                                            JSON text; optional
+    to_measure_programs/<folder>/         database pair, run_secs null: what is or was to measure
+    measure_records/<hardware>/<folder>/  database pair: what was measured
+    measure_records/<hardware>/provenance.json
+                                          what holds for all its records (schema.Provenance);
+                                            optional
 
-`<folder>` is any path below the hardware; :func:`folder_name` gives the one that tencost writes. Weights are numbers of
-occurrences in the network, flop is a count (not a rate).
+`<folder>` is any path below the hardware; :func:`folder_name` gives the one that tencost writes.
+Weights are numbers of occurrences in the network, flop is a count (not a rate).
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ FOLDER_ID_LENGTH = 12
 
 @dataclass(frozen=True)
 class Task:
-    """A workload of a network: how often it occurs, its floating-point operations, whether it was measured."""
+    """A workload of a network: occurrences, floating-point operations, whether it was measured."""
 
     network: str
     task_name: str
@@ -109,7 +113,7 @@ def read_database(
 
 
 def read_tasks(dataset: Path) -> list[Task]:
-    """Return the index of tasks, from tasks.json or else from network_info/; empty if there is neither.
+    """Return the index of tasks, from tasks.json or else network_info/; empty without either.
 
     Raises:
         DatasetError: a file is not what its grammar says.

@@ -1,0 +1,227 @@
+"""From a raw folder to records, and the stage around it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tencost.config import Config, DatasetConfig
+from tencost.errors import DatasetError, RecordError
+from tencost.records import stage
+from tencost.records.imports import import_dataset
+from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_workloads
+from tencost.records.status import Status
+from tencost.records.store import RecordStore
+from tencost.records.tables import load_records, load_tasks, load_workloads
+from tencost.records.tensetlayout import folder_name, read_tasks
+
+GOLDEN = Path(__file__).parent / "golden"
+MODULE = read_workloads(GOLDEN / WORKLOAD_FILE)[0][0]
+assert MODULE is not None
+IDENTITY = MODULE.workload_id
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def make_raw(folder: Path, hardware: tuple[str, ...] = ("one", "two")) -> Path:
+    """Write a raw dataset: a workload in two networks, three programs on every hardware."""
+    for name in hardware:
+        task = folder / "measure_records" / name / folder_name("matmul", IDENTITY)
+        task.mkdir(parents=True)
+        for file in (WORKLOAD_FILE, RECORD_FILE):
+            shutil.copy(GOLDEN / file, task / file)
+    write_json(
+        folder / "measure_records" / hardware[0] / "provenance.json",
+        {"engine_version": "0.27.0", "timestamp": 1.5, "rack": 7},
+    )
+    entry = {"task_name": "matmul", "weight": 2, "flop": 8192.0, "workload_id": IDENTITY}
+    tasks = [{"network": network, **entry, "measured": False} for network in ("bert", "vit")]
+    write_json(folder / "tasks.json", tasks)
+    write_json(folder / "network_info" / "bert.json", [{**entry, "mod": MODULE.mod_json}])
+    return folder
+
+
+def config() -> Config:
+    return Config(dataset=DatasetConfig(name="set", source="nowhere"))
+
+
+def test_import(tmp_path: Path) -> None:
+    found = import_dataset(make_raw(tmp_path), "set")
+    assert found.rejects == []
+    assert [record.hardware for record in found.records] == ["one"] * 3 + ["two"] * 3
+    assert [record.status for record in found.records[:3]] == [
+        Status.ok,
+        Status.unknown,
+        Status.unknown,
+    ]
+    first, failed, missing = found.records[:3]
+    assert first.run_secs == (2e-6, 3e-6, 2.5e-6)
+    assert "1e+10" in failed.error
+    assert failed.extra == {"raw_run_secs": "[10000000000]"}
+    assert "not measured" in missing.error
+    assert [(item.network, item.weight) for item in first.networks] == [("bert", 2), ("vit", 2)]
+    assert first.provenance.additional_info == {"rack": 7}
+    assert found.records[3].provenance.additional_info is None
+    assert first.program_id == found.records[3].program_id
+    assert first.record_id != found.records[3].record_id
+    assert (first.source.dataset, first.source.line) == ("set", 1)
+    assert first.source.file.startswith("measure_records/one/matmul-")
+    assert [(task.network, task.measured) for task in found.tasks] == [
+        ("bert", True),
+        ("vit", True),
+    ]
+    assert [(w.workload_id, w.shash, w.measured) for w in found.workloads] == [
+        (IDENTITY, MODULE.shash, True)
+    ]
+
+
+def test_without_any_index(tmp_path: Path) -> None:
+    """A folder of databases alone: the dataset's name stands for the network."""
+    make_raw(tmp_path)
+    (tmp_path / "tasks.json").unlink()
+    shutil.rmtree(tmp_path / "network_info")
+    found = import_dataset(tmp_path, "set")
+    assert [(task.network, task.task_name, task.weight) for task in found.tasks] == [
+        ("set", "matmul", 1)
+    ]
+    assert {record.task_name for record in found.records} == {"matmul"}
+
+
+def test_tasks_from_network_info(tmp_path: Path) -> None:
+    make_raw(tmp_path)
+    (tmp_path / "tasks.json").unlink()
+    write_json(
+        tmp_path / "network_info" / "vit.json",
+        [{"task_name": "m", "weight": 1, "flop": 1, "mod": MODULE.mod_json}],
+    )
+    assert [(task.network, task.workload_id) for task in read_tasks(tmp_path)] == [
+        ("bert", IDENTITY),
+        ("vit", IDENTITY),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "match"),
+    [
+        ("tasks.json", "{", "expected JSON in .*tasks.json"),
+        ("tasks.json", "{}", "expected a JSON list in .*tasks.json, found dict"),
+        ("tasks.json", "[{}]", "expected a task with network.*KeyError"),
+        ("tasks.json", "[3]", "expected a task with network"),
+        ("network_info/bert.json", "[{}]", "expected tasks with a module"),
+        ("measure_records/one/provenance.json", "[]", "expected a JSON object"),
+    ],
+)
+def test_broken_indices(tmp_path: Path, file: str, text: str, match: str) -> None:
+    (make_raw(tmp_path) / file).write_text(text)
+    with pytest.raises(DatasetError, match=match):
+        import_dataset(tmp_path, "set")
+
+
+def test_folder_names_are_safe() -> None:
+    assert folder_name("a/../b c", "0123456789abcdef") == "a_.._b_c-0123456789ab"
+    assert folder_name("..", "0" * 32) == f"task-{'0' * 12}"
+    assert len(folder_name("x" * 300, "0" * 32)) == 93
+
+
+def test_stage(tmp_path: Path) -> None:
+    raw = make_raw(tmp_path / "data" / "raw" / "set")
+    records = next(raw.glob(f"measure_records/one/*/{RECORD_FILE}"))
+    records.write_text("bad\n" + records.read_text())
+    folder = stage.run(config(), tmp_path)
+    assert folder == tmp_path / "data" / "records" / "set"
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["set"]
+    assert json.loads((folder / "summary.json").read_text()) == {
+        "records": 6,
+        "duplicates": 0,
+        "programs": 3,
+        "workloads": 1,
+        "tasks": 2,
+        "networks": ["bert", "vit"],
+        "status": {"one": {"ok": 1, "unknown": 2}, "two": {"ok": 1, "unknown": 2}},
+        "rejects": 1,
+    }
+    reject = json.loads((folder / "rejects.jsonl").read_text())
+    assert reject["file"] == records.relative_to(raw).as_posix()
+    assert (reject["line"], "not a line of JSON" in reject["reason"]) == (1, True)
+    frame = load_records(folder, ["two"], ["program_id", "status"])
+    assert frame.columns == ["program_id", "status", "latency_s"]
+    assert frame["latency_s"].to_list() == [2.5e-6, None, None]
+    assert len(load_records(folder)) == 6
+    assert load_workloads(folder)["workload_id"].to_list() == [IDENTITY]
+    assert load_tasks(folder).to_dicts()[0] == {
+        "network": "bert",
+        "task_name": "matmul",
+        "workload_id": IDENTITY,
+        "weight": 2,
+        "flop": 8192.0,
+        "measured": True,
+    }
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_stage_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    """So that DVC sees that nothing changed and runs nothing that follows."""
+    make_raw(tmp_path / "data" / "raw" / "set")
+    first = contents(stage.run(config(), tmp_path))
+    second = contents(stage.run(config(), tmp_path))
+    assert list(first) == list(second)
+    assert first == second
+    store = RecordStore(str(tmp_path / "data" / "records" / "set" / "store"))
+    assert store.write(import_dataset(tmp_path / "data" / "raw" / "set", "set").records) == 0
+
+
+def test_a_changed_log_replaces_the_records(tmp_path: Path) -> None:
+    raw = make_raw(tmp_path / "data" / "raw" / "set")
+    stage.run(config(), tmp_path)
+    shutil.rmtree(raw / "measure_records" / "two")
+    assert load_records(stage.run(config(), tmp_path))["hardware"].unique().to_list() == ["one"]
+
+
+def test_stage_errors(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"found nothing\. Fetch it: tencost fetch dataset=set"):
+        stage.run(config(), tmp_path)
+    raw = make_raw(tmp_path / "data" / "raw" / "set")
+    for path in raw.glob(f"measure_records/*/*/{RECORD_FILE}"):
+        path.write_text("bad\n")
+    with pytest.raises(
+        DatasetError, match=r"expected readable records in .*:1: not a line of JSON"
+    ):
+        stage.run(config(), tmp_path)
+    shutil.rmtree(raw / "measure_records")
+    with pytest.raises(DatasetError, match="expected measure_records"):
+        stage.run(config(), tmp_path)
+    assert not (tmp_path / "data" / "records" / "set").exists()
+    for load in (load_records, load_workloads, load_tasks):
+        with pytest.raises(RecordError, match="Build it: tencost records"):
+            load(tmp_path)
+
+
+@pytest.mark.tvm
+def test_a_stored_workload_and_program_become_a_schedule(tmp_path: Path) -> None:
+    """What the features room does with the tables: module from text, trace replayed on it."""
+    import tvm
+    from tvm.s_tir import Schedule
+    from tvm.s_tir.schedule import Trace
+
+    make_raw(tmp_path / "data" / "raw" / "set")
+    folder = stage.run(config(), tmp_path)
+    module = tvm.ir.load_json(load_workloads(folder)["mod_json"][0])
+    program = load_records(folder).filter(pl.col("status") == "ok")["program"][0]
+    schedule = Schedule(module)
+    Trace.apply_json_to_schedule(json.loads(program), schedule)
+    assert len(schedule.trace.insts) > 10
