@@ -37,7 +37,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_of_a_stage_lists_choices(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["train", "--help"])
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("xgb", "mlp", "tlp", "per_store", "trace", "xeon-avx2-1c"))
+    assert all(
+        name in shown for name in ("xgb", "mlp", "tlp", "per_store", "trace", "xeon-avx2-1c")
+    )
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +107,9 @@ def test_every_choice_composes(group: str, choice: str) -> None:
     assert getattr(config, group) is not None
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "conf" / "model").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "conf" / "model").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_model_files_spell_out_every_field(path: Path) -> None:
     """DVC tracks what is in the file: a default that lives in code only would change a model without a re-run."""
     import yaml
@@ -133,5 +137,5 @@ def test_fields_that_no_file_sets_can_be_overridden() -> None:
 def test_missing_conf_says_where_it_looked(tmp_path: Path) -> None:
     from tencost.config import project_root
 
-    with pytest.raises(ConfigError, match="expected a folder conf/ with config.yaml"):
+    with pytest.raises(ConfigError, match=r"expected a folder conf/ with config\.yaml"):
         project_root(tmp_path)

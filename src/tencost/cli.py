@@ -51,14 +51,20 @@ COMMANDS: dict[str, Command] = {
     "fetch": Command("bring a raw dataset from where it lives to data/raw/", _stage("fetch")),
     "records": Command("read its logs into the record store", _stage("records")),
     "features": Command("turn every program into rows of named columns", _stage("features")),
-    "splits": Command("divide the records into train, valid and test, leak-proof", _stage("splits")),
+    "splits": Command(
+        "divide the records into train, valid and test, leak-proof", _stage("splits")
+    ),
     "train": Command("train a model family; -m sweeps over choices", _command("train")),
-    "evaluate": Command("compare all trained models of a hardware on the test split", _stage("evaluate")),
+    "evaluate": Command(
+        "compare all trained models of a hardware on the test split", _stage("evaluate")
+    ),
     "register": Command(
         "promote the winner if the rule allows it; also: register status, register rollback",
         _command("register"),
     ),
-    "tune": Command("tune a network with TVM's MetaSchedule and a registered model", _stage("tune")),
+    "tune": Command(
+        "tune a network with TVM's MetaSchedule and a registered model", _stage("tune")
+    ),
     "leaderboard": Command("print the last leaderboards and champions", _command("leaderboard")),
     "ui": Command("MLflow UI on loopback [--port N]", _command("ui")),
 }
@@ -95,7 +101,12 @@ def _dispatch(arguments: list[str]) -> None:
 
 
 def _help() -> None:
-    lines = ["tencost: learned cost models for tensor programs", "", "usage: tencost <command> [overrides]", ""]
+    lines = [
+        "tencost: learned cost models for tensor programs",
+        "",
+        "usage: tencost <command> [overrides]",
+        "",
+    ]
     lines += [f"  {name:<12} {command.summary}" for name, command in COMMANDS.items()]
     lines += [
         "",
@@ -113,7 +124,10 @@ def _help_for(name: str) -> None:
     lines += ["Choices (group=choice), the default first:"]
     for group, choices in composition.group_choices().items():
         lines.append(f"  {group:<11} {', '.join(choices)}")
-    lines += ["", "Any field: group.field=value, for example model.eta=0.05; fields: src/tencost/config.py"]
+    lines += [
+        "",
+        "Any field: group.field=value, for example model.eta=0.05; fields: src/tencost/config.py",
+    ]
     _say("\n".join(lines))
 
 

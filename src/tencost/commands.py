@@ -65,7 +65,9 @@ def register(arguments: list[str]) -> None:
         status.print_status(root)
     elif word == "rollback":
         if len(arguments) not in (2, 3):
-            raise ConfigError("expected `tencost register rollback <model> [version]`; names: `tencost register status`")
+            raise ConfigError(
+                "expected `tencost register rollback <model> [version]`; names: `tencost register status`"
+            )
         status.rollback(root, arguments[1], int(arguments[2]) if len(arguments) == 3 else None)
     else:
         composition.run_stage(stage.run, "register", arguments)
@@ -96,7 +98,9 @@ def ui(arguments: list[str]) -> None:
     uri = tracking.setup(root)
     executable = Path(sys.executable).with_name("mlflow")
     if not executable.exists():
-        raise MissingDependencyError("the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'")
+        raise MissingDependencyError(
+            "the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'"
+        )
     environment: dict[str, Any] = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     command = [str(executable), "ui", "--workers", "1", "--host", "127.0.0.1", "--port", port]
     try:

@@ -47,7 +47,7 @@ def group_choices() -> dict[str, list[str]]:
     choices = {}
     for group in GROUPS:
         names = sorted(path.stem for path in (conf / group).glob("*.yaml"))
-        choices[group] = sorted(names, key=lambda name: (name != defaults.get(group), name))  # noqa: B023
+        choices[group] = sorted(names, key=lambda name: (name != defaults.get(group), name))
     return choices
 
 

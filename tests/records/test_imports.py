@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tencost.errors import DatasetError, RecordError
 from tencost.records import stage
 from tencost.records.imports import import_dataset
 from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_workloads
+from tencost.records.snapshot import write_snapshot
 from tencost.records.status import Status
 from tencost.records.store import RecordStore
 from tencost.records.tables import load_records, load_tasks, load_workloads
@@ -182,7 +184,19 @@ def test_the_stage_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     assert list(first) == list(second)
     assert first == second
     store = RecordStore(str(tmp_path / "data" / "records" / "set" / "store"))
-    assert store.write(import_dataset(tmp_path / "data" / "raw" / "set", "set").records) == 0
+    records = import_dataset(tmp_path / "data" / "raw" / "set", "set").records
+    assert store.write(records) == 0
+    assert store.write([replace(records[0], record_id="new")]) == 1
+    assert len(store.read()) == 7
+
+
+def test_snapshots_of_odd_hardware_names(tmp_path: Path) -> None:
+    make_raw(tmp_path / "raw", ("it's", "ä b%20"))
+    records = import_dataset(tmp_path / "raw", "set").records
+    assert write_snapshot(tmp_path / "store", [*records, *records]) == 6
+    store = RecordStore(str(tmp_path / "store"))
+    assert store.hardware() == ["it's", "ä b%20"]
+    assert len(store.read("ä b%20")) == 3
 
 
 def test_a_changed_log_replaces_the_records(tmp_path: Path) -> None:

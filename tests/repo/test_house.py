@@ -12,7 +12,17 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "tencost"
-FLOW = ["measure", "fetch", "records", "features", "splits", "train", "evaluate", "register", "tune"]
+FLOW = [
+    "measure",
+    "fetch",
+    "records",
+    "features",
+    "splits",
+    "train",
+    "evaluate",
+    "register",
+    "tune",
+]
 FOUNDATION = {"errors", "config"}
 """May be imported from everywhere; every value they carry is in conf/ and tracked there."""
 
@@ -34,7 +44,10 @@ def module_file(dotted: str) -> Path | None:
     """Return the file of a dotted name, or of the longest prefix that is a module."""
     parts = dotted.split(".")[1:]
     while parts:
-        for candidate in (PACKAGE.joinpath(*parts).with_suffix(".py"), PACKAGE.joinpath(*parts, "__init__.py")):
+        for candidate in (
+            PACKAGE.joinpath(*parts).with_suffix(".py"),
+            PACKAGE.joinpath(*parts, "__init__.py"),
+        ):
             if candidate.is_file():
                 return candidate
         parts = parts[:-1]
@@ -61,7 +74,11 @@ def test_imports_point_left(path: Path) -> None:
 
 
 def test_no_room_without_meaning() -> None:
-    names = {part for path in PACKAGE.rglob("*") for part in path.relative_to(PACKAGE).with_suffix("").parts}
+    names = {
+        part
+        for path in PACKAGE.rglob("*")
+        for part in path.relative_to(PACKAGE).with_suffix("").parts
+    }
     assert not names & {"utils", "util", "common", "helpers", "misc"}
 
 
@@ -94,4 +111,6 @@ def test_stage_deps_cover_imports(stage: str) -> None:
             for path in sorted(reached)
             if path.stat().st_size and not any(path == dep or dep in path.parents for dep in deps)
         ]
-        assert not uncovered, f"stage {name} of dvc.yaml runs code that its deps do not list: {uncovered}"
+        assert not uncovered, (
+            f"stage {name} of dvc.yaml runs code that its deps do not list: {uncovered}"
+        )

@@ -30,8 +30,9 @@ class Ragged:
     def __post_init__(self) -> None:
         assert self.values.ndim == 2, f"values must be [R, C], found shape {self.values.shape}"
         assert self.values.dtype == np.float32, f"values must be float32, found {self.values.dtype}"
-        assert self.offsets.ndim == 1 and len(self.offsets) >= 1
-        assert self.offsets[0] == 0 and self.offsets[-1] == len(self.values)
+        assert self.offsets.ndim == 1, f"offsets must be [N + 1], found {self.offsets.shape}"
+        assert self.offsets[0] == 0, f"offsets must start at 0, found {self.offsets[0]}"
+        assert self.offsets[-1] == len(self.values), "offsets must end at the number of rows"
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

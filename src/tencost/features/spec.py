@@ -42,7 +42,11 @@ class FeatureSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {**asdict(self), "columns": list(self.columns), "device_columns": list(self.device_columns)}
+        return {
+            **asdict(self),
+            "columns": list(self.columns),
+            "device_columns": list(self.device_columns),
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> FeatureSpec:

@@ -1,0 +1,116 @@
+"""Feature sets behind one call: what the pipeline and the tuner use to turn candidates into rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tencost.config import FeatureKind, FeaturesConfig
+from tencost.errors import FeatureError
+from tencost.features import per_store
+from tencost.features.ragged import FloatArray, Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.features.trace import TraceEncoder, trace_values
+
+
+def spec_for(config: FeaturesConfig) -> FeatureSpec:
+    """Return the spec of a feature set as it is stored: without device columns."""
+    if config.kind is FeatureKind.per_store:
+        return FeatureSpec(name=config.name, kind="per_store", columns=per_store.COLUMNS)
+    options = {
+        "max_steps": config.max_steps,
+        "vocabulary_buckets": config.vocabulary_buckets,
+        "max_numbers": config.max_numbers,
+    }
+    return FeatureSpec(
+        name=config.name, kind="trace", columns=TraceEncoder(**options).columns, options=options
+    )
+
+
+class Extractor(Protocol):
+    """Turns candidates of one workload into rows."""
+
+    spec: FeatureSpec
+
+    def extract(self, context: Any, candidates: Sequence[Any]) -> Ragged:
+        """Return the rows of the candidates; one that cannot be featurized has none and stops nothing.
+
+        Args:
+            context: tvm.s_tir.meta_schedule.TuneContext of the workload.
+            candidates: MeasureCandidates of that workload.
+        """
+        ...
+
+
+def make_extractor(spec: FeatureSpec, device: Mapping[str, float] | None = None) -> Extractor:
+    """Make the extractor of a spec.
+
+    Args:
+        spec: what the rows must look like.
+        device: values of `spec.device_columns`, appended to every row.
+
+    Raises:
+        FeatureError: this code makes other columns for that spec, or a device column has no value.
+    """
+    device = device or {}
+    missing = [name for name in spec.device_columns if name not in device]
+    if missing:
+        raise FeatureError(
+            f"feature set {spec.name} needs the device's {', '.join(missing)}, found none"
+        )
+    appended = np.asarray([device[name] for name in spec.device_columns], np.float32)
+    if spec.kind == "per_store":
+        made: _Extractor = _PerStore(spec, appended)
+    elif spec.kind == "trace":
+        made = _Trace(spec, appended)
+    else:
+        raise FeatureError(
+            f"expected a feature set of kind per_store or trace, found {spec.kind!r}"
+        )
+    expected = (*made.columns, *spec.device_columns)
+    if expected != spec.columns:
+        raise FeatureError(
+            f"feature set {spec.name} has {len(spec.columns)} columns, this tencost makes {len(expected)} others. "
+            "Make the features again: dvc repro"
+        )
+    return made
+
+
+class _Extractor(ABC):
+    columns: tuple[str, ...]
+
+    def __init__(self, spec: FeatureSpec, device: FloatArray) -> None:
+        self.spec = spec
+        self._device = device
+
+    @abstractmethod
+    def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:
+        """Return the rows of each candidate, None for one that cannot be featurized."""
+
+    def extract(self, context: Any, candidates: Sequence[Any]) -> Ragged:
+        empty = np.zeros((0, len(self.columns)), np.float32)
+        found = [empty if block is None else block for block in self.blocks(context, candidates)]
+        rows = Ragged.from_blocks(found, len(self.columns))
+        if not len(self._device):
+            return rows
+        return rows.with_columns(np.tile(self._device, (len(rows), 1)))
+
+
+class _PerStore(_Extractor):
+    columns = per_store.COLUMNS
+
+    def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:
+        return per_store.extract(context, candidates)
+
+
+class _Trace(_Extractor):
+    def __init__(self, spec: FeatureSpec, device: FloatArray) -> None:
+        super().__init__(spec, device)
+        self._encoder = TraceEncoder(**spec.options)
+        self.columns = self._encoder.columns
+
+    def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:  # noqa: ARG002
+        return [self._encoder.encode(trace_values(candidate.sch.trace)) for candidate in candidates]

@@ -1,0 +1,94 @@
+"""The stage `features`: every program of the records, once, turned into rows of named columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tencost.config import Config
+from tencost.errors import FeatureError
+from tencost.features.extractor import spec_for
+from tencost.features.parallel import CHUNK, Chunk, Featurized, featurize
+from tencost.features.ragged import Ragged
+from tencost.features.table import save_features
+from tencost.records.tables import load_records, load_workloads
+
+
+def run(cfg: Config, root: Path) -> Path:
+    """Write data/features/<dataset>/<feature set>/ and return the folder.
+
+    Rows are sorted by workload and program, so that the same records give the same bytes. Device columns are not
+    stored: they are appended where samples are loaded.
+
+    Raises:
+        FeatureError: not one program could be featurized.
+    """
+    console = Console(stderr=True)
+    spec = spec_for(cfg.features)
+    source = root / cfg.paths.records / cfg.dataset.name
+    records = load_records(source, columns=["program_id", "workload_id", "program", "target"])
+    chunks = make_chunks(records, load_workloads(source))
+    total = sum(len(chunk.program_ids) for chunk in chunks)
+    done: list[Featurized] = []
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"features {spec.name}", total=total)
+        for results in featurize(spec, chunks, 1 if spec.kind == "trace" else cfg.jobs):
+            done += results
+            progress.advance(task, len(results))
+    done.sort(key=lambda one: (one.workload_id, one.program_id))
+    good = [one for one in done if one.rows is not None]
+    failures = [
+        {"program_id": one.program_id, "workload_id": one.workload_id, "reason": one.reason}
+        for one in done
+        if one.rows is None
+    ]
+    if not good:
+        reason = failures[0]["reason"] if failures else "there are no records"
+        raise FeatureError(
+            f"expected programs that can be featurized in {source}, found none of {total}; the first reason: {reason}"
+        )
+    rows = Ragged.from_blocks([one.rows for one in good if one.rows is not None], len(spec.columns))
+    folder = root / cfg.paths.features / cfg.dataset.name / spec.name
+    save_features(
+        folder,
+        spec,
+        [one.program_id for one in good],
+        [one.workload_id for one in good],
+        rows,
+        failures,
+    )
+    console.print(
+        f"features {spec.name}: {len(good)} programs, {len(rows.values)} rows of {len(spec.columns)} columns"
+        + (f"; {len(failures)} failed, see {folder / 'failures.jsonl'}" if failures else "")
+    )
+    return folder
+
+
+def make_chunks(records: pl.DataFrame, workloads: pl.DataFrame) -> list[Chunk]:
+    """Group the distinct programs of the records by workload, at most CHUNK a piece, in a fixed order."""
+    modules = dict(zip(workloads["workload_id"], workloads["mod_json"], strict=True))
+    programs = records.sort("workload_id", "program_id", "target").unique(
+        "program_id", keep="first", maintain_order=True
+    )
+    chunks = []
+    for (workload_id,), group in programs.group_by("workload_id", maintain_order=True):
+        for piece in group.iter_slices(CHUNK):
+            chunks.append(
+                Chunk(
+                    workload_id=str(workload_id),
+                    mod_json=modules[workload_id],
+                    target=piece["target"][0],
+                    program_ids=tuple(piece["program_id"]),
+                    programs=tuple(piece["program"]),
+                )
+            )
+    return chunks
