@@ -216,47 +216,84 @@ class XgbConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         _one_of("model.view", self.view, ("program", "stores"))
-        _one_of("model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression"))
-        _at_least("model", self, num_rounds=1, num_models=1, num_threads=1, max_depth=1, early_stopping_rounds=0)
+        _one_of(
+            "model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression")
+        )
+        _at_least(
+            "model",
+            self,
+            num_rounds=1,
+            num_models=1,
+            num_threads=1,
+            max_depth=1,
+            early_stopping_rounds=0,
+        )
 
 
 @dataclass(kw_only=True)
 class MlpConfig(ModelConfig):
-    """Segment-sum MLP over store rows (TenSet)."""
+    """Segment-sum MLP over store rows (TenSet), with the program's summary beside them."""
 
-    loss: str = "lambdarank"
-    """lambdarank, listwise or regression."""
-    hidden: int = 256
-    """Width of the encoder and of the residual blocks."""
-    dropout: float = 0.0
+    objective: str = "pairwise"
+    """pairwise, lambdarank, listwise or regression."""
+    label_power: float = 0.5
+    """pairwise and lambdarank: exponent of the label difference that weighs a pair."""
+    temperature: float = 0.25
+    """listwise: temperature of the labels' softmax."""
+    hidden: int = 128
+    """Width of every hidden layer."""
+    summary: bool = True
+    """Read the program's summary row, too, not only the sum over its stores."""
+    dropout: float = 0.1
     """Share of hidden units dropped while training."""
-    learning_rate: float = 7e-4
-    """Step size of Adam at the start."""
-    weight_decay: float = 1e-6
+    learning_rate: float = 1e-3
+    """Largest step size of AdamW; one cycle up and down."""
+    weight_decay: float = 1e-2
     """Decoupled L2 penalty."""
-    epochs: int = 50
-    """Passes over the training split at most."""
-    patience: int = 10
-    """Epochs without a better validation split before training stops."""
-    tasks_per_batch: int = 4
+    epochs: int = 40
+    """Passes over the training split."""
+    patience: int = 0
+    """Epochs without a better validation split before training stops; 0 never stops."""
+    tasks_per_batch: int = 6
     """Groups (workload and hardware) whose programs make up one batch."""
-    gradient_clip: float = 0.5
+    gradient_clip: float = 1.0
     """Largest norm of the gradient."""
     num_models: int = 1
     """Networks averaged in one model, each from its own seed."""
+    num_threads: int = 1
+    """Threads while training."""
 
     def __post_init__(self) -> None:
-        choices = ("lambdarank", "listwise", "regression")
-        if self.loss not in choices:
-            raise ConfigError(f"model.loss must be one of {', '.join(choices)}, found {self.loss!r}")
+        _one_of(
+            "model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression")
+        )
+        _at_least("model", self, hidden=1, epochs=1, tasks_per_batch=1, num_models=1, num_threads=1)
 
 
 @dataclass(kw_only=True)
 class TlpConfig(MlpConfig):
     """Attention over schedule primitives (TLP)."""
 
+    hidden: int = 64
+    """Width of the steps' encoding; a multiple of heads."""
+    summary: bool = False
+    """Read the program's summary row, too."""
+    learning_rate: float = 1.5e-3
+    """Largest step size of AdamW; one cycle up and down."""
+    epochs: int = 25
+    """Passes over the training split."""
+    layers: int = 1
+    """Attention blocks."""
     heads: int = 4
     """Attention heads."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least("model", self, heads=1, layers=1)
+        if isinstance(self.hidden, int) and self.hidden % self.heads:
+            raise ConfigError(
+                f"model.hidden must be a multiple of model.heads ({self.heads}), found {self.hidden}"
+            )
 
 
 @dataclass(kw_only=True)
@@ -284,6 +321,8 @@ class TvmMlpConfig(ModelConfig):
     """Passes over the training split (TVM's default)."""
     batch_size: int = 128
     """Programs a batch, tasks mixed, as TVM does it."""
+    num_threads: int = 1
+    """Threads while training."""
 
 
 FAMILY_CONFIGS: dict[str, type[ModelConfig]] = {
@@ -442,9 +481,9 @@ def resolve(composed: DictConfig) -> Config:
     Raises:
         ConfigError: an unknown key (with the valid ones), a wrong type, or a value out of range.
     """
-
-    plain = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(plain, dict)
+    container = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(container, dict)
+    plain = {str(key): value for key, value in container.items()}
     plain.pop("hydra", None)
     model = plain.pop("model", None)
     resolved = _instantiate(Config, plain, "")
@@ -455,7 +494,9 @@ def resolve(composed: DictConfig) -> Config:
 def _model_config(values: Any) -> ModelConfig:
     family = values.get("family") if isinstance(values, dict) else None
     if family not in FAMILY_CONFIGS:
-        raise ConfigError(f"model.family must be one of {', '.join(FAMILY_CONFIGS)}, found {family!r}")
+        raise ConfigError(
+            f"model.family must be one of {', '.join(FAMILY_CONFIGS)}, found {family!r}"
+        )
     return _instantiate(FAMILY_CONFIGS[family], values, "model.")
 
 
