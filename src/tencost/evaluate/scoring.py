@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from tencost.evaluate import metrics, search
 from tencost.evaluate.interval import Statistic
-from tencost.evaluate.metrics import Coverage, Floats, Ints
+from tencost.evaluate.metrics import Floats
+from tencost.evaluate.truth import Truth
 
 CURVE_STEPS = 32
 """Length of the top-k curves."""
@@ -67,105 +67,6 @@ class Metrics:
 
 
 METRIC_NAMES = tuple(item.name for item in fields(Metrics))
-
-
-@dataclass(frozen=True)
-class Task:
-    """A workload of a network.
-
-    Attributes:
-        network: name of the network.
-        workload_id: what is computed.
-        weight: how often the network computes it.
-        rows: int64 [n], its programs' rows in the truth's record arrays, ascending.
-    """
-
-    network: str
-    workload_id: str
-    weight: float
-    rows: Ints
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What was measured on one hardware, for the part of a split that is evaluated.
-
-    Attributes:
-        record_id: the N records, ascending: ties in scores are broken by content hash.
-        latency_s: float64 [N], median of the measured times, seconds; NaN for a failed program.
-        tasks: tasks with at least one working program, by network; a workload of two networks is in
-            both.
-        coverage: per network, what its scored tasks stand for.
-    """
-
-    record_id: npt.NDArray[np.str_]
-    latency_s: Floats
-    tasks: tuple[Task, ...]
-    coverage: dict[str, Coverage]
-
-    def __post_init__(self) -> None:
-        assert len(self.record_id) == len(self.latency_s)
-        assert self.tasks, "a truth needs at least one task with a working program"
-        names = [task.network for task in self.tasks]
-        assert names == sorted(names), "tasks must be ordered by network"
-
-    @cached_property
-    def networks(self) -> tuple[str, ...]:
-        """Networks with at least one task, in order."""
-        return tuple(dict.fromkeys(task.network for task in self.tasks))
-
-    @cached_property
-    def stratum(self) -> Ints:
-        """Index of the network of each task, int64 [T]."""
-        index = {name: position for position, name in enumerate(self.networks)}
-        return np.array([index[task.network] for task in self.tasks], dtype=np.int64)
-
-    @cached_property
-    def weight(self) -> Floats:
-        """Occurrences of each task in its network, float64 [T]."""
-        return np.array([task.weight for task in self.tasks], dtype=np.float64)
-
-    @cached_property
-    def latencies(self) -> tuple[Floats, ...]:
-        """Latency of each task's programs, seconds."""
-        return tuple(self.latency_s[task.rows] for task in self.tasks)
-
-    @cached_property
-    def num_programs(self) -> Ints:
-        """Programs of each task, int64 [T]."""
-        return np.array([len(task.rows) for task in self.tasks], dtype=np.int64)
-
-    @cached_property
-    def optimum_s(self) -> Floats:
-        """Fastest recorded program of each task, float64 [T], seconds."""
-        return np.array([np.nanmin(latency) for latency in self.latencies])
-
-    @cached_property
-    def median_s(self) -> Floats:
-        """Median working program of each task, float64 [T], seconds."""
-        return np.array([np.nanmedian(latency) for latency in self.latencies])
-
-    @cached_property
-    def random_best(self) -> Floats:
-        """Expected best program by step under random order, exact, float64 [T, K], seconds."""
-        return self.stack([metrics.expected_best_so_far(latency) for latency in self.latencies])
-
-    @cached_property
-    def cutoffs(self) -> Ints:
-        """The step at which replayed search stops counting, int64 [M], one per network."""
-        steps = []
-        for index in range(len(self.networks)):
-            of = self.stratum == index
-            weight = self.weight[of]
-            curve = search.network_curve(self.random_best[of], weight)
-            optimum, median = float(weight @ self.optimum_s[of]), float(weight @ self.median_s[of])
-            steps.append(search.cutoff_step(curve, optimum, median))
-        return np.array(steps, dtype=np.int64)
-
-    def stack(self, curves: Sequence[Floats]) -> Floats:
-        """Lay curves of [n_t] under each other: float64 [T, K], each padded with its last value."""
-        steps = int(self.num_programs.max())
-        return np.stack([np.pad(curve, (0, steps - len(curve)), mode="edge") for curve in curves])
 
 
 @dataclass(frozen=True)

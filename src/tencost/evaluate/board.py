@@ -1,0 +1,221 @@
+"""The leaderboard as data: one row a model, the random floor and the oracle beside them.
+
+leaderboard.json, version 1: an object with the fields of Board; figures are rounded to 6 digits, a
+figure that is not defined is null. metrics.json, for `dvc metrics`: ``{model: {metric: {"mean": x,
+"ci95": half width}}}``; ci95 is absent with a single seed, a metric that is not defined is absent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tencost.errors import ConfigError
+from tencost.evaluate.interval import Difference, Interval, seed_interval
+from tencost.evaluate.metrics import Coverage
+from tencost.evaluate.scoring import METRIC_NAMES, SeedScore
+
+FORMAT_VERSION = 1
+FLOOR, ORACLE = "random_floor", "oracle"
+REFERENCES = ("random", "tvm_xgb", "tvm_mlp")
+"""Families that a registered model has to beat."""
+LOWER_IS_BETTER = frozenset({"rmse", "trials_1pct", "trials_5pct", "trials_10pct"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One model (a family on a feature set), the floor or the oracle."""
+
+    model: str
+    """Folder name: <model>-<features>, or FLOOR or ORACLE."""
+    family: str = ""
+    """Model family; empty for floor and oracle."""
+    features: str = ""
+    """Feature set."""
+    reference: bool = False
+    """Compared with, never registered."""
+    seeds: tuple[int, ...] = ()
+    """Seeds it was trained with."""
+    metrics: dict[str, Interval] = field(default_factory=dict)
+    """Metric -> mean over seeds with its 95 % interval, all networks."""
+    networks: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Network -> metric -> mean over seeds."""
+    valid_search_score: tuple[float, ...] = ()
+    """Search score on the validation part by seed: decides the winner; may be empty."""
+    predict_ms: float = math.nan
+    """Milliseconds to score 1,000 programs whose features are at hand, one thread."""
+    folder: str = ""
+    """Where its bundles lie, relative to the project's root."""
+    run_id: str = ""
+    """Its MLflow run."""
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is neither floor nor oracle."""
+        return bool(self.family)
+
+    def mean(self, metric: str) -> float:
+        """Mean over seeds; NaN if not defined."""
+        return self.metrics[metric].mean if metric in self.metrics else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A model minus another one, with paired bootstrap intervals over tasks."""
+
+    model: str
+    opponent: str
+    differences: dict[str, Difference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """The comparison of all models of a hardware on one part of one split."""
+
+    dataset: str
+    hardware: str
+    split: str
+    split_hash: str
+    part: str
+    networks: tuple[str, ...]
+    coverage: dict[str, Coverage]
+    rows: tuple[Row, ...]
+    """Models by falling search score, then the floor and the oracle."""
+    gains: tuple[Gain, ...] = ()
+    """The winner against every reference."""
+
+    @property
+    def models(self) -> tuple[Row, ...]:
+        """The rows that are models."""
+        return tuple(row for row in self.rows if row.is_model)
+
+    def best(self, metric: str) -> float:
+        """Best mean of a metric over the models; NaN if it is defined for none."""
+        values = [row.mean(metric) for row in self.models if not math.isnan(row.mean(metric))]
+        if not values:
+            return math.nan
+        return min(values) if metric in LOWER_IS_BETTER else max(values)
+
+
+def winner(board: Board) -> Row | None:
+    """Return the model to register: best mean search score on the validation part, no reference.
+
+    Where a split has no validation part, the test part decides, and the figures of the winner are
+    then optimistic. None if there are only references.
+    """
+    candidates = [row for row in board.models if not row.reference]
+    if not candidates:
+        return None
+    if all(row.valid_search_score for row in candidates):
+        return max(
+            candidates, key=lambda row: (seed_interval(row.valid_search_score).mean, row.model)
+        )
+    return max(candidates, key=lambda row: (row.mean("search_score"), row.model))
+
+
+def summarize(seeds: Sequence[SeedScore]) -> dict[str, Any]:
+    """Return the fields `metrics` and `networks` of a row."""
+    networks = tuple(seeds[0].networks)
+    return {
+        "metrics": {
+            name: seed_interval([getattr(seed.overall, name) for seed in seeds])
+            for name in METRIC_NAMES
+        },
+        "networks": {
+            network: {
+                name: seed_interval([getattr(seed.networks[network], name) for seed in seeds]).mean
+                for name in METRIC_NAMES
+            }
+            for network in networks
+        },
+    }
+
+
+def metrics_dict(board: Board) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the content of metrics.json."""
+    content: dict[str, dict[str, dict[str, float]]] = {}
+    for row in sorted(board.rows, key=lambda row: row.model):
+        figures = {}
+        for name, interval in row.metrics.items():
+            if math.isnan(interval.mean):
+                continue
+            figures[name] = {"mean": round(interval.mean, 6)}
+            if not math.isnan(interval.half_width):
+                figures[name]["ci95"] = round(interval.half_width, 6)
+        content[row.model] = figures
+    return content
+
+
+def save(board: Board, path: Path) -> None:
+    """Write leaderboard.json."""
+    values = _rounded({"format_version": FORMAT_VERSION, **asdict(board)})
+    path.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def load(path: Path) -> Board:
+    """Read leaderboard.json.
+
+    Raises:
+        ConfigError: missing, or of another version.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"expected a leaderboard in {path}, found none. Make it: tencost evaluate"
+        )
+    values = orjson.loads(path.read_bytes())
+    version = values.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise ConfigError(
+            f"{path}: expected format_version {FORMAT_VERSION}, found {version!r}. "
+            "Make it again: tencost evaluate"
+        )
+    rows = tuple(
+        Row(
+            **{
+                **row,
+                "seeds": tuple(row["seeds"]),
+                "metrics": {
+                    name: Interval(**_numbers(item)) for name, item in row["metrics"].items()
+                },
+                "networks": {name: _numbers(item) for name, item in row["networks"].items()},
+                "valid_search_score": tuple(
+                    _numbers(dict(enumerate(row["valid_search_score"]))).values()
+                ),
+                "predict_ms": math.nan if row["predict_ms"] is None else row["predict_ms"],
+            }
+        )
+        for row in values["rows"]
+    )
+    gains = tuple(
+        Gain(
+            model=item["model"],
+            opponent=item["opponent"],
+            differences={
+                name: Difference(**_numbers(value)) for name, value in item["differences"].items()
+            },
+        )
+        for item in values["gains"]
+    )
+    coverage = {name: Coverage(**_numbers(item)) for name, item in values["coverage"].items()}
+    networks = tuple(values["networks"])
+    return Board(
+        **{**values, "rows": rows, "gains": gains, "coverage": coverage, "networks": networks}
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """Round every float to 6 digits; orjson writes NaN as null."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _numbers(values: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: math.nan if value is None else value for key, value in values.items()}

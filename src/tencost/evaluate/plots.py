@@ -1,0 +1,238 @@
+"""Plots of an evaluation: PNGs to look at, with CSVs beside them that `dvc plots` can compare.
+
+    leaderboard.png                 top-1, top-5 and search score of every model, with intervals
+    top_k.png, top_k.csv            top-k score for k = 1..32; columns k, one a model, random_floor,
+    oracle search.png, search-<net>.csv    latency of a network against trials; columns trials, one
+    a model, ... predicted-<model>.png, .csv     predicted score against measured label; columns
+    network, measured, predicted importance-<model>.png, .csv    share of the model's gain by
+    column, the 20 largest; columns column, share
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart. Files repeat byte for byte.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tencost.evaluate import metrics, search
+from tencost.evaluate.board import FLOOR, ORACLE, Board
+from tencost.evaluate.metrics import Floats
+from tencost.evaluate.scoring import CURVE_STEPS, SeedScore
+from tencost.evaluate.truth import Truth
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_GREY = "#777777"
+_STYLE: dict[Any, Any] = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+_TOP_COLUMNS = 20
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The seeds of one model, ready to be drawn."""
+
+    model: str
+    seeds: tuple[SeedScore, ...]
+
+
+def plot_leaderboard(board: Board, folder: Path) -> list[Path]:
+    """Bars of the three figures that the promotion rule looks at; the floor is a line."""
+    names = (("top1", "top-1 score"), ("top5", "top-5 score"), ("search_score", "search score"))
+    figure, axes = _figure(1, len(names), 3.2, 0.6 + 0.36 * max(3, len(board.models)))
+    for axis, (metric, heading) in zip(axes, names, strict=True):
+        rows = board.models[::-1]
+        means = [row.mean(metric) for row in rows]
+        spread = [np.nan_to_num(row.metrics[metric].half_width) for row in rows]
+        colours = [_GREY if row.reference else PALETTE[0] for row in rows]
+        axis.barh(range(len(rows)), means, xerr=spread, color=colours, height=0.66, capsize=2.5)
+        axis.set_yticks(range(len(rows)), [row.model for row in rows])
+        axis.set_xlabel(f"{heading} (higher is better)")
+        floor = next(row.mean(metric) for row in board.rows if row.model == FLOOR)
+        axis.axvline(floor, color=PALETTE[1], linestyle="--", linewidth=1.2, label="random order")
+        axis.axvline(1.0, color="black", linestyle=":", linewidth=1.2, label="oracle")
+        axis.grid(axis="y", visible=False)
+    for axis in axes[1:]:
+        axis.tick_params(labelleft=False)
+    axes[0].legend(loc="lower left", fontsize=7)
+    title = (
+        f"{board.hardware}: {board.part} part of {board.split}; mean and 95 % interval over seeds"
+    )
+    return [_save(figure, title, folder / "leaderboard.png")]
+
+
+def plot_top_k(
+    curves: Sequence[Curves], floor: SeedScore, folder: Path, hardware: str
+) -> list[Path]:
+    """Top-k score (mean over networks) against k, models, random floor and oracle."""
+    steps = np.arange(1, CURVE_STEPS + 1)
+    figure, (axis,) = _figure(1, 1, 6.0, 3.8)
+    table: dict[str, Iterable[float]] = {"k": steps}
+    for index, item in enumerate(curves):
+        stack = np.stack([seed.top_k for seed in item.seeds])
+        table[item.model] = stack.mean(axis=0)
+        _line(axis, steps, stack, index, item.model, every=6)
+    axis.plot(steps, floor.top_k, color=_GREY, linestyle="--", label="random order, expected")
+    axis.axhline(1.0, color="black", linestyle=":", linewidth=1.2, label="oracle")
+    table |= {FLOOR: floor.top_k, ORACLE: np.ones(CURVE_STEPS)}
+    axis.set_xscale("log", base=2)
+    axis.set_xticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
+    axis.set_xlabel("k: best-ranked programs measured per task")
+    axis.set_ylabel("top-k score (best latency / latency found)")
+    axis.legend(loc="lower right", fontsize=8)
+    _write_csv(folder / "top_k.csv", table)
+    png = _save(
+        figure, f"{hardware}: how good are the k best-ranked programs?", folder / "top_k.png"
+    )
+    return [png, folder / "top_k.csv"]
+
+
+def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: str) -> list[Path]:
+    """Latency of each network while every task measures its programs in predicted order."""
+    columns = min(3, len(truth.networks))
+    rows = math.ceil(len(truth.networks) / columns)
+    figure, axes = _figure(rows, columns, 4.4, 3.2)
+    written = []
+    for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=False)):
+        of = truth.stratum == index
+        weight, optimum = truth.weight[of], float(truth.weight[of] @ truth.optimum_s[of])
+        random_ms = 1e3 * search.network_curve(truth.random_best[of], weight)
+        trials = search.trials_at_step(truth.num_programs[of], len(random_ms))
+        shown = max(2, min(len(trials), 2 * int(truth.cutoffs[index])))
+        table: dict[str, Iterable[float]] = {"trials": trials[:shown]}
+        for position, item in enumerate(curves):
+            stack = np.stack(
+                [1e3 * search.network_curve(seed.best[of], weight) for seed in item.seeds]
+            )
+            table[item.model] = stack.mean(axis=0)[:shown]
+            _line(
+                axis,
+                trials[:shown],
+                stack[:, :shown],
+                position,
+                item.model,
+                every=max(1, shown // 6),
+            )
+        axis.plot(
+            trials[:shown], random_ms[:shown], color=_GREY, linestyle="--", label="random order"
+        )
+        axis.axhline(1e3 * optimum, color="black", linestyle=":", linewidth=1.2, label="optimum")
+        table |= {FLOOR: random_ms[:shown], ORACLE: np.full(shown, 1e3 * optimum)}
+        axis.set_title(network, fontsize=9)
+        axis.set_xlabel("trials (recorded programs, all tasks)")
+        axis.set_ylabel("latency of its scored tasks, ms")
+        written.append(folder / f"search-{network}.csv")
+        _write_csv(written[-1], table)
+    for axis in axes[len(truth.networks) :]:
+        axis.set_visible(False)
+    axes[0].legend(fontsize=7)
+    title = f"{hardware}: replayed search, every task in turn measures its best-ranked program"
+    return [_save(figure, title, folder / "search.png"), *written]
+
+
+def plot_predicted(
+    truth: Truth, score: Floats, model: str, folder: Path, hardware: str
+) -> list[Path]:
+    """Calibrated score against label, one panel a network; failed programs are left out."""
+    columns = min(3, len(truth.networks))
+    rows = math.ceil(len(truth.networks) / columns)
+    figure, axes = _figure(rows, columns, 3.4, 3.2)
+    lines: list[tuple[str, float, float]] = []
+    for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=False)):
+        tasks = [task for task in truth.tasks if task.network == network]
+        measured = np.concatenate([metrics.labels(truth.latency_s[task.rows]) for task in tasks])
+        predicted = np.concatenate([score[task.rows] for task in tasks])
+        works = measured > 0
+        measured, predicted = measured[works], predicted[works]
+        lines += [(network, x, y) for x, y in zip(measured, predicted, strict=True)]
+        axis.plot([0, 1], [0, 1], color=_GREY, linestyle="--", linewidth=1)
+        if len(measured) > 1000:
+            axis.hexbin(measured, predicted, gridsize=32, bins="log", cmap="cividis", mincnt=1)
+        else:
+            axis.scatter(
+                measured, predicted, s=7, alpha=0.5, color=PALETTE[index % 6], linewidths=0
+            )
+        axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+        axis.set_title(f"{network}, {len(measured)} programs", fontsize=9)
+        axis.set_xlabel("measured: fastest / latency")
+        axis.set_ylabel("predicted score")
+    for axis in axes[len(truth.networks) :]:
+        axis.set_visible(False)
+    path = folder / f"predicted-{model}.csv"
+    network_column, measured_column, predicted_column = zip(*lines, strict=True)
+    table = {"network": network_column, "measured": measured_column, "predicted": predicted_column}
+    _write_csv(path, table)
+    title = f"{model} on {hardware}: predicted against measured"
+    return [_save(figure, title, folder / f"predicted-{model}.png"), path]
+
+
+def plot_importance(shares: dict[str, float], model: str, folder: Path) -> list[Path]:
+    """Bars of the columns with the largest share of the model's gain."""
+    largest = sorted(shares.items(), key=lambda item: (-item[1], item[0]))[:_TOP_COLUMNS]
+    names = [name for name, _ in largest]
+    figure, (axis,) = _figure(1, 1, 6.0, 0.8 + 0.22 * len(names))
+    axis.barh(
+        range(len(names)), [100 * share for _, share in largest], color=PALETTE[0], height=0.7
+    )
+    axis.set_yticks(range(len(names)), names, fontsize=8)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("share of the model's gain, %")
+    path = folder / f"importance-{model}.csv"
+    _write_csv(path, {"column": names, "share": [share for _, share in largest]})
+    title = f"{model}: the {len(names)} columns it uses most"
+    return [_save(figure, title, folder / f"importance-{model}.png"), path]
+
+
+def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(columns * width, rows * height + 0.3), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+    return figure, list(axes.ravel())
+
+
+def _line(axis: Axes, x: Any, stack: Floats, index: int, label: str, every: int) -> None:
+    colour = PALETTE[index % len(PALETTE)]
+    marker = MARKERS[index % len(MARKERS)]
+    style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "markevery": every}
+    axis.plot(x, stack.mean(axis=0), linewidth=1.6, label=label, **style)
+    if len(stack) > 1:
+        axis.fill_between(
+            x, stack.min(axis=0), stack.max(axis=0), color=colour, alpha=0.12, linewidth=0
+        )
+
+
+def _save(figure: Figure, title: str, path: Path) -> Path:
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    return path
+
+
+def _write_csv(path: Path, table: dict[str, Any]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table)
+        for row in zip(*table.values(), strict=True):
+            writer.writerow(
+                [
+                    value if isinstance(value, str | int | np.integer) else f"{value:.6g}"
+                    for value in row
+                ]
+            )

@@ -1,0 +1,166 @@
+"""The leaderboard for people: in the terminal and as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tencost.errors import ConfigError
+from tencost.evaluate import board as boards
+from tencost.evaluate.board import Board, Row
+from tencost.evaluate.interval import Interval
+
+COLUMNS = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "search_score": "search score",
+    "trials_10pct": "trials to 10 %",
+    "trials_5pct": "trials to 5 %",
+    "trials_1pct": "trials to 1 %",
+    "pooled_top1": "pooled top-1",
+    "pairwise": "pairwise",
+    "tau": "tau",
+    "peak1": "peak@1",
+    "peak5": "peak@5",
+}
+"""Metric -> heading, the most telling first: a narrow terminal shows as many as fit."""
+WIDE = 150
+"""Columns of text where the output is not a terminal."""
+_NAMES = {boards.FLOOR: "random floor", boards.ORACLE: "oracle"}
+
+
+def print_board(board: Board, console: Console | None = None) -> None:
+    """Print a leaderboard, as wide as the terminal allows."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=WIDE)
+    console.print(_table(board, _fitting(console.width)))
+    for line in _notes(board):
+        console.print(Text(line, style="dim"))
+    console.print()
+
+
+def print_leaderboards(reports: Path, console: Console | None = None) -> None:
+    """Print every leaderboard below data/reports.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    paths = sorted(reports.glob("*/*/leaderboard.json"))
+    if not paths:
+        raise ConfigError(
+            f"expected leaderboards below {reports}, found none. "
+            "Run `dvc repro` or `tencost evaluate`."
+        )
+    for path in paths:
+        print_board(boards.load(path), console)
+
+
+def markdown(board: Board) -> str:
+    """Return the leaderboard as a Markdown section: all columns, the best of each in bold."""
+    headings = ["model", "features", "seeds", *COLUMNS.values()]
+    lines = [
+        f"## {board.hardware} ({board.dataset}, {board.part} part of {board.split})",
+        "",
+        f"| {' | '.join(headings)} |",
+        f"|{'---|' * len(headings)}",
+    ]
+    for row in board.rows:
+        cells = [_name(row), row.features, str(len(row.seeds) or "")]
+        for metric in COLUMNS:
+            text = _figure(metric, row.metrics.get(metric))
+            cells.append(f"**{text}**" if text and _is_best(board, row, metric) else text)
+        lines.append(f"| {' | '.join(cells)} |")
+    notes = [f"- {line}" for line in _notes(board)]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def _table(board: Board, metrics: Sequence[str]) -> Table:
+    title = f"{board.hardware}: {board.part} part of {board.split} ({board.dataset}): "
+    table = Table(
+        title=title + ", ".join(board.networks),
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+    )
+    table.add_column("model", no_wrap=True)
+    table.add_column("features", no_wrap=True)
+    table.add_column("seeds", justify="right")
+    for metric in metrics:
+        table.add_column(COLUMNS[metric], justify="right", min_width=7)
+    first_end = next((row.model for row in board.rows if not row.is_model), None)
+    for row in board.rows:
+        if row.model == first_end:
+            table.add_section()
+        style = "dim" if not row.is_model else ("" if not row.reference else "cyan")
+        cells = [
+            Text(_name(row), style),
+            Text(row.features, style),
+            Text(str(len(row.seeds) or ""), style),
+        ]
+        for metric in metrics:
+            text = _figure(metric, row.metrics.get(metric)).replace(" ± ", "\n± ")
+            cells.append(Text(text, "bold green" if _is_best(board, row, metric) else style))
+        table.add_row(*cells)
+    return table
+
+
+def _fitting(width: int) -> list[str]:
+    """Metrics whose columns fit beside the names."""
+    free, chosen = width - 34, []
+    for metric, heading in COLUMNS.items():
+        need = max(8, max(len(word) for word in heading.split()) + 3)
+        if free < need:
+            break
+        free -= need
+        chosen.append(metric)
+    return chosen
+
+
+def _name(row: Row) -> str:
+    if not row.is_model:
+        return _NAMES[row.model]
+    name = row.model.removesuffix(f"-{row.features}")
+    return f"{name} (ref)" if row.reference else name
+
+
+def _figure(metric: str, interval: Interval | None) -> str:
+    if interval is None or math.isnan(interval.mean):
+        return ""
+    digits = 1 if metric.startswith("trials") else 3
+    text = f"{interval.mean:.{digits}f}"
+    return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.{digits}f}"
+
+
+def _is_best(board: Board, row: Row, metric: str) -> bool:
+    return row.is_model and row.mean(metric) == board.best(metric)
+
+
+def _notes(board: Board) -> list[str]:
+    lines = [
+        "mean ± 95 % interval over seeds; top-k, peak, pairwise, search score: higher is better, "
+        "trials per task: lower is better; search score: 0 = random order, 1 = optimum at once"
+    ]
+    for gain in board.gains:
+        parts = [
+            f"{COLUMNS[name]} {item.mean:+.3f} [{item.low:+.3f}, {item.high:+.3f}]"
+            for name, item in gain.differences.items()
+        ]
+        lines.append(
+            f"{gain.model} minus {gain.opponent}, 95 % bootstrap over tasks: {', '.join(parts)}"
+        )
+    for network, coverage in board.coverage.items():
+        flop = (
+            "" if math.isnan(coverage.flop_share) else f", {coverage.flop_share:.0%} of its FLOPs"
+        )
+        failed = f", {coverage.failed} failed" if coverage.failed else ""
+        lines.append(
+            f"coverage {network}: {coverage.tasks_scored} of {coverage.tasks} tasks{flop}, "
+            f"{coverage.programs} programs{failed}"
+        )
+    return lines

@@ -1,0 +1,367 @@
+"""Get a bundle from where it is registered or lies.
+
+``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<run id>/<path>``, or a folder.
+Works with mlflow-skinny (and SQLAlchemy for a registry in SQLite).
+
+What was pulled is kept in a cache, so that tuning goes on while the registry is down::
+
+    <cache>/bundles/<registry>/<name>/<version>/   the bundle
+    <cache>/bundles/<registry>/<name>/index.json   {"aliases": {alias: version}, "sha256": {version:
+    sha256}}
+
+<registry> is made of the tracking URI: two registries may both have a ``tencost-local`` version 1.
+The sha256 is that of bundle.json, which lists the sha256 of every other file; the version's tag
+`bundle_sha256` holds it too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import orjson
+
+from tencost.config import project_root
+from tencost.errors import BundleError, ConfigError, RegistryError
+from tencost.train.bundle import MANIFEST, read_info
+
+DIGEST_TAG = "bundle_sha256"
+"""Tag of a model version: sha256 of its bundle.json."""
+
+_MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+_RUNS_URI = re.compile(r"runs:/(?P<run>[0-9a-f]{32})(?:/(?P<path>.+))?")
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+"""A registry that is down is noticed in seconds; the user's own environment has precedence."""
+
+
+class StaleBundleWarning(UserWarning):
+    """The registry is down and a bundle pulled earlier is used instead."""
+
+
+class _Unreachable(Exception):
+    """The registry or its artifact store did not answer."""
+
+
+def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -> Path:
+    """Return the local folder of a bundle, downloading it where needed.
+
+    Args:
+        uri: models:/name@alias, models:/name/version, runs:/run/path, or a folder.
+        cache_dir: where pulled bundles are kept; the user's cache directory by default.
+        root: the project whose registry is meant where MLFLOW_TRACKING_URI is not set.
+
+    Raises:
+        RegistryError: not a URI of these forms; no such model, version or alias (the message lists
+            what there is); the registry is down and nothing was pulled before.
+        BundleError: what was found is not a whole bundle.
+
+    Warns:
+        StaleBundleWarning: the registry is down, the last pulled bundle is used.
+    """
+    models, runs = _MODELS_URI.fullmatch(uri), _RUNS_URI.fullmatch(uri)
+    if models is None and runs is None:
+        return _local(uri)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    tracking = registry_uri(root)
+    if models is not None:
+        cache = _Cache(cache_dir, tracking, models["name"])
+        return _pull_version(tracking, cache, models["name"], models["alias"], models["version"])
+    assert runs is not None
+    return _pull_run(tracking, _Cache(cache_dir, tracking, "runs"), runs["run"], runs["path"] or "")
+
+
+def registry_uri(root: Path | None = None) -> str:
+    """Return MLFLOW_TRACKING_URI, or the SQLite file of the project around the working folder."""
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return os.environ["MLFLOW_TRACKING_URI"]
+    if root is None:
+        try:
+            root = project_root()
+        except ConfigError:
+            root = Path.cwd()
+    return f"sqlite:///{root.resolve() / 'mlruns' / 'mlflow.db'}"
+
+
+def manifest_digest(folder: Path) -> str:
+    """Return the sha256 of a bundle's bundle.json, hex."""
+    return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+
+
+def verify(folder: Path, digest: str | None) -> None:
+    """Check a bundle's bundle.json against a sha256, and its files against bundle.json.
+
+    Raises:
+        BundleError: something is missing or differs.
+    """
+    info = read_info(folder)
+    if digest is not None and manifest_digest(folder) != digest:
+        raise BundleError(
+            f"bundle {folder}: {MANIFEST} does not have the registered sha256 {digest}."
+        )
+    for name, expected in info.files.items():
+        path = folder / name
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "nothing"
+        if found != expected:
+            raise BundleError(
+                f"bundle {folder}: {name}: expected sha256 {expected}, found {found}."
+            )
+
+
+def download(tracking: str, location: str, target: Path) -> Path:
+    """Download an artifact folder into `target` and return the bundle inside it.
+
+    Raises:
+        RegistryError: the artifact does not hold exactly one bundle.
+    """
+    from mlflow.artifacts import download_artifacts
+
+    source = _existing(location, tracking)
+    with _reaching(tracking):
+        fetched = Path(
+            download_artifacts(artifact_uri=source, dst_path=str(target), tracking_uri=tracking)
+        )
+    found = sorted(path.parent for path in fetched.rglob(MANIFEST))
+    if len(found) != 1:
+        inside = ", ".join(str(path.relative_to(fetched)) for path in found) or "none"
+        raise RegistryError(
+            f"expected one bundle (a folder with {MANIFEST}) in {location}, "
+            f"found {len(found)}: {inside}. "
+            "Name the folder of one of them."
+        )
+    return found[0]
+
+
+def artifact_location(client: Any, version: Any) -> str:
+    """Return where a model version's artifacts lie (MLflow 3 keeps them with a logged model)."""
+    source = str(version.source)
+    if source.startswith("models:/m-"):
+        return str(client.get_logged_model(source.removeprefix("models:/")).artifact_location)
+    return source
+
+
+def _local(uri: str) -> Path:
+    folder = Path(unquote(urlparse(uri).path) if uri.startswith("file:") else uri).expanduser()
+    if not folder.is_dir():
+        raise RegistryError(
+            "expected models:/<name>@<alias>, models:/<name>/<version>, runs:/<run id>/<path> or "
+            f"the folder of a bundle, found {uri!r}. See `tencost register status`."
+        )
+    read_info(folder)
+    return folder
+
+
+def _pull_version(
+    tracking: str, cache: _Cache, name: str, alias: str | None, version: str | None
+) -> Path:
+    try:
+        client = _connect(tracking)
+        found = _resolve(client, tracking, name, alias, version)
+        number, digest = str(found.version), found.tags.get(DIGEST_TAG)
+        folder = cache.get(number, digest) if digest else None
+        if folder is None:
+            with _reaching(tracking):
+                location = artifact_location(client, found)
+            with cache.scratch() as scratch:
+                bundle = download(tracking, location, scratch)
+                verify(bundle, digest)
+                folder = cache.put(number, bundle)
+        if alias is not None:
+            cache.remember(alias, number)
+    except _Unreachable as error:
+        number = version or cache.aliases().get(alias or "", "")
+        return _fall_back(
+            cache, number, f"models:/{name}" + (f"@{alias}" if alias else f"/{version}"), error
+        )
+    return folder
+
+
+def _pull_run(tracking: str, cache: _Cache, run: str, path: str) -> Path:
+    key = run if not path else f"{run}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    try:
+        client = _connect(tracking)
+        with _reaching(tracking):
+            location = f"{client.get_run(run).info.artifact_uri}/{path}".rstrip("/")
+        with cache.scratch() as scratch:
+            bundle = download(tracking, location, scratch)
+            verify(bundle, None)
+            return cache.put(key, bundle)
+    except _Unreachable as error:
+        return _fall_back(cache, key, f"runs:/{run}/{path}", error)
+
+
+def _fall_back(cache: _Cache, version: str, uri: str, error: _Unreachable) -> Path:
+    folder = cache.get(version, cache.digests().get(version)) if version else None
+    if folder is None:
+        raise RegistryError(
+            f"cannot get {uri}: {error}; and no earlier pull of it is in {cache.folder}. "
+            "Check MLFLOW_TRACKING_URI and the server, or name the folder of a bundle."
+        ) from error
+    warnings.warn(
+        f"cannot get {uri}: {error}. Using the bundle pulled last, version {version} in {folder}.",
+        StaleBundleWarning,
+        stacklevel=5,
+    )
+    return folder
+
+
+def _connect(tracking: str) -> Any:
+    if (
+        tracking.startswith("sqlite:///")
+        and not Path(tracking.removeprefix("sqlite:///")).is_file()
+    ):
+        raise _Unreachable(
+            f"there is no registry at {tracking}"
+        )  # MLflow would create an empty one
+    with _reaching(tracking):
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=tracking, registry_uri=tracking)
+
+
+def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: str | None) -> Any:
+    from mlflow.exceptions import MlflowException
+
+    with _reaching(tracking):
+        try:
+            model = client.get_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            names = (
+                ", ".join(sorted(item.name for item in client.search_registered_models())) or "none"
+            )
+            raise RegistryError(
+                f"the registry {tracking} has no model {name!r}; it has: {names}. "
+                "Register one with `tencost register`."
+            ) from error
+        versions = sorted(
+            int(item.version) for item in client.search_model_versions(f"name='{name}'")
+        )
+        number = int(version) if version is not None else int(model.aliases.get(alias, -1))
+        if number not in versions:
+            wanted = f"version {version}" if version is not None else f"alias {alias!r}"
+            aliases = ", ".join(f"{key} = {value}" for key, value in sorted(model.aliases.items()))
+            raise RegistryError(
+                f"model {name!r} has no {wanted}; versions: "
+                f"{', '.join(map(str, versions)) or 'none'}; aliases: {aliases or 'none'}. "
+                "See `tencost register status`."
+            )
+        return client.get_model_version(name, str(number))
+
+
+@contextmanager
+def _reaching(tracking: str) -> Iterator[None]:
+    """Turn what MLflow raises when a server, database or store is down into _Unreachable."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise _Unreachable(f"{tracking} does not answer ({first_line})") from error
+
+
+def _existing(location: str, tracking: str) -> str:
+    """Return the location, or where it went when the project was moved with its mlruns/."""
+    parsed = urlparse(location)
+    if parsed.scheme not in ("", "file") or not tracking.startswith("sqlite:///"):
+        return location
+    path = Path(unquote(parsed.path))
+    marker = "/mlruns/artifacts/"
+    if path.exists() or marker not in str(path):
+        return location
+    artifacts = Path(tracking.removeprefix("sqlite:///")).parent / "artifacts"
+    return str(artifacts / str(path).split(marker, 1)[1])
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """The pulled versions of one model of one registry."""
+
+    base: Path | None
+    tracking: str
+    name: str
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        from platformdirs import user_cache_path
+
+        base = self.base if self.base is not None else user_cache_path("tencost")
+        registry = hashlib.sha256(self.tracking.encode()).hexdigest()[:12]
+        object.__setattr__(self, "folder", base / "bundles" / registry / self.name)
+
+    def get(self, version: str, digest: str | None) -> Path | None:
+        """Return the cached version if it is whole and has the digest."""
+        folder = self.folder / version
+        if not folder.is_dir():
+            return None
+        try:
+            verify(folder, digest)
+        except BundleError:
+            return None
+        return folder
+
+    def put(self, version: str, bundle: Path) -> Path:
+        """Move a bundle into the cache; what was there before gives way."""
+        folder = self.folder / version
+        with self.scratch() as scratch:
+            if folder.exists():
+                folder.rename(scratch / "old")
+            bundle.replace(folder)
+        self._write("sha256", {**self.digests(), version: manifest_digest(folder)})
+        return folder
+
+    def remember(self, alias: str, version: str) -> None:
+        """Note what an alias meant when the registry was last asked."""
+        if self.aliases().get(alias) != version:
+            self._write("aliases", {**self.aliases(), alias: version})
+
+    def aliases(self) -> dict[str, str]:
+        """Alias -> version."""
+        return self._read().get("aliases", {})
+
+    def digests(self) -> dict[str, str]:
+        """Version -> sha256 of bundle.json."""
+        return self._read().get("sha256", {})
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Yield a folder on the cache's file system that is gone afterwards."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(prefix=".pull-", dir=self.folder))
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        try:
+            index = orjson.loads((self.folder / "index.json").read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            return {}
+        return index if isinstance(index, dict) else {}
+
+    def _write(self, key: str, values: dict[str, str]) -> None:
+        with self.scratch() as scratch:
+            path = scratch / "index.json"
+            path.write_bytes(
+                orjson.dumps({**self._read(), key: values}, option=orjson.OPT_INDENT_2)
+            )
+            path.replace(self.folder / "index.json")

@@ -1,0 +1,256 @@
+"""The MLflow model registry: one registered model a hardware; versions, aliases, rollback.
+
+A version's artifact is a pyfunc (see served.py) around the bundle. Tags of a version:
+
+    semver          MAJOR.MINOR after MLGO: MAJOR is the feature ABI, MINOR counts the versions with
+    that ABI content_digest  of what decides the scores; the same content is never registered twice
+    bundle_sha256   of bundle.json, checked by `pull` family, features, hardware, dataset,
+    split_hash, seed promoted        when it became champion, UTC; absent if it never was verdict
+    promoted or refused, by the promotion rule
+
+Alias `challenger`: the version proposed last. Alias `champion`: the version to tune with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tencost.errors import RegistryError
+from tencost.register.pull import DIGEST_TAG, QUIET, manifest_digest
+from tencost.train.bundle import BundleInfo, read_info
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+CONTENT_TAG = "content_digest"
+PROMOTED_TAG = "promoted"
+VERDICT_TAG = "verdict"
+ARTIFACT = "registered"
+"""Folder among the artifacts of the training run, with a folder for each bundle (seed)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """A version of a registered model."""
+
+    name: str
+    number: int
+    run_id: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    description: str = ""
+
+    @property
+    def semver(self) -> str:
+        """MAJOR.MINOR; empty for a version that was not made here."""
+        return self.tags.get("semver", "")
+
+    @property
+    def uri(self) -> str:
+        """What `pull` and `load_cost_model` take."""
+        return f"models:/{self.name}/{self.number}"
+
+
+def model_name(hardware: str) -> str:
+    """Return the name of the hardware's registered model."""
+    return f"tencost-{hardware}"
+
+
+def connect(uri: str) -> Any:
+    """Return an MlflowClient for a tracking URI, whose database must exist."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def content_digest(info: BundleInfo) -> str:
+    """Return the sha256, hex, of what decides a bundle's scores: not of when it was made."""
+    content = {
+        "calibration": [info.calibration.center, info.calibration.scale],
+        "dataset_hash": info.dataset_hash,
+        "device": info.device,
+        "family": info.family,
+        "feature_spec": info.feature_spec.digest,
+        "files": info.files,
+        "hardware": info.hardware,
+        "model_config": info.model_config,
+        "split_hash": info.split_hash,
+        "target_kind": info.target_kind,
+        "tvm_range": list(info.tvm_range),
+    }
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def list_models(client: Any) -> list[str]:
+    """Return the names of all registered models, sorted."""
+    return sorted(str(item.name) for item in client.search_registered_models())
+
+
+def list_versions(client: Any, name: str) -> list[Version]:
+    """Return a model's versions, oldest first; none if there is no such model."""
+    if name not in list_models(client):
+        return []
+    aliases: dict[int, list[str]] = {}
+    for alias, number in client.get_registered_model(name).aliases.items():
+        aliases.setdefault(int(number), []).append(alias)
+    versions = [
+        Version(
+            name=name,
+            number=int(item.version),
+            run_id=item.run_id or "",
+            tags=dict(item.tags),
+            aliases=tuple(sorted(aliases.get(int(item.version), []))),
+            description=item.description or "",
+        )
+        for item in client.search_model_versions(f"name='{name}'")
+    ]
+    return sorted(versions, key=lambda version: version.number)
+
+
+def find_champion(client: Any, name: str) -> Version | None:
+    """Return the version that the champion alias points to."""
+    return next((item for item in list_versions(client, name) if CHAMPION in item.aliases), None)
+
+
+def register_bundle(
+    client: Any, bundle: Path, *, run_id: str, hardware_text: str, description: str
+) -> tuple[Version, bool]:
+    """Make a bundle a new version with alias challenger.
+
+    A bundle whose content is registered already only gets the alias.
+
+    Args:
+        client: of the registry.
+        bundle: folder of the bundle.
+        run_id: MLflow run that trained it; the artifact is logged there.
+        hardware_text: what the registered model is for, one line.
+        description: Markdown, shown with the version.
+
+    Returns:
+        The version, and whether it is new.
+    """
+    from mlflow.exceptions import MlflowException
+
+    info = read_info(bundle)
+    name, digest = model_name(info.hardware), content_digest(info)
+    versions = list_versions(client, name)
+    for version in versions:
+        if version.tags.get(CONTENT_TAG) == digest:
+            client.set_registered_model_alias(name, CHALLENGER, str(version.number))
+            return version, False
+    if not versions:
+        try:
+            client.create_registered_model(
+                name, description=_model_description(name, hardware_text)
+            )
+        except MlflowException as error:  # another process was first, or all versions were deleted
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+    same_abi = [
+        item for item in versions if item.semver.split(".")[0] == str(info.feature_spec.abi)
+    ]
+    tags = {
+        "semver": f"{info.feature_spec.abi}.{len(same_abi)}",
+        CONTENT_TAG: digest,
+        DIGEST_TAG: manifest_digest(bundle),
+        "family": info.family,
+        "features": info.feature_spec.name,
+        "hardware": info.hardware,
+        "dataset": info.dataset,
+        "split_hash": info.split_hash,
+        "seed": str(info.seed),
+    }
+    source = _log_pyfunc(client, bundle, run_id, info)
+    created = client.create_model_version(
+        name, source=source, run_id=run_id, tags=tags, description=description
+    )
+    client.set_registered_model_alias(name, CHALLENGER, str(created.version))
+    found = [item for item in list_versions(client, name) if item.number == int(created.version)]
+    return found[0], True
+
+
+def promote(client: Any, version: Version) -> None:
+    """Point the champion alias to a version and note when."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    client.set_model_version_tag(version.name, str(version.number), PROMOTED_TAG, now)
+    client.set_registered_model_alias(version.name, CHAMPION, str(version.number))
+
+
+def rollback(client: Any, name: str, number: int | None = None) -> Version:
+    """Point the champion alias back: to a version, or to the champion before the present one.
+
+    Raises:
+        RegistryError: no such model or version, or no earlier champion.
+    """
+    versions = list_versions(client, name)
+    if not versions:
+        known = ", ".join(list_models(client)) or "none"
+        raise RegistryError(f"the registry has no model {name!r}; it has: {known}.")
+    current = next((item.number for item in versions if CHAMPION in item.aliases), None)
+    if number is not None:
+        chosen = [item for item in versions if item.number == number]
+        if not chosen:
+            have = ", ".join(str(item.number) for item in versions)
+            raise RegistryError(f"model {name!r} has no version {number}; it has: {have}.")
+    else:
+        chosen = [
+            item
+            for item in versions
+            if PROMOTED_TAG in item.tags and (current is None or item.number < current)
+        ]
+        if not chosen:
+            raise RegistryError(
+                f"model {name!r} has no champion before version {current}. "
+                f"Name a version: tencost register rollback {name} <version>; "
+                "see `tencost register status`."
+            )
+    promote(client, chosen[-1])
+    return chosen[-1]
+
+
+def _log_pyfunc(client: Any, bundle: Path, run_id: str, info: BundleInfo) -> str:
+    """Log the bundle as a pyfunc into the training run; return where it lies."""
+    import mlflow.pyfunc
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+
+    path = f"{ARTIFACT}/{content_digest(info)[:12]}"
+    columns = [ColSpec(DataType.long, "program")]
+    columns += [ColSpec(DataType.float, name) for name in info.feature_spec.columns]
+    outputs = [ColSpec(DataType.long, "program"), ColSpec(DataType.double, "score")]
+    versions = (
+        [f"tencost=={info.versions['tencost']}"] if "tencost" in info.versions else ["tencost"]
+    )
+    with tempfile.TemporaryDirectory(prefix="tencost-") as scratch, warnings.catch_warnings():
+        # MLflow would rather have an example of the input than the signature it is given.
+        warnings.simplefilter("ignore", UserWarning)
+        folder = Path(scratch) / "model"
+        mlflow.pyfunc.save_model(
+            str(folder),
+            python_model=str(Path(__file__).with_name("served.py")),
+            artifacts={"bundle": str(bundle)},
+            signature=ModelSignature(inputs=Schema(columns), outputs=Schema(outputs)),
+            pip_requirements=versions,
+        )
+        client.log_artifacts(run_id, str(folder), path)
+    return f"{client.get_run(run_id).info.artifact_uri}/{path}"
+
+
+def _model_description(name: str, hardware_text: str) -> str:
+    return (
+        f"Learned cost model for tensor programs on {hardware_text}.\n\n"
+        f"Tune with it: `tencost tune model_uri=models:/{name}@champion`, or in a script "
+        f"`tencost.load_cost_model('models:/{name}@champion')` "
+        "as MetaSchedule's `cost_model`.\n\n"
+        "Aliases: **champion** is the version to use, **challenger** the one proposed last. "
+        "Versions are tagged MAJOR.MINOR: MAJOR is the feature ABI, MINOR counts the trainings."
+    )

@@ -1,0 +1,82 @@
+"""Which tasks are evaluated, and what they stand for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tencost.errors import SplitError
+from tencost.evaluate.truth import Task, Truth, build_truth
+
+# record, program, workload, hardware, seconds, part
+ROWS = [
+    ("r1", "p1", "wa", "cpu", 2.0, "test"),
+    ("r0", "p0", "wa", "cpu", 1.0, "test"),
+    ("r2", "p2", "wb", "cpu", None, "test"),  # the only program of wb failed
+    ("r3", "p3", "wc", "cpu", 3.0, "train"),
+    ("r4", "p0", "wa", "gpu", 9.0, "test"),
+    ("r5", "p5", "wd", "cpu", None, "test"),
+    ("r6", "p6", "wd", "cpu", 4.0, "test"),
+]
+COLUMNS = ["record_id", "program_id", "workload_id", "hardware", "latency_s", "part"]
+FRAME = pl.DataFrame(ROWS, schema=COLUMNS, orient="row")
+RECORDS, SPLIT = FRAME.drop("part"), FRAME.select("record_id", "part")
+TASKS = pl.DataFrame(
+    [
+        ("net2", "wa", 1, 10.0),
+        ("net1", "wa", 2, 10.0),
+        ("net1", "wa", 1, 10.0),  # the same workload under a second name
+        ("net1", "wb", 1, 30.0),
+        ("net1", "wd", 2, 20.0),
+        ("net3", "wc", 1, 1.0),
+    ],
+    schema=["network", "workload_id", "weight", "flop"],
+    orient="row",
+)
+
+
+def test_tasks_of_the_part_and_hardware() -> None:
+    truth = build_truth(RECORDS, SPLIT, TASKS, "cpu", "test")
+    assert truth.record_id.tolist() == ["r0", "r1", "r2", "r5", "r6"]
+    assert truth.program_id.tolist() == ["p0", "p1", "p2", "p5", "p6"]
+    assert [(task.network, task.workload_id, task.weight) for task in truth.tasks] == [
+        ("net1", "wa", 3.0),
+        ("net1", "wd", 2.0),
+        ("net2", "wa", 1.0),
+    ]
+    assert truth.latencies[0].tolist() == [1.0, 2.0]
+    assert truth.stratum.tolist() == [0, 0, 1]
+    assert truth.optimum_s.tolist() == [1.0, 4.0, 1.0]
+
+
+def test_coverage_by_count_and_by_work() -> None:
+    coverage = build_truth(RECORDS, SPLIT, TASKS, "cpu", "test").coverage
+    assert sorted(coverage) == ["net1", "net2"]
+    net1 = coverage["net1"]
+    assert (net1.tasks_scored, net1.tasks, net1.programs, net1.failed) == (2, 3, 5, 2)
+    assert net1.flop_share == pytest.approx((3 * 10 + 2 * 20) / (3 * 10 + 30 + 2 * 20))
+
+
+def test_networks_named_and_without_measurements() -> None:
+    truth = build_truth(RECORDS, SPLIT, TASKS, "cpu", "test", ["net2", "net3"])
+    assert truth.networks == ("net2",)
+    assert truth.coverage["net3"].tasks_scored == 0
+    with pytest.raises(SplitError, match=r"measured on cpu in the test part .* for net3"):
+        build_truth(RECORDS, SPLIT, TASKS, "cpu", "test", ["net3"])
+    with pytest.raises(SplitError, match="measured on tpu"):
+        build_truth(RECORDS, SPLIT, TASKS, "tpu", "test")
+
+
+def test_no_flop_is_no_share() -> None:
+    tasks = TASKS.with_columns(flop=pl.lit(0.0))
+    assert math.isnan(build_truth(RECORDS, SPLIT, tasks, "cpu", "test").coverage["net1"].flop_share)
+
+
+def test_truth_keeps_tasks_by_network() -> None:
+    one = np.array(["r"])
+    tasks = (Task("b", "w", 1.0, np.array([0])), Task("a", "w", 1.0, np.array([0])))
+    with pytest.raises(AssertionError, match="ordered by network"):
+        Truth(one, one, np.ones(1), tasks, {})

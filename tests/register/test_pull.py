@@ -1,0 +1,191 @@
+"""Pulling bundles: every form of URI, what is not there, the cache, and a registry that is down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tencost.errors import BundleError, RegistryError
+from tencost.register import registry
+from tencost.register.pull import StaleBundleWarning, pull, registry_uri
+from tencost.train.bundle import load_bundle
+
+MakeBundle = Callable[..., Path]
+NAME = "tencost-toy-1c"
+
+
+@pytest.fixture
+def registered(client: Any, run_id: str, make_bundle: MakeBundle) -> Path:
+    """A bundle that is version 1 and champion."""
+    bundle = make_bundle()
+    version, _ = registry.register_bundle(
+        client, bundle, run_id=run_id, hardware_text="a toy", description=""
+    )
+    registry.promote(client, version)
+    return bundle
+
+
+@pytest.fixture
+def get(project: Path, tmp_path: Path) -> Callable[[str], Path]:
+    return lambda uri: pull(uri, tmp_path / "cache", root=project)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("address", [f"models:/{NAME}@champion", f"models:/{NAME}/1"])
+def test_pull_a_version(registered: Path, get: Callable[[str], Path], address: str) -> None:
+    folder = get(address)
+    assert content(folder) == content(registered)
+    assert load_bundle(folder).info.family == "random"
+    assert get(address) == folder
+
+
+def test_pull_from_a_run(registered: Path, run_id: str, get: Callable[[str], Path]) -> None:
+    assert content(get(f"runs:/{run_id}/registered")) == content(registered)
+    assert content(get(f"runs:/{run_id}")) == content(registered)
+
+
+def test_a_folder_is_its_own_bundle(make_bundle: MakeBundle) -> None:
+    bundle = make_bundle()
+    assert pull(str(bundle)) == bundle
+    assert pull(bundle.as_uri()) == bundle
+
+
+def test_uris_that_mean_nothing(tmp_path: Path) -> None:
+    for uri in ("models:/name", "models:/name@", "model.pkl", "runs:/xyz", "s3://bucket/model"):
+        with pytest.raises(RegistryError, match="expected models:/<name>@<alias>"):
+            pull(uri)
+    with pytest.raises(BundleError, match=r"bundle\.json"):
+        pull(str(tmp_path))
+
+
+def test_unknown_names_are_answered_with_known_ones(
+    registered: Path, get: Callable[[str], Path]
+) -> None:
+    with pytest.raises(RegistryError, match=f"no model 'tencost-toi'; it has: {NAME}"):
+        get("models:/tencost-toi@champion")
+    with pytest.raises(RegistryError, match="no version 9; versions: 1; aliases: challenger = 1"):
+        get(f"models:/{NAME}/9")
+    with pytest.raises(RegistryError, match="no alias 'best'; versions: 1"):
+        get(f"models:/{NAME}@best")
+
+
+def test_alias_follows_the_registry(
+    registered: Path, get: Callable[[str], Path], client: Any, run_id: str, make_bundle: MakeBundle
+) -> None:
+    first = get(f"models:/{NAME}@champion")
+    other = make_bundle("other", center=2.0)
+    version, _ = registry.register_bundle(
+        client, other, run_id=run_id, hardware_text="a toy", description=""
+    )
+    registry.promote(client, version)
+    second = get(f"models:/{NAME}@champion")
+    assert second != first
+    assert load_bundle(second).info.calibration.center == 2.0
+    assert registry.rollback(client, NAME).number == 1
+    assert get(f"models:/{NAME}@champion") == first
+
+
+def test_registry_down_uses_the_last_pull_with_a_warning(
+    registered: Path, get: Callable[[str], Path], project: Path
+) -> None:
+    folder = get(f"models:/{NAME}@champion")
+    shutil.rmtree(project / "mlruns")
+    with pytest.warns(StaleBundleWarning, match="Using the bundle pulled last, version 1"):
+        assert get(f"models:/{NAME}@champion") == folder
+    with pytest.warns(StaleBundleWarning, match="version 1"):
+        assert get(f"models:/{NAME}/1") == folder
+    with pytest.raises(RegistryError, match="no earlier pull of it"):
+        get(f"models:/{NAME}/2")
+    assert not (project / "mlruns").exists()  # asking did not create an empty registry
+
+
+def test_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(RegistryError, match=r"http://127\.0\.0\.1:9 does not answer"):
+        pull(f"models:/{NAME}@champion", tmp_path / "cache")
+
+
+def test_artifacts_gone_or_moved(
+    registered: Path, get: Callable[[str], Path], project: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved"
+    project.rename(moved)  # the database still holds the old absolute paths
+    folder = pull(f"models:/{NAME}@champion", tmp_path / "cache", root=moved)
+    assert content(folder) == content(registered)
+    shutil.rmtree(moved / "mlruns" / "artifacts")
+    with warnings.catch_warnings():  # whole in the cache: nothing to download
+        assert pull(f"models:/{NAME}@champion", tmp_path / "cache", root=moved) == folder
+    with pytest.raises(RegistryError, match="no earlier pull"):
+        pull(f"models:/{NAME}@champion", tmp_path / "empty", root=moved)
+
+
+def test_damaged_cache_is_pulled_again_or_refused(
+    registered: Path, get: Callable[[str], Path], project: Path
+) -> None:
+    folder = get(f"models:/{NAME}@champion")
+    (folder / "bundle.json").write_text("{}")
+    assert content(get(f"models:/{NAME}@champion")) == content(registered)
+    weights = next(path for path in folder.iterdir() if path.name != "bundle.json")
+    weights.write_bytes(b"tampered")
+    (project / "mlruns" / "mlflow.db").unlink()
+    with pytest.raises(RegistryError, match="no earlier pull"):
+        get(f"models:/{NAME}@champion")
+
+
+def test_tampered_registry_is_refused(
+    registered: Path, get: Callable[[str], Path], project: Path
+) -> None:
+    (manifest,) = (project / "mlruns" / "artifacts").rglob("bundle.json")
+    manifest.write_bytes(manifest.read_bytes().replace(b'"seed": 0', b'"seed": 1'))
+    with pytest.raises(BundleError, match="does not have the registered sha256"):
+        get(f"models:/{NAME}@champion")
+
+
+def test_registry_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert registry_uri(tmp_path) == f"sqlite:///{tmp_path.resolve() / 'mlruns' / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert registry_uri(tmp_path) == "http://host:5000"
+
+
+def test_pull_needs_only_the_tuners_dependencies(
+    registered: Path, project: Path, tmp_path: Path
+) -> None:
+    """Pull and score in a process that cannot import what tencost[tuner] does not install."""
+    script = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {
+            "torch", "pytorch_lightning", "dvc", "polars", "pyarrow", "pandas", "deltalake",
+            "duckdb", "matplotlib", "sklearn", "flask", "onnx",
+        }:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+from pathlib import Path
+import numpy as np
+from tencost.features.ragged import Ragged
+from tencost.register.pull import pull
+from tencost.train.bundle import load_bundle
+bundle = load_bundle(pull(sys.argv[1], Path(sys.argv[2]), root=Path(sys.argv[3])))
+score = bundle.scores(Ragged(np.ones((1, 2), np.float32), np.array([0, 1])))
+assert 0 < score[0] <= 1
+"""
+    arguments = [f"models:/{NAME}@champion", str(tmp_path / "cache"), str(project)]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
