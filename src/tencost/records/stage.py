@@ -17,7 +17,7 @@ from tencost.config import Config
 from tencost.errors import DatasetError
 from tencost.fetch.staging import publish, staged
 from tencost.records.imports import Import, import_dataset
-from tencost.records.store import RecordStore
+from tencost.records.snapshot import write_snapshot
 from tencost.records.tables import STORE, TASKS, WORKLOADS
 
 
@@ -57,7 +57,7 @@ def run(cfg: Config, root: Path) -> Path:
 
 
 def _write(folder: Path, imported: Import) -> dict[str, Any]:
-    written = RecordStore(str(folder / STORE)).write(imported.records)
+    written = write_snapshot(folder / STORE, imported.records)
     pl.DataFrame(
         [asdict(item) for item in imported.workloads],
         schema={

@@ -23,9 +23,10 @@ from tencost.records.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 PARTITION = "hardware"
 ATTEMPTS = 20
 """Commits tried before a writer gives up because others keep being faster."""
-_TABLE_NAME = "tencost-records"
+TABLE_NAME = "tencost-records"
 _DESCRIPTION = "schema_version="
 """Stands before the version in the table's description: Delta refuses properties of our own."""
+TABLE_DESCRIPTION = f"{_DESCRIPTION}{SCHEMA_VERSION}"
 Result = TypeVar("Result")
 
 
@@ -59,7 +60,7 @@ class RecordStore:
                 f"expected the columns of the record schema {SCHEMA_VERSION}, found "
                 f"{', '.join(table.schema.names)}. Build the table with records.schema.to_arrow."
             )
-        table = _first_of_each_id(table)
+        table = first_of_each_id(table)
         if table.num_rows == 0:
             return 0
         return self._retry(lambda: self._merge(table))
@@ -150,8 +151,8 @@ class RecordStore:
             schema=SCHEMA,
             partition_by=[PARTITION],
             mode="ignore",
-            name=_TABLE_NAME,
-            description=f"{_DESCRIPTION}{SCHEMA_VERSION}",
+            name=TABLE_NAME,
+            description=TABLE_DESCRIPTION,
         )
 
     def _open(self) -> DeltaTable | None:
@@ -166,7 +167,7 @@ class RecordStore:
             ) from error
         about = table.metadata()
         found = (about.description or "").removeprefix(_DESCRIPTION)
-        if about.name != _TABLE_NAME or found != SCHEMA_VERSION:
+        if about.name != TABLE_NAME or found != SCHEMA_VERSION:
             raise RecordError(
                 f"expected a record store of schema version {SCHEMA_VERSION} at {self.uri}, found "
                 f"{found or 'none'} in the table {about.name!r}. Rebuild it: delete the "
@@ -197,7 +198,8 @@ class RecordStore:
         )
 
 
-def _first_of_each_id(table: pa.Table) -> pa.Table:
+def first_of_each_id(table: pa.Table) -> pa.Table:
+    """Return the rows of a table whose record_id does not occur before them."""
     seen: set[str] = set()
     keep = []
     for position, value in enumerate(table.column("record_id").to_pylist()):
