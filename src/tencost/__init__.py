@@ -1,3 +1,37 @@
-"""Learned cost models for tensor programs: measured, versioned, compared, and served to TVM's MetaSchedule."""
+"""Learned cost models for tensor programs: measured, versioned, compared, and served to TVM's MetaSchedule.
+
+For one's own TVM scripts (needs `tencost[tuner]` only):
+
+    load_cost_model(uri)   a registered model as `cost_model=` of ms.tune_tir, tune_tasks and tune_relax
+    install(uri)           the same model in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
+    uninstall()            back to stock MetaSchedule
+
+They are imported when first used: ``import tencost`` loads neither TVM nor anything else that is heavy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tencost.tune.cost_model import load_cost_model
+    from tencost.tune.install import install, uninstall
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "install", "load_cost_model", "uninstall"]
+
+_LAZY = {
+    "load_cost_model": "tencost.tune.cost_model",
+    "install": "tencost.tune.install",
+    "uninstall": "tencost.tune.install",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tencost' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

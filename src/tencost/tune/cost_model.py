@@ -1,0 +1,255 @@
+"""The cost model that MetaSchedule calls: a registered model, corrected by what this tuning run measures.
+
+MetaSchedule clamps negative scores to 0 and draws parents in proportion to their scores, so scores are calibrated:
+float64 in (0, 1], higher is faster, order kept, the same for a candidate alone or in a batch. A candidate that cannot
+be featurized scores LOWEST_SCORE, below all others, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir import save_json
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm_ffi import structural_hash
+
+from tencost.errors import BundleError
+from tencost.features.extractor import Extractor, make_extractor
+from tencost.features.ragged import FloatArray, Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.records.ids import workload_id
+from tencost.train.bundle import Bundle, load_bundle
+from tencost.train.calibration import LOWEST_SCORE
+from tencost.tune.residual import Doubles, Residual, aggregate
+from tencost.tune.runner import target_mapping
+
+MAX_CACHED = 8192
+"""Candidates whose features are remembered; the survivors of a generation are scored again in the next one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """How well the model ranked a batch before it learnt from it.
+
+    Attributes:
+        task: name of the task.
+        num_measured: programs in the batch.
+        num_failed: those that did not build or run.
+        spearman: rank correlation of scores with speed (1 / latency, 0 for failures), in [-1, 1], higher is better;
+            None for fewer than 3 programs or no differences.
+        kendall: Kendall's tau-b of the same.
+        base_spearman: the Spearman correlation of the registered model alone, without what was learnt here.
+        fit_seconds: time that learning took; 0 if frozen.
+        residual_weight: weight of what was learnt, in [0, 1), after the batch.
+    """
+
+    task: str
+    num_measured: int
+    num_failed: int
+    spearman: float | None
+    kendall: float | None
+    base_spearman: float | None
+    fit_seconds: float
+    residual_weight: float
+
+
+@derived_object
+class TencostModel(ms.cost_model.PyCostModel):
+    """A model bundle behind MetaSchedule's CostModel interface. Make one with :func:`load_cost_model`."""
+
+    def __init__(
+        self,
+        bundle: Bundle | None,
+        extractor: Extractor,
+        *,
+        frozen: bool = False,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.bundle = bundle
+        self.frozen = frozen
+        self.history: list[Round] = []
+        self.on_round = on_round
+        self._extractor = extractor
+        self._residual = Residual()
+        self._cache: dict[int, FloatArray] = {}
+        self._groups: dict[int, str] = {}
+        self._lock = threading.RLock()
+
+    def predict(self, context: Any, candidates: Sequence[Any]) -> Doubles:
+        """Return scores, float64 [N] in (0, 1], higher is faster."""
+        with self._lock:
+            features = self._features(context, candidates)
+            base = self._base(features)
+            return self._corrected(features, base)
+
+    def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Note how well the batch was ranked, then learn from it (unless frozen)."""
+        with self._lock:
+            features = self._features(context, candidates)
+            base = self._base(features)
+            scores = self._corrected(features, base)
+            latency = latencies_s(results)
+            seconds = self._learn(context, features, base, latency)
+            speed = np.nan_to_num(1.0 / latency, nan=0.0)
+            finished = Round(
+                task=str(context.task_name),
+                num_measured=len(candidates),
+                num_failed=int(np.isnan(latency).sum()),
+                spearman=_correlation("spearmanr", scores, speed),
+                kendall=_correlation("kendalltau", scores, speed),
+                base_spearman=_correlation("spearmanr", base, speed),
+                fit_seconds=seconds,
+                residual_weight=self._residual.weight,
+            )
+            self.history.append(finished)
+        if self.on_round is not None:
+            self.on_round(finished)
+
+    def warm_start(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Learn from measurements of an earlier run: nothing was predicted, so no round is noted."""
+        with self._lock:
+            features = self._features(context, candidates)
+            self._learn(context, features, self._base(features), latencies_s(results))
+
+    def save(self, path: str) -> None:
+        """Write what was learnt here (not the bundle) to one .npz file."""
+        with self._lock:
+            self._residual.save(Path(path))
+
+    def load(self, path: str) -> None:
+        """Read what `save` wrote; raises TuneError on anything else."""
+        with self._lock:
+            self._residual = Residual.load(Path(path))
+
+    def _features(self, context: Any, candidates: Sequence[Any]) -> Ragged:
+        if self.bundle is not None and str(context.target.kind) != self.bundle.info.target_kind:
+            raise BundleError(
+                f"bundle {self.bundle.folder}: it scores programs for target kind {self.bundle.info.target_kind!r}, "
+                f"found a tuning task for {str(context.target.kind)!r}. Choose a model that was trained for that kind."
+            )
+        columns = len(self._extractor.spec.columns)
+        if len(self._cache) + len(candidates) > MAX_CACHED:
+            self._cache.clear()
+        task = structural_hash(context.mod)
+        keys = [hash((task, structural_hash(candidate.sch.mod))) for candidate in candidates]
+        fresh = {key: index for index, key in enumerate(keys) if key not in self._cache}
+        if fresh:
+            rows = self._extract(context, [candidates[index] for index in fresh.values()])
+            self._cache.update(zip(fresh, rows, strict=True))
+        return Ragged.from_blocks([self._cache[key] for key in keys], columns)
+
+    def _extract(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray]:
+        """Return each candidate's rows; none for a candidate that the extractor cannot read."""
+        try:
+            rows = self._extractor.extract(context, candidates)
+        except Exception:  # noqa: BLE001 - whatever TVM raises for one candidate must not stop the search
+            if len(candidates) == 1:
+                return [np.zeros((0, len(self._extractor.spec.columns)), np.float32)]
+            return [
+                rows for candidate in candidates for rows in self._extract(context, [candidate])
+            ]
+        return [rows[position] for position in range(len(rows))]
+
+    def _base(self, features: Ragged) -> Doubles:
+        if self.bundle is None:
+            return np.where(features.lengths > 0, 0.5, LOWEST_SCORE)
+        return self.bundle.scores(features)
+
+    def _corrected(self, features: Ragged, base: Doubles) -> Doubles:
+        if not self._residual.trained:
+            return base
+        scores = self._residual.apply(aggregate(features), base)
+        return np.where(features.lengths > 0, scores, LOWEST_SCORE)
+
+    def _learn(self, context: Any, features: Ragged, base: Doubles, latency: Doubles) -> float:
+        usable = np.flatnonzero(features.lengths > 0)
+        if self.frozen or len(usable) == 0:
+            return 0.0
+        started = time.perf_counter()
+        rows = aggregate(features)
+        self._residual.add(self._group(context), rows[usable], base[usable], latency[usable])
+        self._residual.fit()
+        return time.perf_counter() - started
+
+    def _group(self, context: Any) -> str:
+        key = structural_hash(context.mod)
+        if key not in self._groups:
+            workload = workload_id(str(save_json(context.mod)))
+            self._groups[key] = f"{workload} {target_mapping(context.target)}"
+        return self._groups[key]
+
+
+def load_cost_model(
+    uri: str | Path,
+    *,
+    frozen: bool = False,
+    target_kind: str = "llvm",
+    device: Mapping[str, float] | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    root: Path | None = None,
+) -> Any:
+    """Return a registered model as the object for `cost_model=` of ms.tune_tir, tune_tasks and tune_relax.
+
+    Args:
+        uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle.
+        frozen: do not learn from this run's measurements.
+        target_kind: kind of TVM target that is to be tuned; the bundle must be for it.
+        device: values of the bundle's device columns on the hardware that is tuned on, see
+            HardwareConfig.device_columns; None takes those of the hardware that the model was trained for.
+        on_round: called after every measured batch.
+        root: the project whose registry is meant where MLFLOW_TRACKING_URI is not set; found upwards from the
+            working folder by default.
+
+    Raises:
+        RegistryError: the model cannot be found and no copy of it is cached.
+        BundleError: it does not fit this TVM or target, or is damaged.
+    """
+    from tencost.register.pull import pull
+
+    bundle = load_bundle(
+        pull(str(uri), root=root), target_kind=target_kind, tvm_version=str(tvm.__version__)
+    )
+    spec = bundle.info.feature_spec
+    extractor = make_extractor(spec, bundle.info.device if device is None else dict(device))
+    return TencostModel(bundle, extractor, frozen=frozen, on_round=on_round)
+
+
+def scratch_cost_model(
+    spec: FeatureSpec, *, on_round: Callable[[Round], None] | None = None
+) -> Any:
+    """Return a cost model that knows nothing before the first measurements: where no model is registered.
+
+    Args:
+        spec: a feature set without device columns, which would be constant.
+        on_round: called after every measured batch.
+    """
+    return TencostModel(None, make_extractor(spec, {}), on_round=on_round)
+
+
+def latencies_s(results: Sequence[Any]) -> Doubles:
+    """Return median seconds of each RunnerResult, float64 [N]; NaN for a failure (TVM marks some as 1e10 s)."""
+    medians = [
+        float(np.median([float(seconds) for seconds in result.run_secs]))
+        if result.run_secs
+        else np.nan
+        for result in results
+    ]
+    latency = np.array(medians, np.float64)
+    return np.where((latency > 0) & (latency < 1e9), latency, np.nan)
+
+
+def _correlation(statistic: str, scores: Doubles, speed: Doubles) -> float | None:
+    from scipy import stats
+
+    if len(scores) < 3 or np.ptp(scores) == 0 or np.ptp(speed) == 0:
+        return None
+    return float(getattr(stats, statistic)(scores, speed).statistic)

@@ -1,0 +1,116 @@
+"""The tuning curve: best total latency of the network's tasks against programs measured.
+
+Stored as CSV with a header, one row a measured batch, appended to by resumed runs:
+
+    trials,total_latency_s,task,task_latency_s,failed,spearman,elapsed_s,model
+    0,0.0471,,,0,,0.0,
+    16,0.0213,fused_matmul_add2,0.00021,0,0.71,9.8,models:/tencost-xeon-avx512-1c/1
+
+total_latency_s is the sum over tasks of weight x the best latency known (before its first batch: that of the default
+schedule); spearman is the rank correlation of the cost model's scores with the batch's speeds, empty if undefined.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from tencost.errors import TuneError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """One measured batch; trials 0 is the state before tuning."""
+
+    trials: int
+    """Programs measured so far, all runs together."""
+    total_latency_s: float
+    """Weighted sum of the best latencies known, seconds, lower is better."""
+    task: str = ""
+    """Task of the batch."""
+    task_latency_s: float | None = None
+    """Best latency of that task so far, seconds."""
+    failed: int = 0
+    """Programs of the batch that failed."""
+    spearman: float | None = None
+    """Rank correlation of score and speed within the batch, before learning from it."""
+    elapsed_s: float = 0.0
+    """Seconds since this run began to tune."""
+    model: str = ""
+    """The model that chose the batch."""
+
+
+COLUMNS = tuple(item.name for item in fields(CurvePoint))
+
+
+def append_point(path: Path, point: CurvePoint) -> None:
+    """Add a row to the CSV, with a header if it is new."""
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(COLUMNS)
+        writer.writerow(["" if value is None else value for value in asdict(point).values()])
+
+
+def read_points(path: Path) -> list[CurvePoint]:
+    """Read the rows of a curve; an incomplete last row (a run that was killed) is left out.
+
+    Raises:
+        TuneError: other columns.
+    """
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    if rows and tuple(rows[0]) != COLUMNS:
+        raise TuneError(
+            f"{path}: expected the columns {', '.join(COLUMNS)}, found {', '.join(rows[0])}. Move the file away; "
+            "tuning goes on without its past curve."
+        )
+    return [_point(row) for row in rows[1:] if len(row) == len(COLUMNS)]
+
+
+def _point(row: list[str]) -> CurvePoint:
+    trials, total, task, best, failed, spearman, elapsed, model = row
+    return CurvePoint(
+        trials=int(trials),
+        total_latency_s=float(total),
+        task=task,
+        task_latency_s=float(best) if best else None,
+        failed=int(failed),
+        spearman=float(spearman) if spearman else None,
+        elapsed_s=float(elapsed),
+        model=model,
+    )
+
+
+def plot_curve(points: Sequence[CurvePoint], path: Path, title: str) -> bool:
+    """Draw the curve as PNG; returns False where matplotlib is not installed (tencost[tuner] has none)."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    trials = [point.trials for point in points]
+    upper.step(trials, [point.total_latency_s * 1e3 for point in points], where="post", marker=".")
+    upper.set_ylabel("total latency of tasks, ms")
+    upper.set_yscale("log")
+    upper.set_title(title)
+    upper.grid(visible=True, which="both", alpha=0.3)
+    ranked = [(point.trials, point.spearman) for point in points if point.spearman is not None]
+    lower.axhline(0.0, color="grey", linewidth=0.8)
+    lower.plot([t for t, _ in ranked], [rho for _, rho in ranked], marker=".", linestyle="none")
+    lower.set_ylim(-1.05, 1.05)
+    lower.set_ylabel("rank corr.")
+    lower.set_xlabel("programs measured")
+    lower.grid(visible=True, alpha=0.3)
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format="png", dpi=120)
+    temporary.replace(path)
+    return True

@@ -1,0 +1,189 @@
+"""What the host is, and whether a program compiled for some hardware may run on it.
+
+Sources: LLVM (through TVM) for the CPU's name and what its name stands for, /proc/cpuinfo for the instruction sets
+that the kernel really offers, sysfs for caches. A virtual machine may mask instruction sets that the CPU's name
+promises; those are switched off in the target (`mattr`), because using one is an illegal-instruction crash.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tencost.config import HardwareConfig
+from tencost.errors import HardwareError
+
+CPUINFO = Path("/proc/cpuinfo")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+_X86_CHECKED = re.compile(r"^(avx|amx|sse|ssse3|fma|f16c|bmi|popcnt)")
+_LLVM_TO_CPUINFO = {"sse3": "pni", "bmi": "bmi1"}
+_TUNING = re.compile(
+    r"^(fast-|slow-|prefer-|false-deps|no-|fuse-|tuning-|use-|allow-|disable-|enable-|macrofusion)"
+)
+
+
+def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
+    """Return the hardware as it is configured, or the host's where `detect` is set (name and cores are kept)."""
+    return detect_host(hardware.name, hardware.cores) if hardware.detect else hardware
+
+
+def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:
+    """Describe the machine at hand.
+
+    Args:
+        name: the name that its records get.
+        cores: cores that a program may use. One by default, not all: a registered model ranks programs for the
+            number of cores it was trained on, the sample's for one, and a parallel program needs other schedules.
+
+    Raises:
+        HardwareError: TVM was built without LLVM.
+    """
+    cpu, triple = _llvm("llvm_get_system_cpu"), _llvm("llvm_get_system_triple")
+    flags = host_flags()
+    target: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": cores}
+    promised = llvm_features(target)
+    missing = sorted(feature for feature in promised if flags and _lacks(feature, flags))
+    if missing:
+        target["mattr"] = [f"-{feature}" for feature in missing]
+        promised -= set(missing)
+    caches = _caches_kib()
+    return HardwareConfig(
+        name=name,
+        description=f"the host: {cpu}, {triple}",
+        target=target,
+        model=_model_name(),
+        cores=cores,
+        simd_bits=_simd_bits(promised),
+        l1d_kib=caches.get("1d", 32.0),
+        l2_kib=caches.get("2", 256.0),
+        l3_kib=caches.get("3", 0.0),
+        clock_ghz=_clock_ghz(),
+        requires=sorted(_flag(feature, flags) for feature in promised if _is_checked(feature))
+        if flags
+        else [],
+        detect=False,
+    )
+
+
+def check_runnable(hardware: HardwareConfig) -> None:
+    """Refuse hardware whose programs would crash on the host.
+
+    Raises:
+        HardwareError: the target is not compiled by LLVM for this architecture, or asks for instruction sets that
+            the host lacks; the message names them.
+    """
+    kind = hardware.target.get("kind")
+    if kind != "llvm":
+        raise HardwareError(
+            f"hardware {hardware.name!r} has target kind {kind!r}; this command runs programs on the host's CPU "
+            "(kind llvm). Use hardware=local, or tune on the device itself."
+        )
+    flags = host_flags()
+    missing = sorted(set(hardware.requires) - flags) if flags else []
+    if not missing:
+        promised = llvm_features(hardware.target)
+        if flags:
+            missing = sorted(feature for feature in promised if _lacks(feature, flags))
+        else:
+            host = llvm_features({"kind": "llvm", "mcpu": _llvm("llvm_get_system_cpu")})
+            missing = sorted(f for f in promised - host if not _TUNING.match(f))
+    if missing:
+        raise HardwareError(
+            f"programs for hardware {hardware.name!r} (mcpu {hardware.target.get('mcpu')}) use instruction sets that "
+            f"this host ({_model_name()}) lacks: {', '.join(missing)}; they would crash. Use hardware=local, which "
+            "compiles for this host, or run the command on that hardware."
+        )
+
+
+def host_flags() -> frozenset[str]:
+    """Return the instruction sets in /proc/cpuinfo's spelling; empty on other systems than x86 Linux."""
+    if platform.machine().lower() not in ("x86_64", "amd64") or not CPUINFO.is_file():
+        return frozenset()
+    match = re.search(r"^flags\s*:\s*(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+    return frozenset(match.group(1).split()) if match else frozenset()
+
+
+def llvm_features(target: dict[str, Any]) -> set[str]:
+    """Return the names of LLVM's CPU features that are on for a target (kind llvm)."""
+    from tvm.target import Target
+    from tvm.target.codegen import llvm_get_cpu_features
+
+    return {str(feature) for feature in llvm_get_cpu_features(Target(target))}
+
+
+def _llvm(function: str) -> str:
+    from tvm.target import codegen
+
+    try:
+        return str(getattr(codegen, function)())
+    except (AttributeError, RuntimeError) as error:
+        raise HardwareError(
+            f"expected a TVM with LLVM, found one without ({error}). Install apache-tvm from its wheel: "
+            "pip install 'tencost[tuner]'."
+        ) from error
+
+
+def _is_checked(feature: str) -> bool:
+    """Say whether TVM's code generator emits instructions of this x86 feature by itself."""
+    return _X86_CHECKED.match(feature) is not None and not feature.startswith("avx10")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[._-]", "", name)
+
+
+def _flag(feature: str, flags: frozenset[str]) -> str:
+    wanted = _plain(_LLVM_TO_CPUINFO.get(feature, feature))
+    return next((flag for flag in flags if _plain(flag) == wanted), feature)
+
+
+def _lacks(feature: str, flags: frozenset[str]) -> bool:
+    return _is_checked(feature) and _flag(feature, flags) not in flags
+
+
+def _simd_bits(features: set[str]) -> int:
+    for bits, names in ((512, ("avx512f",)), (256, ("avx", "avx2")), (128, ("sse2", "neon"))):
+        if any(name in features for name in names):
+            return bits
+    return 128
+
+
+def _model_name() -> str:
+    if CPUINFO.is_file():
+        match = re.search(
+            r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        if match:
+            return match.group(1).strip()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _clock_ghz() -> float | None:
+    try:
+        frequency = psutil.cpu_freq()
+    except (OSError, NotImplementedError, RuntimeError):
+        frequency = None
+    mhz = (frequency.max or frequency.current) if frequency else None
+    return round(mhz / 1000.0, 2) if mhz else None
+
+
+def _caches_kib() -> dict[str, float]:
+    """Return KiB by level: "1d", "2", "3"; levels that sysfs does not list are absent."""
+    sizes: dict[str, float] = {}
+    for index in sorted(CACHES.glob("index*")):
+        try:
+            level = (index / "level").read_text(encoding="utf-8").strip()
+            kind = (index / "type").read_text(encoding="utf-8").strip()
+            size = (index / "size").read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+        match = re.fullmatch(r"(\d+)([KMG]?)", size)
+        if match and kind != "Instruction":
+            scale = {"": 1 / 1024, "K": 1.0, "M": 1024.0, "G": 1024.0**2}[match.group(2)]
+            sizes["1d" if level == "1" else level] = float(match.group(1)) * scale
+    return sizes

@@ -1,0 +1,58 @@
+"""Zero-edit adoption: unchanged pipelines use a registered model.
+
+The Relax passes MetaScheduleTuneTIR and MetaScheduleTuneIRMod have no cost-model argument, but look up two global
+functions by name (src/relax/transform/meta_schedule.cc). Those are replaced here by functions that add the argument.
+TVM keeps what it looked up at the first tuning call of the process, so what is registered here asks for the installed
+model at each call, and uninstalling restores the stock behaviour even then; install before the first tuning call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tvm.s_tir.meta_schedule import relax_integration, tir_integration
+from tvm_ffi import register_global_func
+
+from tencost.tune.cost_model import load_cost_model
+
+TUNE_TIR = "tvm.s_tir.meta_schedule.tune_tir"
+TUNE_RELAX = "tvm.s_tir.meta_schedule.tune_relax"
+
+_active: Any = None
+
+
+def install(uri: str | Path, **options: Any) -> Any:
+    """Use a registered model in every tuning pass of this process; returns the cost model.
+
+    Args:
+        uri: see :func:`tencost.load_cost_model`.
+        options: its keyword arguments.
+
+    Raises:
+        RegistryError: the model cannot be found.
+        BundleError: it does not fit.
+    """
+    global _active
+    _active = load_cost_model(uri, **options)
+    register_global_func(TUNE_TIR, _with_model(tir_integration._tune_tir), override=True)
+    register_global_func(TUNE_RELAX, _with_model(relax_integration._tune_relax), override=True)
+    return _active
+
+
+def uninstall() -> None:
+    """Return to stock MetaSchedule."""
+    global _active
+    _active = None
+    register_global_func(TUNE_TIR, tir_integration._tune_tir, override=True)
+    register_global_func(TUNE_RELAX, relax_integration._tune_relax, override=True)
+
+
+def _with_model(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def tune(*arguments: Any, **options: Any) -> Any:
+        if _active is not None:
+            options.setdefault("cost_model", _active)
+        return stock(*arguments, **options)
+
+    return tune

@@ -1,0 +1,204 @@
+"""What is learnt while tuning: a small correction on top of the registered model's score.
+
+    score = squash(base + w * residual),   w = n / (n + 256),   n = programs measured that ran
+
+The residual is a boosted-tree regression (XGBoost, one thread, well under a second) from aggregated feature rows and
+the base score to ``label - base``, both centred within their group, where label = fastest latency of the group so
+far / latency, 0 for a failed program. TenSet calls this transfer mode ``plus_mix_task``. A group whose programs all
+failed has no fastest program and teaches nothing (stock MetaSchedule labels such programs perfect).
+
+Stored state, one .npz file read without pickle: version (int), features [N, F] float32, base [N] float64,
+latency_s [N] float64 (NaN = failed), group [N] int64, groups (JSON list of names, UTF-8 bytes), booster (XGBoost
+UBJSON bytes, empty before the first fit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import xgboost as xgb
+
+from tencost.errors import TuneError
+from tencost.features.ragged import FloatArray, Ragged
+
+Doubles = npt.NDArray[np.float64]
+
+STATE_VERSION = 1
+HALF_TRUST = 256
+"""So many measured programs give the residual half of its weight."""
+MIN_PROGRAMS = 8
+"""Fewer measured programs than this teach nothing."""
+MAX_PROGRAMS = 2048
+"""The most recent programs that are learnt from, which bounds the time of a fit."""
+_KNEE = 0.02
+_PARAMETERS = {
+    "objective": "reg:squarederror",
+    "tree_method": "hist",
+    "max_bin": 32,
+    "max_depth": 4,
+    "eta": 0.2,
+    "min_child_weight": 1.0,
+    "reg_lambda": 5.0,
+    "colsample_bytree": 0.4,
+    "subsample": 1.0,
+    "nthread": 1,
+    "seed": 0,
+    "base_score": 0.0,
+    "verbosity": 0,
+}
+
+
+class Residual:
+    """Measured programs and the correction learnt from them."""
+
+    def __init__(self) -> None:
+        self._features: list[FloatArray] = []
+        self._base: list[Doubles] = []
+        self._latency: list[Doubles] = []
+        self._group: list[npt.NDArray[np.int64]] = []
+        self._groups: dict[str, int] = {}
+        self._booster: xgb.Booster | None = None
+        self._num_ok = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._base))
+
+    @property
+    def trained(self) -> bool:
+        """Whether a correction has been learnt."""
+        return self._booster is not None
+
+    @property
+    def weight(self) -> float:
+        """The w above: 0 before anything is learnt, towards 1 with many measurements."""
+        return self._num_ok / (self._num_ok + HALF_TRUST) if self.trained else 0.0
+
+    def add(self, group: str, features: FloatArray, base: Doubles, latency_s: Doubles) -> None:
+        """Keep measured programs of one workload.
+
+        Args:
+            group: the workload (and target) that the programs belong to.
+            features: float32 [N, F], from :func:`aggregate`.
+            base: scores of the registered model, float64 [N].
+            latency_s: median seconds, float64 [N]; NaN for a program that failed.
+        """
+        index = self._groups.setdefault(group, len(self._groups))
+        self._features.append(features)
+        self._base.append(base)
+        self._latency.append(latency_s)
+        self._group.append(np.full(len(base), index, np.int64))
+
+    def fit(self) -> bool:
+        """Learn from everything kept; returns False where that is too little."""
+        if not self._base:
+            return False
+        features = np.concatenate(self._features)[-MAX_PROGRAMS:]
+        base = np.concatenate(self._base)[-MAX_PROGRAMS:]
+        latency = np.concatenate(self._latency)[-MAX_PROGRAMS:]
+        group = np.concatenate(self._group)[-MAX_PROGRAMS:]
+        target, usable = np.zeros(len(base)), np.zeros(len(base), bool)
+        for index in np.unique(group):
+            mine = group == index
+            ok = mine & np.isfinite(latency)
+            if not ok.any():
+                continue
+            label = np.where(np.isfinite(latency[mine]), latency[ok].min() / latency[mine], 0.0)
+            label = np.nan_to_num(label)
+            target[mine] = (label - label.mean()) - (base[mine] - base[mine].mean())
+            usable |= mine
+        if usable.sum() < MIN_PROGRAMS:
+            return False
+        data = xgb.DMatrix(_with_base(features, base)[usable], label=target[usable], nthread=1)
+        self._booster = xgb.train(_PARAMETERS, data, num_boost_round=60)
+        self._num_ok = int(np.isfinite(latency).sum())
+        return True
+
+    def apply(self, features: FloatArray, base: Doubles) -> Doubles:
+        """Return corrected scores in (0, 1], float64 [N]; the base scores themselves before the first fit."""
+        if self._booster is None or len(base) == 0:
+            return base
+        data = xgb.DMatrix(_with_base(features, base), nthread=1)
+        correction = self._booster.predict(data).astype(np.float64)
+        return squash(base + self.weight * np.clip(correction, -1.0, 1.0))
+
+    def save(self, path: Path) -> None:
+        """Write the state to one file."""
+        size = self._features[0].shape[1] if self._features else 0
+        booster = bytes(self._booster.save_raw("ubj")) if self._booster else b""
+        with path.open("wb") as file:
+            np.savez(
+                file,
+                version=np.int64(STATE_VERSION),
+                features=_joined(self._features, np.zeros((0, size), np.float32)),
+                base=_joined(self._base, np.zeros(0)),
+                latency_s=_joined(self._latency, np.zeros(0)),
+                group=_joined(self._group, np.zeros(0, np.int64)),
+                groups=np.frombuffer(orjson.dumps(list(self._groups)), np.uint8),
+                booster=np.frombuffer(booster, np.uint8),
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> Residual:
+        """Read what `save` wrote.
+
+        Raises:
+            TuneError: missing, damaged, or written by another version.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as state:
+                version = int(state["version"])
+                if version != STATE_VERSION:
+                    raise TuneError(
+                        f"{path}: expected cost model state of version {STATE_VERSION}, found {version}. "
+                        "Delete the file; it is learnt again from the tuning database."
+                    )
+                loaded = cls()
+                loaded._groups = {
+                    name: index
+                    for index, name in enumerate(orjson.loads(state["groups"].tobytes()))
+                }
+                if len(state["base"]):
+                    loaded._features, loaded._base = [state["features"]], [state["base"]]
+                    loaded._latency, loaded._group = [state["latency_s"]], [state["group"]]
+                if state["booster"].size:
+                    loaded._booster = xgb.Booster({"nthread": 1})
+                    loaded._booster.load_model(bytearray(state["booster"].tobytes()))
+                    recent = state["latency_s"][-MAX_PROGRAMS:]
+                    loaded._num_ok = int(np.isfinite(recent).sum())
+                return loaded
+        except (OSError, KeyError, ValueError, xgb.core.XGBoostError) as error:
+            raise TuneError(
+                f"{path}: expected the state of a tencost cost model (.npz), found something else: {error}. "
+                "Delete the file; it is learnt again from the tuning database."
+            ) from error
+
+
+def aggregate(features: Ragged) -> FloatArray:
+    """Sum and maximum of each program's rows and their number: float32 [N, 2C + 1]."""
+    largest = np.zeros((len(features), features.num_columns), np.float32)
+    nonempty = features.lengths > 0
+    if nonempty.any():
+        starts = features.offsets[:-1][nonempty]
+        largest[nonempty] = np.maximum.reduceat(features.values, starts, axis=0)
+    count = features.lengths.astype(np.float32)[:, None]
+    return np.concatenate([features.segment_sum(), largest, count], axis=1)
+
+
+def squash(values: Doubles) -> Doubles:
+    """Map any number into (0, 1), order kept; the identity between 0.02 and 0.98."""
+    low = _KNEE * np.exp(np.minimum(values - _KNEE, 0.0) / _KNEE)
+    high = 1.0 - _KNEE * np.exp(np.minimum(1.0 - _KNEE - values, 0.0) / _KNEE)
+    return np.where(values < _KNEE, low, np.where(values > 1.0 - _KNEE, high, values))
+
+
+def _with_base(features: FloatArray, base: Doubles) -> FloatArray:
+    return np.concatenate([features, base.astype(np.float32)[:, None]], axis=1)
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], empty: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else empty

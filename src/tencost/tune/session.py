@@ -1,0 +1,307 @@
+"""One tuning run: MetaSchedule's gradient scheduler over a network's tasks, a cost model, a database that goes on."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tvm.ir import save_json
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.logging import get_loggers_from_work_dir
+from tvm.s_tir.meta_schedule.utils import fork_seed
+from tvm_ffi import structural_hash
+
+from tencost.config import TunerConfig
+from tencost.records.ids import workload_id
+from tencost.records.status import Status, Timing
+from tencost.tune.cost_model import Round, latencies_s
+from tencost.tune.networks import NetworkTask
+from tencost.tune.runner import WarmBuilder, WarmRunner, WarmWorker, arg_json, timing_from_result
+from tencost.tune.search import evolutionary_search, program_key
+from tencost.tune.workfolder import WorkFolder
+
+MIN_ROUND = 8
+"""A round measures at least so many programs: fewer teach too little for the time that a search takes."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a round measured.
+
+    Attributes:
+        task: the task.
+        trials: programs in the database, all runs together.
+        timings: what came of each program, in order.
+        round: how the model had ranked them.
+        total_latency_s: weighted sum of the best latencies known.
+        task_latency_s: best latency of the task.
+        elapsed_s: seconds since the run began to tune.
+    """
+
+    task: NetworkTask
+    trials: int
+    timings: tuple[Timing, ...]
+    round: Round
+    total_latency_s: float
+    task_latency_s: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: seconds it tuned, whether Ctrl-C ended it, the database."""
+
+    seconds: float
+    interrupted: bool
+    database: Any
+
+
+class Session:
+    """The state of one run; use once."""
+
+    def __init__(
+        self,
+        tasks: Sequence[NetworkTask],
+        target: dict[str, Any],
+        tuner: TunerConfig,
+        model: Any,
+        folder: WorkFolder,
+        worker: WarmWorker,
+        *,
+        threads: int,
+        on_batch: Callable[[Batch], None],
+    ) -> None:
+        self.tasks = tasks
+        self.ids = [workload_id(str(save_json(task.mod))) for task in tasks]
+        self.best_s: dict[str, float] = {}
+        self.trials = 0
+        self._target, self._tuner, self._model = target, tuner, model
+        self._folder, self._worker, self._threads = folder, worker, threads
+        self._on_batch = on_batch
+        self._stop = threading.Event()
+        self._known: list[set[int]] = [set() for _ in tasks]
+        self._started = 0.0
+        self._scheduler = ms.task_scheduler.GradientBased(seed=tuner.seed)
+
+    @property
+    def total_latency_s(self) -> float:
+        """Weighted sum over tasks of the best latency known; the default schedule's where it is faster."""
+        baseline = self._folder.baseline_s
+        pairs = zip(self.tasks, self.ids, strict=True)
+        return sum(
+            task.weight * min(self.best_s.get(identity, baseline[identity]), baseline[identity])
+            for task, identity in pairs
+        )
+
+    def measure_baseline(self, on_task: Callable[[int], None] = lambda _done: None) -> None:
+        """Time every task with the default schedule, where an earlier run has not.
+
+        A task whose default schedule cannot be timed counts with the timeout.
+        """
+        limit = self._worker.options.run_timeout_s
+        for done, (task, identity) in enumerate(zip(self.tasks, self.ids, strict=True)):
+            on_task(done)
+            if identity in self._folder.baseline_s:
+                continue
+            timing = self._time(task)
+            seconds = statistics.median(timing.run_secs) if timing.status is Status.ok else limit
+            self._folder.baseline_s[identity] = seconds
+            self._folder.save_session()
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
+        """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
+        database = self._folder.database()
+        contexts = self._contexts()
+        self._warm_start(database, contexts)
+        remaining = self._tuner.trials - self.trials
+        self._started = time.monotonic()
+        on_ready()
+        if remaining > 0:
+            with self._stop_on_interrupt():
+                self._tune(database, contexts, remaining)
+        return Outcome(time.monotonic() - self._started, self._stop.is_set(), database)
+
+    def _tune(self, database: Any, contexts: list[Any], remaining: int) -> None:
+        callbacks = [
+            ms.measure_callback.AddToDatabase(),
+            ms.measure_callback.UpdateCostModel(),
+            _Observer(self._observe),
+            ms.measure_callback.RemoveBuildArtifact(),
+        ]
+        try:
+            ms.tune_tasks(
+                tasks=contexts,
+                task_weights=[float(task.weight) for task in self.tasks],
+                work_dir=str(self._folder.path),
+                max_trials_global=remaining,
+                max_trials_per_task=self._tuner.trials_per_task,
+                num_trials_per_iter=round_size(
+                    remaining, len(self.tasks), self._tuner.trials_per_round
+                ),
+                builder=WarmBuilder(),
+                runner=WarmRunner(self._worker),
+                database=database,
+                cost_model=self._model,
+                measure_callbacks=callbacks,
+                task_scheduler=self._scheduler,
+            )
+        except (Exception, KeyboardInterrupt):
+            if not self._stop.is_set():  # a second Ctrl-C ends the run from wherever it is
+                raise
+
+    def _contexts(self) -> list[Any]:
+        names = [task.name for task in self.tasks]
+        with _quiet_console():
+            loggers = get_loggers_from_work_dir(str(self._folder.path), names)
+        seeds = fork_seed(self._tuner.seed, n=len(names))
+        return [
+            ms.TuneContext(
+                mod=task.mod,
+                target=self._tvm_target(),
+                space_generator="post-order-apply",
+                search_strategy=evolutionary_search(
+                    self._tuner.population,
+                    self._tuner.generations,
+                    known,
+                    self._stop,
+                    before=self._collect,
+                ),
+                task_name=task.name,
+                logger=logger,
+                rand_state=seed,
+                num_threads=self._threads,
+            )
+            for task, logger, seed, known in zip(
+                self.tasks, loggers, seeds, self._known, strict=True
+            )
+        ]
+
+    def _warm_start(self, database: Any, contexts: list[Any]) -> None:
+        """Take over what earlier runs measured: counts, best latencies, known programs, the model's lessons."""
+        places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
+        records: dict[int, list[Any]] = {}
+        for record in database.get_all_tuning_records():
+            self.trials += 1
+            place = places.get(structural_hash(record.workload.mod))
+            if place is not None and record.run_secs:
+                records.setdefault(place, []).append(record)
+        for place, found in records.items():
+            candidates = [record.as_measure_candidate() for record in found]
+            results = [ms.runner.RunnerResult(list(record.run_secs), None) for record in found]
+            self._known[place].update(map(program_key, candidates))
+            self._note_best(place, results)
+            self._model.warm_start(contexts[place], candidates, results)
+
+    def _collect(self) -> None:
+        """Take in finished batches before the next is proposed.
+
+        In its first turn through the tasks the stock scheduler leaves them until the turn is over: the model would
+        learn nothing meanwhile, and a run that is stopped would lose them.
+        """
+        for place in range(len(self.tasks)):
+            self._scheduler.touch_task(place)
+
+    def _observe(self, place: int, results: Sequence[Any]) -> None:
+        self.trials += len(results)
+        self._note_best(place, results)
+        task, identity = self.tasks[place], self.ids[place]
+        batch = Batch(
+            task=task,
+            trials=self.trials,
+            timings=tuple(timing_from_result(result) for result in results),
+            round=self._model.history[-1],
+            total_latency_s=self.total_latency_s,
+            task_latency_s=self.best_s.get(identity, self._folder.baseline_s[identity]),
+            elapsed_s=time.monotonic() - self._started,
+        )
+        self._on_batch(batch)
+
+    def _note_best(self, place: int, results: Sequence[Any]) -> None:
+        latencies = [seconds for seconds in latencies_s(results) if seconds == seconds]
+        identity = self.ids[place]
+        if latencies:
+            self.best_s[identity] = min([*latencies, self.best_s.get(identity, float("inf"))])
+
+    def _time(self, task: NetworkTask) -> Timing:
+        args = ms.arg_info.ArgInfo.from_entry_func(task.mod, False)
+        with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as folder:
+            module = Path(folder) / "module.json"
+            module.write_text(str(save_json(task.mod)), encoding="utf-8")
+            return self._worker.measure(module, self._target, [arg_json(arg) for arg in args])
+
+    def _tvm_target(self) -> Any:
+        from tvm.target import Target
+
+        return Target(self._target)
+
+    @contextmanager
+    def _stop_on_interrupt(self) -> Iterator[None]:
+        """First Ctrl-C: stop proposing programs, end in order. Second: raise KeyboardInterrupt."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(_signal: int, _frame: FrameType | None) -> None:
+            if self._stop.is_set():
+                raise KeyboardInterrupt
+            self._stop.set()
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            with suppress(KeyboardInterrupt):
+                yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def round_size(trials: int, num_tasks: int, per_round: int) -> int:
+    """Return how many programs a round measures: at most `per_round`, fewer if tasks would go without a turn.
+
+    The scheduler gives every task one round before it follows the gradient; a round is made small enough for two
+    turns each, but not smaller than MIN_ROUND.
+    """
+    return max(1, min(per_round, trials, max(MIN_ROUND, trials // (2 * num_tasks))))
+
+
+@derived_object
+class _Observer(ms.measure_callback.PyMeasureCallback):
+    """Tells the session about every measured batch, after the database and the cost model have it."""
+
+    def __init__(self, observe: Callable[[int, Sequence[Any]], None]) -> None:
+        super().__init__()
+        self._observe = observe
+
+    def apply(
+        self,
+        task_scheduler: Any,  # noqa: ARG002 - MetaSchedule's interface
+        task_id: int,
+        measure_candidates: Sequence[Any],  # noqa: ARG002 - MetaSchedule's interface
+        builder_results: Sequence[Any],  # noqa: ARG002 - MetaSchedule's interface
+        runner_results: Sequence[Any],
+    ) -> None:
+        if len(runner_results):
+            self._observe(int(task_id), runner_results)
+
+
+@contextmanager
+def _quiet_console() -> Iterator[None]:
+    """Keep MetaSchedule's log in the work folder and off the terminal, which shows our progress."""
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    logger.setLevel(
+        logging.CRITICAL
+    )  # becomes the level of the console handler that is about to be made
+    yield
+    for handler in list(logger.handlers):
+        if type(handler) is logging.StreamHandler:
+            logger.removeHandler(handler)

@@ -1,0 +1,299 @@
+"""Stage tune: a network tuned with MetaSchedule and a registered model, on the host."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tencost.config import Config, HardwareConfig
+from tencost.errors import RegistryError, TuneError
+from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
+from tencost.tune.hardware import check_runnable, resolve_hardware
+from tencost.tune.intrinsics import register_cpu_intrinsics
+from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The cost model of a run and what it is called in records and reports."""
+
+    model: Any
+    name: str
+
+
+def run(cfg: Config, root: Path) -> Path:
+    """Tune cfg.network on cfg.hardware until cfg.tuner.trials programs are measured; return the work folder.
+
+    Raises:
+        HardwareError: the hardware's programs would crash on this host.
+        TuneError: the network cannot be tuned, or the tuned network computes something else than PyTorch.
+        RegistryError: cfg.model_uri cannot be found.
+    """
+    console = Console(stderr=True)
+    hardware = resolve_hardware(cfg.hardware)
+    check_runnable(hardware)
+    path = root / cfg.tuner.workdir / f"{cfg.network.name}-{hardware.name}"
+    with open_folder(path, cfg.network.name, hardware.name, hardware.target) as folder:
+        return _run(cfg, root, hardware, folder, console)
+
+
+def _run(
+    cfg: Config, root: Path, hardware: HardwareConfig, folder: WorkFolder, console: Console
+) -> Path:
+    from tencost.records.store import RecordStore
+    from tencost.train.tracking import start_run
+    from tencost.tune.networks import load_network
+    from tencost.tune.recording import Recorder
+    from tencost.tune.runner import MeasureOptions, WarmWorker
+    from tencost.tune.session import Batch, Session
+
+    console.print(f"importing {cfg.network.name}")
+    with _native_messages_to(folder.logs / "import.log"):
+        register_cpu_intrinsics()
+        network = load_network(cfg.network)
+        tasks = network.tasks(hardware.target, cfg.tuner.min_mflop)
+    if not tasks:
+        raise TuneError(
+            f"network {network.name!r} has no task of at least {cfg.tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
+        )
+    chosen = choose_model(cfg, root, hardware, console)
+    options = MeasureOptions(
+        number=cfg.tuner.number, repeat=cfg.tuner.repeat, min_repeat_ms=cfg.tuner.min_repeat_ms
+    )
+    worker = WarmWorker(options, hardware.cores, folder.logs / "worker.log")
+    store = RecordStore(str(root / cfg.paths.store))
+    name = f"{network.name}-{hardware.name}"
+    with start_run(cfg, root, stage="tune", name=name) as tracked, _progress(console) as bar:
+        shown = bar.add_task("default schedules", total=len(tasks), state="")
+
+        def on_batch(batch: Batch) -> None:
+            store.write(recorder.records(folder.new_programs(), batch.timings))
+            append_point(folder.curve, _point(batch, chosen.name))
+            bar.update(shown, completed=batch.trials, state=_state(batch))
+            tracked.log_metrics(_metrics(batch), step=batch.trials)
+
+        session = Session(
+            tasks,
+            hardware.target,
+            cfg.tuner,
+            chosen.model,
+            folder,
+            worker,
+            threads=cfg.jobs or os.cpu_count() or 1,
+            on_batch=on_batch,
+        )
+        by_id = dict(zip(session.ids, tasks, strict=True))
+        recorder = Recorder(network.name, hardware, cfg.tuner, chosen.name, folder.path.name, by_id)
+        try:
+            session.measure_baseline(lambda done: bar.update(shown, completed=done))
+            if not folder.curve.exists():
+                append_point(
+                    folder.curve, CurvePoint(trials=0, total_latency_s=session.total_latency_s)
+                )
+            bar.update(shown, description="preparing", completed=0, total=cfg.tuner.trials)
+            outcome = session.run(
+                lambda: bar.update(shown, description="tuning", completed=session.trials)
+            )
+        finally:
+            worker.close()
+            plot_curve(read_points(folder.curve), folder.plot, f"{name}, {chosen.name}")
+        bar.stop()
+        values = _verify(
+            network, hardware, outcome.database, console, compile_too=session.trials > 0
+        )
+        report = {
+            "network": network.name,
+            "hardware": hardware.name,
+            "model": chosen.name,
+            "trials": session.trials,
+            "tasks": len(tasks),
+            "seconds": outcome.seconds,
+            "interrupted": outcome.interrupted,
+            "tasks_total_latency_s": session.total_latency_s,
+            "tasks_default_latency_s": _default_latency(session, folder),
+            **_correlations(chosen.model),
+            **values,
+        }
+        write_report(folder, report)
+        tracked.log_metrics(
+            {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}
+        )
+        for file in artifacts(folder):
+            tracked.log_artifact(file)
+    _summary(report, folder, console)
+    return folder.path
+
+
+def choose_model(cfg: Config, root: Path, hardware: HardwareConfig, console: Console) -> Chosen:
+    """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch.
+
+    Raises:
+        RegistryError: cfg.model_uri is given and cannot be found.
+        BundleError: it does not fit.
+    """
+    from tencost.tune.cost_model import load_cost_model, scratch_cost_model
+
+    uri = cfg.model_uri or f"models:/tencost-{hardware.name}@champion"
+    try:
+        model = load_cost_model(
+            uri, frozen=not cfg.tuner.learn, device=hardware.device_columns(), root=root
+        )
+    except RegistryError as error:
+        if cfg.model_uri is not None:
+            raise
+        from tencost.features.extractor import spec_for
+
+        console.print(
+            f"No registered model for hardware {hardware.name} ({error}) Learning from scratch; to use a model of "
+            "another hardware: model_uri=models:/<name>@champion",
+            style="yellow",
+        )
+        return Chosen(scratch_cost_model(spec_for(cfg.features)), "scratch")
+    folder = model.bundle.folder
+    name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
+    console.print(
+        f"model {name}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
+    )
+    return Chosen(model, name)
+
+
+def _verify(
+    network: Any, hardware: HardwareConfig, database: Any, console: Console, *, compile_too: bool
+) -> dict[str, float]:
+    """Compile the network tuned and untuned, check the tuned output against PyTorch's, time both.
+
+    Raises:
+        TuneError: the outputs differ.
+    """
+    from tencost.tune.deploy import compare, compile_network, require_agreement, run_network
+
+    if not compile_too:
+        return {}
+    with console.status("compiling the tuned network"):
+        tuned = compile_network(network, hardware.target, database)
+        outputs, tuned_s = run_network(tuned, network, hardware.cores)
+        agreement = compare(outputs[network.output], network.expected[network.output])
+        require_agreement(agreement, network)
+        untuned = compile_network(network, hardware.target, None)
+        _, untuned_s = run_network(untuned, network, hardware.cores)
+    return {
+        "network_latency_s": tuned_s,
+        "network_default_latency_s": untuned_s,
+        "network_speedup": untuned_s / tuned_s,
+        "max_abs_error": agreement.max_abs,
+        "max_rel_error": agreement.max_rel,
+    }
+
+
+def _point(batch: Any, model: str) -> CurvePoint:
+    return CurvePoint(
+        trials=batch.trials,
+        total_latency_s=batch.total_latency_s,
+        task=batch.task.name,
+        task_latency_s=batch.task_latency_s,
+        failed=batch.round.num_failed,
+        spearman=batch.round.spearman,
+        elapsed_s=round(batch.elapsed_s, 3),
+        model=model,
+    )
+
+
+def _state(batch: Any) -> str:
+    rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
+    failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
+    return f"best {batch.total_latency_s * 1e3:.3f} ms | rank corr. {rank}{failed} | {batch.task.name[:32]}"
+
+
+def _metrics(batch: Any) -> dict[str, float]:
+    values = {
+        "tune/total_latency_ms": batch.total_latency_s * 1e3,
+        "tune/failed": float(batch.round.num_failed),
+        "tune/fit_seconds": batch.round.fit_seconds,
+        "tune/residual_weight": batch.round.residual_weight,
+        "tune/spearman": batch.round.spearman,
+        "tune/kendall": batch.round.kendall,
+        "tune/model_spearman": batch.round.base_spearman,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _correlations(model: Any) -> dict[str, float]:
+    """Return the mean rank correlations over this run's rounds."""
+    means = {}
+    for name in ("spearman", "kendall", "base_spearman"):
+        values = [getattr(item, name) for item in model.history if getattr(item, name) is not None]
+        if values:
+            means[f"mean_{name}"] = statistics.fmean(values)
+    return means
+
+
+def _default_latency(session: Any, folder: WorkFolder) -> float:
+    pairs = zip(session.tasks, session.ids, strict=True)
+    return float(sum(task.weight * folder.baseline_s[identity] for task, identity in pairs))
+
+
+def _summary(report: dict[str, Any], folder: WorkFolder, console: Console) -> None:
+    table = Table(title=f"{report['network']} on {report['hardware']}", show_header=False)
+    ended = "stopped by Ctrl-C; the same command continues" if report["interrupted"] else "done"
+    rows = [
+        ("model", report["model"]),
+        ("programs measured", f"{report['trials']} of {report['tasks']} tasks ({ended})"),
+        ("time", f"{report['seconds']:.0f} s"),
+        ("tasks, default schedules", f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"),
+        ("tasks, best programs", f"{report['tasks_total_latency_s'] * 1e3:.3f} ms"),
+    ]
+    if "mean_spearman" in report:
+        rows.append(
+            ("rank correlation, mean", f"{report['mean_spearman']:.2f} (Spearman, before learning)")
+        )
+    if "network_latency_s" in report:
+        rows += [
+            ("network, default schedules", f"{report['network_default_latency_s'] * 1e3:.3f} ms"),
+            (
+                "network, tuned",
+                f"{report['network_latency_s'] * 1e3:.3f} ms ({report['network_speedup']:.1f}x)",
+            ),
+            (
+                "difference from PyTorch",
+                f"{report['max_abs_error']:.1e} absolute, {report['max_rel_error']:.1e} relative",
+            ),
+        ]
+    rows.append(("database", str(folder.path)))
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[state]}"),
+        console=console,
+    )
+
+
+@contextmanager
+def _native_messages_to(path: Path) -> Iterator[None]:
+    """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -1,0 +1,194 @@
+"""The folder of a tuning run: a MetaSchedule database with one writer at a time, and what belongs to it.
+
+    tuned/<network>-<hardware>/
+        database_workload.json, database_tuning_record.json   stock MetaSchedule database, see records/metaschedule.py
+        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds}}
+        tuning_curve.csv, tuning_curve.png, report.json, logs/
+
+Two writers corrupt a MetaSchedule database, so the folder is locked; a line that a killed run left half written would
+keep TVM from loading it, so such a line is cut off when the folder is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from tencost.errors import TuneError
+from tencost.records.ids import canonical_target
+from tencost.records.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedProgram,
+    read_programs,
+    read_workloads,
+)
+
+SESSION_VERSION = 1
+
+
+@dataclass
+class WorkFolder:
+    """An open (locked) folder.
+
+    Attributes:
+        path: the folder.
+        baseline_s: seconds of each workload under the default schedule, by workload id.
+    """
+
+    path: Path
+    baseline_s: dict[str, float] = field(default_factory=dict)
+    _header: dict[str, Any] = field(default_factory=dict)
+    _num_read: int = 0
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "tuning_curve.csv"
+
+    @property
+    def plot(self) -> Path:
+        return self.path / "tuning_curve.png"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def database(self) -> Any:
+        """Open the database with stock TVM (every trace is replayed, about 300 records a second)."""
+        from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+        return JSONDatabase(work_dir=str(self.path))
+
+    def save_session(self) -> None:
+        """Write session.json."""
+        values = {**self._header, "baseline_s": self.baseline_s}
+        _replace(self.path / "session.json", json.dumps(values, indent=2) + "\n")
+
+    def new_programs(self) -> list[LoggedProgram]:
+        """Return what was added to the database since the last call, or since it was opened."""
+        if not (self.path / RECORD_FILE).exists():
+            return []
+        workloads, _ = read_workloads(self.path / WORKLOAD_FILE)
+        found = [
+            item
+            for item in read_programs(self.path / RECORD_FILE, workloads)
+            if isinstance(item, LoggedProgram) and item.line > self._num_read
+        ]
+        self._num_read = max([self._num_read, *(item.line for item in found)])
+        return found
+
+
+@contextmanager
+def open_folder(
+    path: Path, network: str, hardware: str, target: dict[str, Any]
+) -> Iterator[WorkFolder]:
+    """Lock and open the folder of a network on a hardware, new or from an earlier run.
+
+    Raises:
+        TuneError: another tuner holds it, or it was made for another network, hardware or target.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise TuneError(
+            f"{path}: another tuning run holds this folder, and two writers would corrupt its database. Wait for "
+            "it, or tune elsewhere: tuner.workdir=..."
+        ) from error
+    try:
+        header = {
+            "version": SESSION_VERSION,
+            "network": network,
+            "hardware": hardware,
+            "target": target,
+        }
+        folder = WorkFolder(path, _read_session(path / "session.json", header), header)
+        _mend(path)
+        folder.logs.mkdir(exist_ok=True)
+        folder.save_session()
+        folder.new_programs()
+        yield folder
+    finally:
+        lock.release()
+
+
+def _read_session(path: Path, header: dict[str, Any]) -> dict[str, float]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        same = all(found[key] == header[key] for key in ("version", "network", "hardware"))
+        same = same and canonical_target(found["target"]) == canonical_target(header["target"])
+        baseline = {str(key): float(value) for key, value in found["baseline_s"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TuneError(
+            f"{path}: expected a tuning session, found something else ({error}). Move the folder away."
+        ) from error
+    if not same:
+        told = {key: found.get(key) for key in header}
+        raise TuneError(
+            f"{path}: expected a tuning session of {header}, found {told}. A database holds programs of one target "
+            "only: tune into another folder (tuner.workdir=...) or move this one away."
+        )
+    return baseline
+
+
+def _mend(path: Path) -> None:
+    """Cut off lines that a killed run left half written, and records whose workload is cut off."""
+    workloads = _whole_lines(path / WORKLOAD_FILE)
+    records = _whole_lines(path / RECORD_FILE)
+    kept = [line for line in records if json.loads(line)[0] < len(workloads)]
+    for name, lines in ((WORKLOAD_FILE, workloads), (RECORD_FILE, kept)):
+        file = path / name
+        if file.exists():
+            text = "".join(f"{line}\n" for line in lines)
+            if file.read_text(encoding="utf-8") != text:
+                _replace(file, text)
+
+
+def _whole_lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    while lines and not _is_json(lines[-1]):
+        lines.pop()
+    return lines
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def write_report(folder: WorkFolder, values: dict[str, Any]) -> None:
+    """Write report.json: what the last run found."""
+    _replace(folder.path / "report.json", json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+def artifacts(folder: WorkFolder) -> Sequence[Path]:
+    """Return the files worth keeping with an MLflow run."""
+    names = (
+        WORKLOAD_FILE,
+        RECORD_FILE,
+        "tuning_curve.csv",
+        "tuning_curve.png",
+        "report.json",
+        "session.json",
+    )
+    return [folder.path / name for name in names if (folder.path / name).exists()]
