@@ -1,4 +1,4 @@
-"""Print the figures of a dataset card from the record store: `python datasets/card_figures.py [data/records/<name>]`."""
+"""Print the figures of a dataset card: `python datasets/card_figures.py [data/records/<name>]`."""
 
 from __future__ import annotations
 
