@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
@@ -29,12 +32,18 @@ class Chunk:
     program_ids: tuple[str, ...]
     programs: tuple[str, ...]
 
-    def split(self) -> list[Chunk]:
-        """Return one chunk a program."""
-        pairs = zip(self.program_ids, self.programs, strict=True)
+    def halves(self) -> list[Chunk]:
+        """Return the first and the second half of two or more programs."""
+        middle = len(self.program_ids) // 2
         return [
-            Chunk(self.workload_id, self.mod_json, self.target, (one,), (text,))
-            for one, text in pairs
+            Chunk(
+                self.workload_id,
+                self.mod_json,
+                self.target,
+                self.program_ids[part],
+                self.programs[part],
+            )
+            for part in (slice(None, middle), slice(middle, None))
         ]
 
 
@@ -96,6 +105,9 @@ def featurize(
 ) -> Iterator[list[Featurized]]:
     """Featurize all chunks, yielding results as they come, in no particular order.
 
+    A worker that dies takes its pool along, so no more chunks than workers are handed out at a time: only those are
+    suspects. They are run again one by one, and one that kills its worker again is halved down to the program.
+
     Args:
         spec: the feature set.
         chunks: what to do.
@@ -103,46 +115,66 @@ def featurize(
         work: the function that a worker runs; a parameter so that tests can make one die.
     """
     count = jobs or len(os.sched_getaffinity(0))
-    lost: list[Chunk] = []
-    for chunk, result in _run(spec, chunks, count, work):
-        if result is None:
-            lost.append(chunk)
-        else:
-            yield result
-    # One of the lost chunks killed its worker and took the others along: run them one program at a time.
-    for single in [one for chunk in lost for one in chunk.split()]:
-        for chunk, result in _run(spec, [single], 1, work):
-            died = Featurized(
-                chunk.program_ids[0], chunk.workload_id, None, "the worker process died"
-            )
-            yield [died] if result is None else result
+    waiting, suspects = deque(chunks), deque[Chunk]()
+    while waiting:
+        yield from _drain(spec, waiting, suspects, count, work)
+    while suspects:
+        guilty: deque[Chunk] = deque()
+        yield from _drain(spec, suspects, guilty, 1, work)
+        for chunk in guilty:
+            if len(chunk.program_ids) > 1:
+                suspects.extend(chunk.halves())
+            else:
+                died = "the worker process died"
+                yield [Featurized(chunk.program_ids[0], chunk.workload_id, None, died)]
 
 
-def _run(
+def _drain(
     spec: FeatureSpec,
-    chunks: Sequence[Chunk],
+    waiting: deque[Chunk],
+    lost: deque[Chunk],
     count: int,
     work: Callable[[FeatureSpec, Chunk], list[Featurized]],
-) -> Iterator[tuple[Chunk, list[Featurized] | None]]:
-    """Yield (chunk, its results), None for chunks that were lost with a worker."""
-    pool = ProcessPoolExecutor(
-        min(count, max(1, len(chunks))), mp_context=multiprocessing.get_context("spawn")
-    )
+) -> Iterator[list[Featurized]]:
+    """Feed a fresh pool until nothing waits or a worker dies; the chunks in flight then go to `lost`."""
+    context = multiprocessing.get_context("spawn")
+    size = min(count, len(waiting))
+    pool = ProcessPoolExecutor(size, mp_context=context, initializer=_prepare_worker)
+    flying: dict[Future[list[Featurized]], Chunk] = {}
+    broken = False
     try:
-        futures: dict[Future[list[Featurized]], Chunk] = {}
-        for chunk in chunks:
-            try:
-                futures[pool.submit(work, spec, chunk)] = chunk
-            except BrokenProcessPool:
-                yield chunk, None
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except BrokenProcessPool:
-                yield futures[future], None
+        while flying or (waiting and not broken):
+            while waiting and not broken and len(flying) < size:
+                try:
+                    flying[pool.submit(work, spec, waiting[0])] = waiting[0]
+                    waiting.popleft()
+                except BrokenProcessPool:
+                    broken = True
+            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                chunk = flying.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    broken = True
+                    lost.append(chunk)
+                else:
+                    yield result
     except BaseException:
         for process in list((pool._processes or {}).values()):
             process.terminate()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    """Leave Ctrl-C to the parent, and end with it, however it ends: a pool's workers outlive a killed parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
