@@ -24,6 +24,10 @@ class FeatureKind(Enum):
     """TVM's PerStoreFeature: one row a buffer store of the lowered program."""
     trace = "trace"
     """One row a schedule primitive, straight from the trace, no lowering."""
+    tiles = "tiles"
+    """One row a program: the tile structure that its trace decides, no lowering."""
+    per_store_tiles = "per_store_tiles"
+    """The rows of per_store with the columns of tiles appended to each."""
 
 
 class SplitPolicy(Enum):
@@ -185,7 +189,7 @@ class XgbConfig(ModelConfig):
     """program: one row of trees' input a program; stores: one a buffer store, predictions summed (TenSet, TVM)."""
     objective: str = "pairwise"
     """pairwise, lambdarank, listwise or regression."""
-    label_power: float = 1.0
+    label_power: float = 0.5
     """pairwise and lambdarank: exponent of the label difference that weighs a pair."""
     temperature: float = 0.25
     """listwise: temperature of the labels' softmax."""
@@ -211,7 +215,7 @@ class XgbConfig(ModelConfig):
     """Histogram bins a column."""
     num_models: int = 1
     """Boosters averaged in one model, each from its own seed."""
-    num_threads: int = 2
+    num_threads: int = 1
     """Threads while training; scores are served on one."""
 
     def __post_init__(self) -> None:
@@ -242,9 +246,9 @@ class MlpConfig(ModelConfig):
     """listwise: temperature of the labels' softmax."""
     hidden: int = 128
     """Width of every hidden layer."""
-    summary: bool = True
-    """Read the program's summary row, too, not only the sum over its stores."""
-    dropout: float = 0.1
+    beside: str = "constants"
+    """What is read beside the sum over stores: constants (columns that are the same on every row), summary, nothing."""
+    dropout: float = 0.2
     """Share of hidden units dropped while training."""
     learning_rate: float = 1e-3
     """Largest step size of AdamW; one cycle up and down."""
@@ -267,6 +271,7 @@ class MlpConfig(ModelConfig):
         _one_of(
             "model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression")
         )
+        _one_of("model.beside", self.beside, ("constants", "summary", "nothing"))
         _at_least("model", self, hidden=1, epochs=1, tasks_per_batch=1, num_models=1, num_threads=1)
 
 
@@ -276,12 +281,14 @@ class TlpConfig(MlpConfig):
 
     hidden: int = 64
     """Width of the steps' encoding; a multiple of heads."""
-    summary: bool = False
-    """Read the program's summary row, too."""
+    beside: str = "summary"
+    """What is read beside the attention over steps: constants, summary (first, sum, maximum of steps), nothing."""
     learning_rate: float = 1.5e-3
     """Largest step size of AdamW; one cycle up and down."""
     epochs: int = 25
     """Passes over the training split."""
+    dropout: float = 0.1
+    """Share of hidden units dropped while training."""
     layers: int = 1
     """Attention blocks."""
     heads: int = 4
@@ -309,7 +316,7 @@ class TvmXgbConfig(ModelConfig):
     """Boosting rounds at most (TVM's default)."""
     early_stopping_rounds: int = 50
     """Rounds without a better error on the training data, as TVM does it."""
-    num_threads: int = 2
+    num_threads: int = 1
     """Threads while training."""
 
 

@@ -19,20 +19,6 @@ LABEL_TEXT = (
 """The definition that every bundle carries."""
 
 
-def median_latency(
-    run_secs: list[list[float] | None], ok: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.float64]:
-    """Median of each record's raw times: float64 [N], seconds; NaN where it failed or has no times.
-
-    The median is what TVM's own cost models use.
-    """
-    latency = np.full(len(run_secs), np.nan)
-    for index, times in enumerate(run_secs):
-        if ok[index] and times:
-            latency[index] = float(np.median(times))
-    return latency
-
-
 def dense_groups(*keys: npt.NDArray[np.str_]) -> IntArray:
     """Number the distinct combinations of the keys in order of first appearance: int64 [N]."""
     seen: dict[tuple[str, ...], int] = {}

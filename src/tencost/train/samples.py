@@ -11,7 +11,7 @@ import numpy as np
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError, TrainError
 from tencost.features.spec import FeatureSpec
-from tencost.train.labels import dense_groups, median_latency, speed_labels
+from tencost.train.labels import dense_groups, speed_labels
 from tencost.train.ranker import Samples
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def load_samples(
     if features is None:
         features = load_features(root / cfg.paths.features / cfg.dataset.name / cfg.features.name)
     if records is None:
-        records = load_records(root / cfg.paths.records / cfg.dataset.name)
+        columns = ["record_id", "program_id", "workload_id", "hardware", "status"]
+        folder = root / cfg.paths.records / cfg.dataset.name
+        records = load_records(folder, hardware=list(hardware), columns=columns)
     if split is None:
         split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
     devices = None
@@ -74,7 +76,7 @@ def join_samples(
     """Join the three tables; rows are sorted by workload, hardware and record id.
 
     Args:
-        records: record_id, program_id, workload_id, hardware, status, run_secs.
+        records: record_id, program_id, workload_id, hardware, status, latency_s (median, seconds).
         split: record_id, part.
         features: rows by program_id; a program that could not be featurized has none.
         hardware: names to keep.
@@ -92,8 +94,8 @@ def join_samples(
         .join(split.filter(pl.col("part") == part).select("record_id"), on="record_id", how="semi")
         .sort("workload_id", "hardware", "record_id")
     )
-    ok = (chosen["status"] == "ok").to_numpy()
-    latency = median_latency(chosen["run_secs"].to_list(), ok)
+    measured = pl.when(pl.col("status") == "ok").then(pl.col("latency_s"))
+    latency = chosen.select(measured.fill_null(float("nan"))).to_series().to_numpy()
     group = dense_groups(chosen["workload_id"].to_numpy(), chosen["hardware"].to_numpy())
     label, keep = speed_labels(latency, group)
     kept = np.flatnonzero(keep)

@@ -26,7 +26,7 @@ from tencost.features.spec import FeatureSpec
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingLoss, RankingMetrics
 from tencost.train.ranker import LogMetric, Samples, Scores
-from tencost.train.summary import summarize, summary_sources
+from tencost.train.summary import summarize, summary_names
 
 _WATCH_EVERY = 10
 """Rounds between two looks at the validation split."""
@@ -103,7 +103,7 @@ class XgbRanker:
 
     def importance(self) -> dict[str, float]:
         names = (
-            summary_sources(self._spec)
+            summary_names(self._spec)
             if self._config.view == "program"
             else list(self._spec.columns)
         )

@@ -1,0 +1,96 @@
+"""The reference: TVM 0.27's MLPModel recipe, retrained on our split and features.
+
+As ``tvm.s_tir.meta_schedule.cost_model.MLPModel``: rows of 172 columns through two layers of 256, a
+sum per program, two residual layers, one score; LambdaRank over random batches of 128 programs that
+mix tasks; Adam (7e-4, weight decay 1e-6), learning rate times 0.8 every tenth of 50 epochs, gradient
+norm at most 0.5; the epoch with the least loss on held-out workloads is kept.
+
+What differs:
+- TVM divides each column by its maximum in whatever it is given, when training and again when
+  predicting, so that a program's score depends on its neighbours. Here the maxima of the training
+  split are used for both: a score must be the same alone or in a batch.
+- TVM holds out a random fifth of the workloads that it was given; here that is the validation split,
+  so the reference learns from the whole training split.
+- A failed program has label 0 where TVM has the fastest latency / 1e10.
+
+Files: `network_0.safetensors`, with the maxima as `scale`. Served with NumPy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tencost.config import TvmMlpConfig
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.train.labels import featurized
+from tencost.train.layers import dense, dot
+from tencost.train.networks import served
+from tencost.train.ranker import LogMetric, Samples, Scores
+from tencost.train.weights import Weights, read_weights, write_weights
+
+
+class TvmMlpRanker:
+    """TVM's MLPModel; see the module's text."""
+
+    family: ClassVar[str] = "tvm_mlp"
+
+    def __init__(self, config: TvmMlpConfig, spec: FeatureSpec) -> None:
+        del spec
+        self._config = config
+        self._weights: Weights = {}
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        from tencost.train.tvm_mlp_training import fit_tvm_mlp
+
+        train, valid = featurized(train), featurized(valid)
+        scale = train.features.values.max(axis=0)
+        scale = np.where(scale == 0, np.float32(1.0), scale).astype(np.float32)
+        weights = fit_tvm_mlp(
+            self._config,
+            train,
+            valid,
+            _scaled(train.features, scale),
+            _scaled(valid.features, scale),
+            seed=seed,
+            log=log,
+        )
+        self._weights = {**served(weights), "scale": scale}
+
+    def predict(self, features: Ragged) -> Scores:
+        out = np.full(len(features), np.nan)
+        used = np.flatnonzero(features.lengths)
+        if len(used):
+            rows = _scaled(features.take(used), self._weights["scale"])
+            out[used] = forward(self._weights, rows)
+        return out
+
+    def save(self, folder: Path) -> None:
+        write_weights(folder / "network_0.safetensors", self._weights)
+
+    def load(self, folder: Path) -> None:
+        self._weights = read_weights(folder / "network_0.safetensors")
+
+    def importance(self) -> dict[str, float]:
+        return {}
+
+
+def forward(weights: Weights, rows: Ragged) -> npt.NDArray[np.float32]:
+    """Score programs, each with at least one row: float32 [N]."""
+
+    def layer(name: str, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return dense(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"], relu=True)
+
+    encoded = layer("encoder2", layer("encoder1", rows.values))
+    total = np.add.reduceat(encoded, rows.offsets[:-1], axis=0)
+    total = layer("layer0", total) + total
+    total = layer("layer1", total) + total
+    return dot(total, weights["decoder.weight"][:, 0], weights["decoder.bias"])
+
+
+def _scaled(features: Ragged, scale: npt.NDArray[np.float32]) -> Ragged:
+    return Ragged(features.values / scale, features.offsets)
