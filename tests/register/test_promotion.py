@@ -19,6 +19,7 @@ def against(
 ) -> Comparison:
     return Comparison(
         opponent=opponent,
+        family=opponent.split("-")[0],
         search_score=difference(search),
         top1=difference(top1),
         top5=difference(top5),

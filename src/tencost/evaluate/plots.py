@@ -71,7 +71,10 @@ def plot_leaderboard(board: Board, folder: Path) -> list[Path]:
         axis.grid(axis="y", visible=False)
     for axis in axes[1:]:
         axis.tick_params(labelleft=False)
-    axes[0].legend(loc="lower left", fontsize=7)
+    for axis in axes:
+        axis.set_xlim(max(-0.5, axis.get_xlim()[0]), 1.05)  # one bad seed must not squeeze the rest
+    handles, names_shown = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names_shown, loc="outside lower center", ncols=2, fontsize=8)
     title = (
         f"{board.hardware}: {board.part} part of {board.split}; mean and 95 % interval over seeds"
     )
@@ -82,13 +85,14 @@ def plot_top_k(
     curves: Sequence[Curves], floor: SeedScore, folder: Path, hardware: str
 ) -> list[Path]:
     """Top-k score (mean over networks) against k, models, random floor and oracle."""
+    colours = _colours(curves)
     steps = np.arange(1, CURVE_STEPS + 1)
     figure, (axis,) = _figure(1, 1, 6.0, 3.8)
     table: dict[str, Iterable[float]] = {"k": steps}
-    for index, item in enumerate(curves):
+    for item in curves:
         stack = np.stack([seed.top_k for seed in item.seeds])
         table[item.model] = stack.mean(axis=0)
-        _line(axis, steps, stack, index, item.model, every=6)
+        _line(axis, steps, stack, colours[item.model], item.model, every=6)
     axis.plot(steps, floor.top_k, color=_GREY, linestyle="--", label="random order, expected")
     axis.axhline(1.0, color="black", linestyle=":", linewidth=1.2, label="oracle")
     table |= {FLOOR: floor.top_k, ORACLE: np.ones(CURVE_STEPS)}
@@ -109,7 +113,7 @@ def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: 
     columns = min(3, len(truth.networks))
     rows = math.ceil(len(truth.networks) / columns)
     figure, axes = _figure(rows, columns, 4.4, 3.2)
-    written = []
+    written, colours = [], _colours(curves)
     for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=False)):
         of = truth.stratum == index
         weight, optimum = truth.weight[of], float(truth.weight[of] @ truth.optimum_s[of])
@@ -117,7 +121,7 @@ def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: 
         trials = search.trials_at_step(truth.num_programs[of], len(random_ms))
         shown = max(2, min(len(trials), 2 * int(truth.cutoffs[index])))
         table: dict[str, Iterable[float]] = {"trials": trials[:shown]}
-        for position, item in enumerate(curves):
+        for item in curves:
             stack = np.stack(
                 [1e3 * search.network_curve(seed.best[of], weight) for seed in item.seeds]
             )
@@ -126,7 +130,7 @@ def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: 
                 axis,
                 trials[:shown],
                 stack[:, :shown],
-                position,
+                colours[item.model],
                 item.model,
                 every=max(1, shown // 6),
             )
@@ -137,6 +141,10 @@ def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: 
         table |= {FLOOR: random_ms[:shown], ORACLE: np.full(shown, 1e3 * optimum)}
         axis.set_title(network, fontsize=9)
         axis.set_xlabel("trials (recorded programs, all tasks)")
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.tick_params(axis="y", which="minor", labelsize=7)
         axis.set_ylabel("latency of its scored tasks, ms")
         written.append(folder / f"search-{network}.csv")
         _write_csv(written[-1], table)
@@ -169,7 +177,7 @@ def plot_predicted(
             axis.scatter(
                 measured, predicted, s=7, alpha=0.5, color=PALETTE[index % 6], linewidths=0
             )
-        axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+        axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), box_aspect=1)
         axis.set_title(f"{network}, {len(measured)} programs", fontsize=9)
         axis.set_xlabel("measured: fastest / latency")
         axis.set_ylabel("predicted score")
@@ -206,6 +214,11 @@ def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figur
         figure = Figure(figsize=(columns * width, rows * height + 0.3), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.ravel())
+
+
+def _colours(curves: Sequence[Curves]) -> dict[str, int]:
+    """Number the models by name, so that a model keeps its colour whatever its rank."""
+    return {name: index for index, name in enumerate(sorted(item.model for item in curves))}
 
 
 def _line(axis: Axes, x: Any, stack: Floats, index: int, label: str, every: int) -> None:

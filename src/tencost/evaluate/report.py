@@ -36,13 +36,17 @@ _NAMES = {boards.FLOOR: "random floor", boards.ORACLE: "oracle"}
 
 def print_board(board: Board, console: Console | None = None) -> None:
     """Print a leaderboard, as wide as the terminal allows."""
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=WIDE)
+    console = wide(console)
     console.print(_table(board, _fitting(console.width)))
     for line in _notes(board):
-        console.print(Text(line, style="dim"))
+        console.print(Text(line, style="dim"), soft_wrap=True)
     console.print()
+
+
+def wide(console: Console | None = None) -> Console:
+    """Return the console, or one of WIDE columns where the output is a file or a pipe."""
+    console = console or Console()
+    return console if console.is_terminal else Console(file=console.file, width=WIDE)
 
 
 def print_leaderboards(reports: Path, console: Console | None = None) -> None:
@@ -63,21 +67,22 @@ def print_leaderboards(reports: Path, console: Console | None = None) -> None:
 
 def markdown(board: Board) -> str:
     """Return the leaderboard as a Markdown section: all columns, the best of each in bold."""
-    headings = ["model", "features", "seeds", *COLUMNS.values()]
-    lines = [
-        f"## {board.hardware} ({board.dataset}, {board.part} part of {board.split})",
-        "",
-        f"| {' | '.join(headings)} |",
-        f"|{'---|' * len(headings)}",
-    ]
+    heading = f"## {board.hardware} ({board.dataset}, {board.part} part of {board.split})"
+    notes = "\n".join(f"- {line}" for line in _notes(board))
+    return f"{heading}\n\n{markdown_table(board, tuple(COLUMNS))}\n{notes}\n"
+
+
+def markdown_table(board: Board, metrics: Sequence[str]) -> str:
+    """Return the rows of a leaderboard as a Markdown table."""
+    headings = ["model", "features", "seeds", *(COLUMNS[metric] for metric in metrics)]
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     for row in board.rows:
         cells = [_name(row), row.features, str(len(row.seeds) or "")]
-        for metric in COLUMNS:
+        for metric in metrics:
             text = _figure(metric, row.metrics.get(metric))
             cells.append(f"**{text}**" if text and _is_best(board, row, metric) else text)
         lines.append(f"| {' | '.join(cells)} |")
-    notes = [f"- {line}" for line in _notes(board)]
-    return "\n".join([*lines, "", *notes]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _table(board: Board, metrics: Sequence[str]) -> Table:

@@ -41,7 +41,8 @@ class Comparison:
     """Challenger minus opponent on the same tasks, means over seeds; positive is better.
 
     Attributes:
-        opponent: a reference family, or the champion's version.
+        opponent: a reference model, or the champion's version.
+        family: the opponent's model family.
         search_score: difference of the replayed-search score.
         top1: difference of the mean top-1 score over networks.
         top5: difference of the mean top-5 score over networks.
@@ -49,6 +50,7 @@ class Comparison:
     """
 
     opponent: str
+    family: str
     search_score: Difference
     top1: Difference
     top5: Difference
@@ -91,7 +93,7 @@ def judge(
     """
     rule = rule or Rule()
     checks: list[tuple[bool, str]] = []
-    compared = {item.opponent.split("-")[0] for item in references}
+    compared = {item.family for item in references}
     for name in required:
         if name not in compared:
             checks.append((False, f"{name}: not evaluated, so not known to be beaten"))

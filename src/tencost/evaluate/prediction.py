@@ -1,0 +1,127 @@
+"""Scores of trained bundles for the records of a truth, and how long they take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tencost.errors import FeatureError, TrainError
+from tencost.evaluate.metrics import Floats
+from tencost.evaluate.truth import Truth
+from tencost.features.ragged import Ragged
+from tencost.features.table import FeatureTable, load_features
+from tencost.train.bundle import MANIFEST, Bundle, BundleInfo, load_bundle
+from tencost.train.samples import sample_spec
+
+_TIMED_PROGRAMS = 1000
+_TIMED_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Model:
+    """A family trained on a feature set with several seeds.
+
+    Attributes:
+        name: its folder's name, <model>-<features>.
+        folder: where its bundles lie, one a seed.
+        bundles: loaded and verified, by seed.
+    """
+
+    name: str
+    folder: Path
+    bundles: tuple[Bundle, ...]
+
+    @property
+    def info(self) -> BundleInfo:
+        """What its first bundle says; the seeds differ in nothing that is asked for here."""
+        return self.bundles[0].info
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one bundle says about the records of a truth.
+
+    Attributes:
+        raw: float64 [N], higher is predicted faster, no unit; NaN for a program without rows.
+        score: float64 [N], calibrated, in (0, 1].
+    """
+
+    raw: Floats
+    score: Floats
+
+
+class Features:
+    """Feature tables of a dataset, each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tables: dict[str, FeatureTable] = {}
+
+    def rows(self, info: BundleInfo, truth: Truth) -> Ragged:
+        """Return the truth's programs as a bundle reads them, device columns included.
+
+        Raises:
+            FeatureError: the features at hand are not those that the bundle was trained on.
+        """
+        name = info.feature_spec.name
+        if name not in self._tables:
+            self._tables[name] = load_features(self._folder / name)
+        table = self._tables[name]
+        if sample_spec(table.spec, info.device).digest != info.feature_spec.digest:
+            raise FeatureError(
+                f"the features in {self._folder / name} are not those that the {info.family} model was "
+                "trained on (other columns or options). Train it again: dvc repro, or tencost train"
+            )
+        rows = table.select(truth.program_id.tolist())
+        if info.device:
+            device = np.array([list(info.device.values())], np.float32)
+            rows = rows.with_columns(np.repeat(device, len(rows), axis=0))
+        return rows
+
+
+def find_models(folder: Path) -> list[Path]:
+    """Return the folders of trained models below data/models/<dataset>/<hardware>, sorted.
+
+    Raises:
+        TrainError: there is none.
+    """
+    found = sorted({path.parents[1] for path in folder.glob(f"*/seed*/{MANIFEST}")})
+    if not found:
+        raise TrainError(
+            f"expected trained models in {folder}, found none. Train one: tencost train"
+        )
+    return found
+
+
+def load_model(folder: Path) -> Model:
+    """Load all seeds of a model.
+
+    Raises:
+        TrainError: no bundle there.
+        BundleError: one is damaged.
+    """
+    seeds = sorted(folder.glob(f"seed*/{MANIFEST}"))
+    if not seeds:
+        raise TrainError(f"expected bundles in {folder}/seed*, found none. Train: tencost train")
+    bundles = sorted((load_bundle(path.parent) for path in seeds), key=lambda item: item.info.seed)
+    return Model(folder.name, folder, tuple(bundles))
+
+
+def predict(bundle: Bundle, rows: Ragged) -> Prediction:
+    """Score programs."""
+    raw = bundle.ranker.predict(rows).astype(np.float64)
+    return Prediction(raw, bundle.info.calibration(raw))
+
+
+def predict_ms(bundle: Bundle, rows: Ragged) -> float:
+    """Return the milliseconds that 1,000 programs take whose features are at hand: the best of three runs."""
+    sample = rows.take(np.resize(np.arange(len(rows)), _TIMED_PROGRAMS))
+    taken = []
+    for _ in range(_TIMED_REPEATS):
+        start = time.perf_counter()
+        bundle.scores(sample)
+        taken.append(time.perf_counter() - start)
+    return 1e3 * min(taken) * 1000 / _TIMED_PROGRAMS

@@ -1,0 +1,291 @@
+"""The stage `evaluate`: every trained model of a hardware on the held-out part of the split.
+
+Reads data/models/<dataset>/<hardware>/*/seed*/, records, features and split; writes
+data/reports/<dataset>/<hardware>/: metrics.json, leaderboard.json, leaderboard.md,
+predictions.parquet (record_id, model, seed, raw, score, latency_s), plots/.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import polars as pl
+from rich.console import Console
+
+from tencost.config import Config, SplitPolicy
+from tencost.errors import SplitError
+from tencost.evaluate import board as boards
+from tencost.evaluate import plots, tracking
+from tencost.evaluate.board import FLOOR, ORACLE, Board, Gain, Row, summarize, winner
+from tencost.evaluate.interval import Difference, paired_bootstrap
+from tencost.evaluate.prediction import (
+    Features,
+    Model,
+    Prediction,
+    find_models,
+    load_model,
+    predict,
+    predict_ms,
+)
+from tencost.evaluate.report import markdown, print_board
+from tencost.evaluate.scoring import SeedScore, oracle, random_floor, score_records, statistic
+from tencost.evaluate.truth import Truth, build_truth
+from tencost.records.tables import load_records, load_tasks
+from tencost.splits.table import load_split
+
+GAIN_METRICS = ("search_score", "top1", "top5")
+"""Compared with paired bootstrap intervals: what the promotion rule looks at."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A model with its scores, one entry a seed."""
+
+    model: Model
+    predictions: tuple[Prediction, ...]
+    test: tuple[SeedScore, ...]
+    valid: tuple[SeedScore, ...]
+    predict_ms: float
+
+    def row(self, root: Path) -> Row:
+        """Return its row of the leaderboard."""
+        info = self.model.info
+        return Row(
+            model=self.model.name,
+            family=info.family,
+            features=info.feature_spec.name,
+            reference=bool(info.model_config.get("reference", False)),
+            seeds=tuple(bundle.info.seed for bundle in self.model.bundles),
+            valid_search_score=tuple(seed.overall.search_score for seed in self.valid),
+            predict_ms=self.predict_ms,
+            folder=self.model.folder.relative_to(root).as_posix(),
+            run_id=tracking.training_run(self.model.folder),
+            **summarize(self.test),
+        )
+
+
+def run(cfg: Config, root: Path) -> Board:
+    """Compare all trained models of cfg.hardware; write the report, log it to MLflow, print the leaderboard.
+
+    Raises:
+        TrainError: no trained model.
+        SplitError: the split has no test part for the hardware, or a model was trained on another
+            split.
+    """
+    root = root.resolve()
+    console = Console(stderr=True)
+    truth, valid = load_truth(cfg, root, "test"), load_valid(cfg, root)
+    features = load_feature_tables(cfg, root)
+    scored = []
+    folders = find_models(root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name)
+    with console.status("evaluate") as status:
+        for folder in folders:
+            status.update(f"evaluate: {folder.name}")
+            scored.append(_score(load_model(folder), features, truth, valid))
+        board = _board(cfg, root, truth, scored)
+        status.update("evaluate: plots")
+        report = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
+        _write_report(report, board, truth, scored)
+    tracking.log_comparison(root, cfg, board, report)
+    for item, row in zip(scored, [_row_of(board, item) for item in scored], strict=True):
+        tracking.log_model_scores(root, row, _plots_of(report / "plots", item.model.name))
+    print_board(board)
+    return board
+
+
+def score_run(cfg: Config, root: Path, model_folder: Path) -> Row:
+    """Score one freshly trained model on the test part and log its figures and plots into its own MLflow run."""
+    root = root.resolve()
+    truth, valid = load_truth(cfg, root, "test"), load_valid(cfg, root)
+    features = load_feature_tables(cfg, root)
+    scored = _score(load_model(model_folder.resolve()), features, truth, valid)
+    row = scored.row(root)
+    with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
+        tracking.log_model_scores(
+            root, row, _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+        )
+    figures = ", ".join(
+        f"{name} {row.mean(metric):.3f}"
+        for metric, name in (("top1", "top-1"), ("top5", "top-5"), ("search_score", "search score"))
+    )
+    Console(stderr=True).print(f"{row.model} on the test part: {figures}")
+    return row
+
+
+def load_truth(cfg: Config, root: Path, part: str, networks: Sequence[str] | None = None) -> Truth:
+    """Return what was measured on cfg.hardware in a part of the split.
+
+    Args:
+        cfg: names dataset, hardware and split.
+        root: the project's root.
+        part: valid or test.
+        networks: networks to evaluate; by default those that a by_network split holds out, else
+            all.
+
+    Raises:
+        SplitError: nothing to evaluate.
+    """
+    source = root / cfg.paths.records / cfg.dataset.name
+    records = load_records(
+        source,
+        [cfg.hardware.name],
+        ["record_id", "program_id", "workload_id", "hardware"],
+    )
+    split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
+    if networks is None:
+        held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
+        networks = cfg.split.test if held_out else []
+    return build_truth(records, split, load_tasks(source), cfg.hardware.name, part, networks)
+
+
+def load_valid(cfg: Config, root: Path) -> Truth | None:
+    """Return the validation part, which chooses among families and seeds; None if the split has none."""
+    try:
+        return load_truth(cfg, root, "valid")
+    except SplitError:
+        return None
+
+
+def load_feature_tables(cfg: Config, root: Path) -> Features:
+    """Return the dataset's feature tables, read when they are asked for."""
+    return Features(root / cfg.paths.features / cfg.dataset.name)
+
+
+def differences(
+    truth: Truth, a: Sequence[SeedScore], b: Sequence[SeedScore]
+) -> dict[str, Difference]:
+    """Compare two models on the same tasks: GAIN_METRICS with paired bootstrap intervals."""
+    return {
+        metric: paired_bootstrap(
+            statistic(metric, truth, a), statistic(metric, truth, b), truth.stratum
+        )
+        for metric in GAIN_METRICS
+    }
+
+
+def _score(model: Model, features: Features, truth: Truth, valid: Truth | None) -> Scored:
+    rows = features.rows(model.info, truth)
+    predictions = tuple(predict(bundle, rows) for bundle in model.bundles)
+    test = tuple(score_records(truth, item.raw, item.score) for item in predictions)
+    valid_scores: tuple[SeedScore, ...] = ()
+    if valid is not None:
+        valid_rows = features.rows(model.info, valid)
+        on_valid = [predict(bundle, valid_rows) for bundle in model.bundles]
+        valid_scores = tuple(score_records(valid, item.raw, item.score) for item in on_valid)
+    return Scored(model, predictions, test, valid_scores, predict_ms(model.bundles[0], rows))
+
+
+def _board(cfg: Config, root: Path, truth: Truth, scored: Sequence[Scored]) -> Board:
+    rows = sorted((item.row(root) for item in scored), key=lambda row: -row.mean("search_score"))
+    ends = [
+        Row(model=FLOOR, **summarize([random_floor(truth)])),
+        Row(model=ORACLE, **summarize([oracle(truth)])),
+    ]
+    board = Board(
+        dataset=cfg.dataset.name,
+        hardware=cfg.hardware.name,
+        split=cfg.split_name,
+        split_hash=scored[0].model.info.split_hash,
+        part="test",
+        networks=truth.networks,
+        coverage=truth.coverage,
+        rows=(*rows, *ends),
+    )
+    best = winner(board)
+    if best is None:
+        return board
+    by_name = {item.model.name: item for item in scored}
+    gains = tuple(
+        Gain(
+            model=best.model,
+            opponent=row.model,
+            differences=differences(truth, by_name[best.model].test, by_name[row.model].test),
+        )
+        for row in board.models
+        if row.reference
+    )
+    return Board(**{**vars(board), "gains": gains})
+
+
+def _row_of(board: Board, item: Scored) -> Row:
+    return next(row for row in board.rows if row.model == item.model.name)
+
+
+def _write_report(folder: Path, board: Board, truth: Truth, scored: Sequence[Scored]) -> None:
+    """Write the report's folder; it appears whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        (partial / "plots").mkdir(parents=True)
+        content = boards.metrics_dict(board)
+        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+        (partial / "metrics.json").write_bytes(orjson.dumps(content, option=options) + b"\n")
+        boards.save(board, partial / "leaderboard.json")
+        (partial / "leaderboard.md").write_text(markdown(board), encoding="utf-8")
+        _predictions(truth, scored).write_parquet(partial / "predictions.parquet")
+        _plot(board, truth, scored, partial / "plots")
+        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
+    frames = [
+        pl.DataFrame(
+            {
+                "record_id": truth.record_id,
+                "model": item.model.name,
+                "seed": bundle.info.seed,
+                "raw": prediction.raw,
+                "score": prediction.score,
+                "latency_s": truth.latency_s,
+            }
+        ).with_columns(pl.col("raw", "latency_s").fill_nan(None))
+        for item in scored
+        for bundle, prediction in zip(item.model.bundles, item.predictions, strict=True)
+    ]
+    return pl.concat(frames)
+
+
+def _plot(board: Board, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
+    by_name = {item.model.name: item for item in scored}
+    curves = [plots.Curves(row.model, by_name[row.model].test) for row in board.models]
+    plots.plot_leaderboard(board, folder)
+    plots.plot_top_k(curves, random_floor(truth), folder, board.hardware)
+    plots.plot_search(truth, curves, folder, board.hardware)
+    for item in scored:
+        _plot_model(truth, item, folder, board.hardware)
+
+
+def _plot_model(truth: Truth, item: Scored, folder: Path, hardware: str) -> list[Path]:
+    """Plot the seed that did best on the validation part."""
+    chosen = best_seed(item.valid or item.test)
+    name = item.model.name
+    written = plots.plot_predicted(truth, item.predictions[chosen].score, name, folder, hardware)
+    shares = item.model.bundles[chosen].ranker.importance()
+    if shares:
+        written += plots.plot_importance(shares, name, folder)
+    return written
+
+
+def _plots_of(folder: Path, name: str) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.stem.endswith(f"-{name}")]
+
+
+def best_seed(scores: Sequence[SeedScore]) -> int:
+    """Return the position of the seed with the highest search score, the first one on ties."""
+    values = [score.overall.search_score for score in scores]
+    known = [-math.inf if math.isnan(value) else value for value in values]
+    return known.index(max(known))

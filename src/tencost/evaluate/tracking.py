@@ -1,0 +1,114 @@
+"""What `evaluate` adds to MLflow: test figures and plots in each training run, and one run that compares them.
+
+Metrics of a training run: ``evaluate/<metric>`` (mean over seeds), ``evaluate/<metric>_ci95`` (half
+width of its interval), ``evaluate/<metric>/<network>`` for top-1, top-5 and the search score.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from tencost.config import Config
+from tencost.evaluate.board import Board, Row
+
+RUN_FILE = "run.json"
+"""Beside the bundles of a model: what the training stage noted about its run."""
+_BY_NETWORK = ("top1", "top5", "search_score")
+
+
+def training_run(folder: Path) -> str:
+    """Return the id of the MLflow run that trained a model; empty if it is not known."""
+    path = folder / RUN_FILE
+    if not path.is_file():
+        return ""
+    return str(orjson.loads(path.read_bytes()).get("run_id") or "")
+
+
+def log_model_scores(root: Path, row: Row, files: Sequence[Path]) -> None:
+    """Log a model's test figures and plots into the run that trained it, if this registry has that run."""
+    from mlflow.exceptions import MlflowException
+
+    client = _client(root)
+    if not row.run_id:
+        return
+    try:
+        client.get_run(row.run_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        Console(stderr=True).print(
+            f"{row.model}: its training run {row.run_id} is not in this MLflow store (the model came "
+            "from elsewhere), so its figures are in the report only"
+        )
+        return
+    _log_metrics(client, row.run_id, run_metrics(row))
+    for path in files:
+        client.log_artifact(row.run_id, str(path), "plots")
+
+
+def run_metrics(row: Row) -> dict[str, float]:
+    """Return the metrics of a training run."""
+    figures = {}
+    for name, interval in row.metrics.items():
+        figures[f"evaluate/{name}"] = interval.mean
+        figures[f"evaluate/{name}_ci95"] = interval.half_width
+    for network, values in row.networks.items():
+        for name in _BY_NETWORK:
+            figures[f"evaluate/{name}/{network}"] = values[name]
+    figures["evaluate/predict_ms_per_1000"] = row.predict_ms
+    return figures
+
+
+def log_comparison(root: Path, cfg: Config, board: Board, report: Path) -> str:
+    """Log the leaderboard, its plots and the main figures of all models as one run; return its id."""
+    client = _client(root)
+    experiment = client.get_experiment_by_name(cfg.experiment_name)
+    tags = {"tencost.stage": "evaluate", "hardware": board.hardware, "dataset": board.dataset}
+    run = client.create_run(
+        experiment.experiment_id,
+        run_name=f"evaluate {board.hardware}",
+        tags={
+            **tags,
+            "split": board.split,
+            "mlflow.note.content": (report / "leaderboard.md").read_text(),
+        },
+    )
+    figures = {
+        f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in _BY_NETWORK
+    }
+    _log_metrics(client, run.info.run_id, figures)
+    for path in sorted(report.iterdir()):
+        if path.is_dir():
+            client.log_artifacts(run.info.run_id, str(path), path.name)
+        else:
+            client.log_artifact(run.info.run_id, str(path))
+    client.set_terminated(run.info.run_id)
+    return str(run.info.run_id)
+
+
+def _log_metrics(client: Any, run_id: str, figures: Mapping[str, float]) -> None:
+    from mlflow.entities import Metric
+
+    now = int(1000 * time.time())
+    client.log_batch(
+        run_id,
+        metrics=[
+            Metric(name, value, now, 0) for name, value in figures.items() if not math.isnan(value)
+        ],
+    )
+
+
+def _client(root: Path) -> Any:
+    from mlflow import MlflowClient
+
+    from tencost.train import tracking
+
+    uri = tracking.setup(root)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
