@@ -48,7 +48,7 @@ def _checked(array: Any) -> FloatArray | None:
     assert array.shape[1] == len(COLUMNS), (
         f"PerStoreFeature gave {array.shape[1]} columns, expected {len(COLUMNS)}"
     )
-    if not array[:, : len(PER_STORE_COLUMNS)].any():
+    if not array[:, : len(PER_STORE_COLUMNS)].any() or not np.isfinite(array).all():
         return None
     return np.ascontiguousarray(array, dtype=np.float32)
 
