@@ -13,13 +13,15 @@ from tencost.errors import FeatureError
 from tencost.features import per_store
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
+from tencost.features.tiles import TILE_COLUMNS, tile_row
 from tencost.features.trace import TraceEncoder, trace_values
 
 
 def spec_for(config: FeaturesConfig) -> FeatureSpec:
     """Return the spec of a feature set as it is stored: without device columns."""
-    if config.kind is FeatureKind.per_store:
-        return FeatureSpec(name=config.name, kind="per_store", columns=per_store.COLUMNS)
+    if config.kind is not FeatureKind.trace:
+        columns = _KINDS[config.kind.value].columns
+        return FeatureSpec(name=config.name, kind=config.kind.value, columns=columns)
     options = {
         "max_steps": config.max_steps,
         "vocabulary_buckets": config.vocabulary_buckets,
@@ -62,14 +64,11 @@ def make_extractor(spec: FeatureSpec, device: Mapping[str, float] | None = None)
             f"feature set {spec.name} needs the device's {', '.join(missing)}, found none"
         )
     appended = np.asarray([device[name] for name in spec.device_columns], np.float32)
-    if spec.kind == "per_store":
-        made: _Extractor = _PerStore(spec, appended)
-    elif spec.kind == "trace":
-        made = _Trace(spec, appended)
-    else:
+    if spec.kind not in _KINDS:
         raise FeatureError(
-            f"expected a feature set of kind per_store or trace, found {spec.kind!r}"
+            f"expected a feature set of kind {', '.join(_KINDS)}, found {spec.kind!r}"
         )
+    made = _KINDS[spec.kind](spec, appended)
     expected = (*made.columns, *spec.device_columns)
     if expected != spec.columns:
         raise FeatureError(
@@ -114,3 +113,34 @@ class _Trace(_Extractor):
 
     def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:  # noqa: ARG002
         return [self._encoder.encode(trace_values(candidate.sch.trace)) for candidate in candidates]
+
+
+class _Tiles(_Extractor):
+    columns = TILE_COLUMNS
+
+    def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:  # noqa: ARG002
+        return [tile_row(trace_values(candidate.sch.trace)) for candidate in candidates]
+
+
+class _PerStoreTiles(_Extractor):
+    columns = (*per_store.COLUMNS, *TILE_COLUMNS)
+
+    def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:
+        stores = per_store.extract(context, candidates)
+        tiles = [tile_row(trace_values(candidate.sch.trace)) for candidate in candidates]
+        return [joined(one, other) for one, other in zip(stores, tiles, strict=True)]
+
+
+_KINDS: dict[str, type[_Extractor]] = {
+    "per_store": _PerStore,
+    "trace": _Trace,
+    "tiles": _Tiles,
+    "per_store_tiles": _PerStoreTiles,
+}
+
+
+def joined(stores: FloatArray | None, tiles: FloatArray | None) -> FloatArray | None:
+    """Append a program's tile row, [1, T], to each of its store rows, [stores, C]; None where either is missing."""
+    if stores is None or tiles is None:
+        return None
+    return np.concatenate([stores, np.repeat(tiles, len(stores), axis=0)], axis=1)

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
+from tencost.features.extractor import joined
 from tencost.features.ragged import FloatArray
 from tencost.features.spec import FeatureSpec
+from tencost.features.tiles import tile_row
 
 CHUNK = 32
 """Programs of one workload that a worker gets at once."""
@@ -59,19 +61,34 @@ class Featurized:
 
 def featurize_chunk(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
     """Featurize the programs of a chunk in this process."""
-    return _featurize_trace(spec, chunk) if spec.kind == "trace" else _featurize_per_store(chunk)
+    if spec.kind in TRACE_KINDS:
+        return _featurize_traces(spec, chunk)
+    stores = _featurize_per_store(chunk)
+    return join_tiles(stores, chunk.programs) if spec.kind == "per_store_tiles" else stores
 
 
-def _featurize_trace(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
+TRACE_KINDS = ("trace", "tiles")
+"""Kinds that read the trace's text alone: no TVM, a fraction of a millisecond a program."""
+
+
+def _featurize_traces(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
     from tencost.features.trace import TraceEncoder
 
-    encoder = TraceEncoder(**spec.options)
+    encode = tile_row if spec.kind == "tiles" else TraceEncoder(**spec.options).encode
     results = []
     for program_id, program in zip(chunk.program_ids, chunk.programs, strict=True):
-        rows = encoder.encode(orjson.loads(program))
+        rows = encode(orjson.loads(program))
         reason = "" if rows is not None else "the trace has no primitive"
         results.append(Featurized(program_id, chunk.workload_id, rows, reason))
     return results
+
+
+def join_tiles(stores: Sequence[Featurized], programs: Sequence[str]) -> list[Featurized]:
+    """Append the tile columns of each program's trace to its store rows."""
+    return [
+        replace(one, rows=joined(one.rows, tile_row(orjson.loads(program))))
+        for one, program in zip(stores, programs, strict=True)
+    ]
 
 
 def _featurize_per_store(chunk: Chunk) -> list[Featurized]:
@@ -80,8 +97,10 @@ def _featurize_per_store(chunk: Chunk) -> list[Featurized]:
     from tvm.target import Target
 
     from tencost.features import per_store
+    from tencost.features.intrinsics import register_cpu_intrinsics
     from tencost.features.replay import load_module, replay
 
+    register_cpu_intrinsics()
     module = load_module(chunk.mod_json)
     context = TuneContext(module, target=Target(orjson.loads(chunk.target)), num_threads=1)
     replayed = [replay(module, program) for program in chunk.programs]

@@ -8,12 +8,19 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tencost.config import Config
+from tencost.config import Config, FeatureKind
 from tencost.errors import FeatureError
 from tencost.features.extractor import spec_for
-from tencost.features.parallel import CHUNK, Chunk, Featurized, featurize
+from tencost.features.parallel import (
+    CHUNK,
+    TRACE_KINDS,
+    Chunk,
+    Featurized,
+    featurize,
+    join_tiles,
+)
 from tencost.features.ragged import Ragged
-from tencost.features.table import save_features
+from tencost.features.table import FILE, load_features, save_features
 from tencost.records.tables import load_records, load_workloads
 
 
@@ -32,7 +39,7 @@ def run(cfg: Config, root: Path) -> Path:
     records = load_records(source, columns=["program_id", "workload_id", "program", "target"])
     chunks = make_chunks(records, load_workloads(source))
     total = sum(len(chunk.program_ids) for chunk in chunks)
-    done: list[Featurized] = []
+    done, waiting = _joined_with_base(cfg, root, chunks)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -41,7 +48,8 @@ def run(cfg: Config, root: Path) -> Path:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"features {spec.name}", total=total)
-        for results in featurize(spec, chunks, 1 if spec.kind == "trace" else cfg.jobs):
+        progress.advance(task, len(done))
+        for results in featurize(spec, waiting, 1 if spec.kind in TRACE_KINDS else cfg.jobs):
             done += results
             progress.advance(task, len(results))
     done.sort(key=lambda one: (one.workload_id, one.program_id))
@@ -71,6 +79,33 @@ def run(cfg: Config, root: Path) -> Path:
         + (f"; {len(failures)} failed, see {folder / 'failures.jsonl'}" if failures else "")
     )
     return folder
+
+
+def _joined_with_base(
+    cfg: Config, root: Path, chunks: list[Chunk]
+) -> tuple[list[Featurized], list[Chunk]]:
+    """For per_store_tiles, take store rows that the feature set per_store has already: lowering is what costs.
+
+    Returns:
+        The programs that are done, and the chunks of those that are not.
+    """
+    folder = root / cfg.paths.features / cfg.dataset.name / "per_store"
+    if cfg.features.kind is not FeatureKind.per_store_tiles or not (folder / FILE).is_file():
+        return [], chunks
+    base = load_features(folder)
+    done: list[Featurized] = []
+    waiting = []
+    for chunk in chunks:
+        rows = base.select(chunk.program_ids)
+        if (rows.lengths == 0).any():
+            waiting.append(chunk)
+            continue
+        stores = [
+            Featurized(program_id, chunk.workload_id, rows[index])
+            for index, program_id in enumerate(chunk.program_ids)
+        ]
+        done += join_tiles(stores, chunk.programs)
+    return done, waiting
 
 
 def make_chunks(records: pl.DataFrame, workloads: pl.DataFrame) -> list[Chunk]:

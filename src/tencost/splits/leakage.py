@@ -35,7 +35,11 @@ def check_leakage(split: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig)
 
 
 def _on_one_side(split: pl.DataFrame, column: str) -> None:
-    sides = split.group_by(column).agg(pl.col("part").unique().sort()).filter(pl.col("part").list.len() > 1)
+    sides = (
+        split.group_by(column)
+        .agg(pl.col("part").unique().sort())
+        .filter(pl.col("part").list.len() > 1)
+    )
     if len(sides):
         first = sides.sort(column).row(0, named=True)
         raise SplitError(

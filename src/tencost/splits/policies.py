@@ -62,7 +62,13 @@ def assign(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> p
     is_test = policies[config.policy](described, tasks, config)
     unit = "program_id" if config.policy is SplitPolicy.within_task else "family"
     is_valid = _below(described, unit, config.valid_fraction, config.seed, "valid")
-    part = pl.when(is_test).then(pl.lit("test")).when(is_valid).then(pl.lit("valid")).otherwise(pl.lit("train"))
+    part = (
+        pl.when(is_test)
+        .then(pl.lit("test"))
+        .when(is_valid)
+        .then(pl.lit("valid"))
+        .otherwise(pl.lit("train"))
+    )
     split = described.with_columns(part=part).select(
         "record_id", "program_id", "workload_id", "hardware", "part"
     )
@@ -78,7 +84,9 @@ def assign(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> p
 def with_families(records: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
     """Add the column `family`; a workload that no task names has its record's task name and no size."""
     flops = tasks.group_by("workload_id").agg(pl.col("flop").max())
-    joined = records.join(flops, on="workload_id", how="left").with_columns(pl.col("flop").fill_null(0.0))
+    joined = records.join(flops, on="workload_id", how="left").with_columns(
+        pl.col("flop").fill_null(0.0)
+    )
     families = [
         workload_family(name or "", flop)
         for name, flop in zip(joined["task_name"].to_list(), joined["flop"].to_list(), strict=True)
@@ -94,7 +102,9 @@ def _by_network(_: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl
     unknown = sorted(set(config.test) - set(known))
     if unknown or not config.test:
         found = ", ".join(unknown) if unknown else "none"
-        raise SplitError(f"split.test must name networks of the dataset ({', '.join(known)}), found {found}")
+        raise SplitError(
+            f"split.test must name networks of the dataset ({', '.join(known)}), found {found}"
+        )
     held_out = tasks.filter(pl.col("network").is_in(config.test))["workload_id"].unique()
     return pl.col("workload_id").is_in(held_out.to_list())
 
@@ -108,7 +118,9 @@ def _by_hardware(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) ->
     unknown = sorted(set(config.test) - set(known))
     if unknown or not config.test:
         found = ", ".join(unknown) if unknown else "none"
-        raise SplitError(f"split.test must name hardware of the dataset ({', '.join(known)}), found {found}")
+        raise SplitError(
+            f"split.test must name hardware of the dataset ({', '.join(known)}), found {found}"
+        )
     return pl.col("hardware").is_in(config.test)
 
 
@@ -118,9 +130,19 @@ def _by_time(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.
             f"split policy by_time needs a timestamp in every record, found {records['timestamp'].null_count()} "
             "without. Use by_network or by_task."
         )
-    first_seen = records.group_by("workload_id").agg(pl.col("timestamp").min()).sort("timestamp", "workload_id")
-    kept = round(len(first_seen) * (1.0 - config.test_fraction))
-    return pl.col("workload_id").is_in(first_seen["workload_id"][kept:].to_list())
+    first_seen = (
+        records.group_by("workload_id")
+        .agg(pl.col("timestamp").min())
+        .sort("timestamp", "workload_id")
+    )
+    kept = max(1, round(len(first_seen) * (1.0 - config.test_fraction)))
+    latest = first_seen.filter(pl.col("timestamp") > first_seen["timestamp"][kept - 1])
+    if not len(latest):
+        raise SplitError(
+            f"split policy by_time needs workloads measured at different times, found none first measured later than "
+            f"the earliest {kept} of {len(first_seen)}. Use by_network or by_task."
+        )
+    return pl.col("workload_id").is_in(latest["workload_id"].to_list())
 
 
 def _within_task(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.Expr:
@@ -128,5 +150,9 @@ def _within_task(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) ->
 
 
 def _below(records: pl.DataFrame, column: str, fraction: float, seed: int, salt: str) -> pl.Expr:
-    chosen = [text for text in records[column].unique().to_list() if unit_hash(text, seed, salt) < fraction]
+    chosen = [
+        text
+        for text in records[column].unique().to_list()
+        if unit_hash(text, seed, salt) < fraction
+    ]
     return pl.col(column).is_in(chosen)

@@ -23,7 +23,15 @@ def run(cfg: Config, root: Path) -> Path:
         SplitError: the split leaks, is empty, or names what the dataset does not have.
     """
     source = root / cfg.paths.records / cfg.dataset.name
-    columns = ["record_id", "program_id", "workload_id", "task_name", "hardware", "timestamp", "status"]
+    columns = [
+        "record_id",
+        "program_id",
+        "workload_id",
+        "task_name",
+        "hardware",
+        "timestamp",
+        "status",
+    ]
     records, tasks = load_records(source, columns=columns), load_tasks(source)
     split = assign(records, tasks, cfg.split)
     check_leakage(split, tasks, cfg.split)
@@ -59,7 +67,9 @@ def _counts(split: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 def _show(cfg: Config, counts: pl.DataFrame) -> None:
     held_out = f", test: {', '.join(cfg.split.test)}" if cfg.split.test else ""
-    table = Table(title=f"split {cfg.split_name} of {cfg.dataset.name} ({cfg.split.policy.value}{held_out})")
+    table = Table(
+        title=f"split {cfg.split_name} of {cfg.dataset.name} ({cfg.split.policy.value}{held_out})"
+    )
     for name in ("part", "hardware", "records", "ok", "workloads"):
         table.add_column(name, justify="left" if name in ("part", "hardware") else "right")
     for row in counts.iter_rows():

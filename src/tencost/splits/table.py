@@ -23,7 +23,9 @@ def load_split(folder: Path) -> pl.DataFrame:
     """
     path = folder / FILE
     if not path.is_file():
-        raise SplitError(f"expected {path}, found nothing. Build it: tencost splits split={folder.name}")
+        raise SplitError(
+            f"expected {path}, found nothing. Build it: tencost splits split={folder.name}"
+        )
     split = pl.read_parquet(path)
     if tuple(split.columns) != COLUMNS:
         raise SplitError(

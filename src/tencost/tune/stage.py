@@ -19,7 +19,7 @@ from tencost.config import Config, HardwareConfig
 from tencost.errors import RegistryError, TuneError
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.hardware import check_runnable, resolve_hardware
-from tencost.tune.intrinsics import register_cpu_intrinsics
+from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 

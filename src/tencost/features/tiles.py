@@ -1,0 +1,233 @@
+"""`tiles`: one row of named columns a program, the tile structure that its trace decides; no lowering, no TVM.
+
+What a compiler engineer reads off a schedule first: the factors of each tiled axis, the innermost vectorized axis and
+how it fits the vector width, the register tile, the unroll limit against it, where blocks are computed. Buffer-store
+features see the lowered loops but not these relations; on networks held out they are worth more than any change of the
+objective. Amounts are sign(x) * log2(1 + |x|). A row depends on the program alone.
+
+Levels are MetaSchedule's multi-level tiling for CPUs, SSRSRS: four spatial levels (s0 outermost) and two of reduction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tencost.features.ragged import FloatArray
+
+NUM_SPATIAL, NUM_REDUCTION, NUM_LOCATIONS, NUM_FUSED = 4, 3, 3, 4
+"""Axes, sampled compute locations and fusions described; further ones are left out."""
+_ABSENT = -9.0
+_COUNTED = (
+    "Vectorize", "Parallel", "ComputeInline", "DecomposeReduction", "Fuse", "Split",
+    "ReverseComputeAt", "GetSBlock", "ReverseComputeInline",
+)  # fmt: skip
+
+TILE_COLUMNS: tuple[str, ...] = (
+    *(
+        f"tile_spatial{axis}_{what}"
+        for axis in range(NUM_SPATIAL)  # innermost axis first
+        for what in ("s0", "s1", "s2", "s3", "s2_s3", "s1_s2_s3")
+    ),
+    *(f"tile_reduction{axis}_{level}" for axis in range(NUM_REDUCTION) for level in ("r0", "r1")),
+    *(f"tile_level_{level}" for level in ("s0", "s1", "s2", "s3", "r0", "r1")),
+    "tile_iterations",
+    *(f"tile_{product}" for product in ("s2_s3", "s3_r1", "s2_s3_r1", "s2_s3_r", "s1_s2_s3")),
+    "tile_vector_axis",
+    "tile_vector_fits_16",
+    "tile_vector_fits_8",
+    "tile_vector_padding_16",
+    "tile_inner_extent",
+    "tile_inner_position",
+    "tile_inner_levels",
+    "tile_register_rest",
+    "tile_register_vectors_16",
+    "tile_register_vectors_8",
+    "tile_unroll_limit",
+    "tile_unroll_covers_register_tile",
+    "tile_unroll_minus_register_tile",
+    *(f"tile_location{index}" for index in range(NUM_LOCATIONS)),
+    "tile_num_locations",
+    "tile_epilogue_level",
+    "tile_num_cache_writes",
+    "tile_rfactor",
+    "tile_rfactor_extent",
+    "tile_num_spatial",
+    "tile_num_reduction",
+    *(f"tile_fused{index}" for index in range(NUM_FUSED)),
+    *(f"tile_num_{kind}" for kind in _COUNTED),
+    "tile_num_instructions",
+)
+
+
+@dataclass
+class _Reading:
+    """What one pass over the instructions finds."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    tiles: dict[str, list[float]] = field(default_factory=dict)
+    """Loop that was split -> its factors, outermost first."""
+    loops: dict[str, tuple[int, float, int]] = field(default_factory=dict)
+    """Loop made by a split -> (level, extent, number of levels)."""
+    order: list[str] = field(default_factory=list)
+    locations: list[float] = field(default_factory=list)
+    fused: list[float] = field(default_factory=list)
+    unroll: float = 0.0
+    epilogue_level: float = _ABSENT
+    rfactor: float = 0.0
+    rfactor_extent: float = 0.0
+
+
+def tile_row(trace: Sequence[Any]) -> FloatArray | None:
+    """Return the columns of one trace, plain JSON values ``[instructions, decisions]``.
+
+    Returns:
+        float32 [1, 79]; None for a trace without instructions.
+    """
+    if not trace[0]:
+        return None
+    found = _read(trace)
+    values = [*_axes(found), *_levels(found), *_vectors(found), *_placement(found)]
+    assert len(values) == len(TILE_COLUMNS), f"{len(values)} values, expected {len(TILE_COLUMNS)}"
+    return np.asarray([values], np.float32)
+
+
+def _read(trace: Sequence[Any]) -> _Reading:
+    decided = {int(index): value for index, value in trace[1]}
+    sampled: dict[str, Any] = {}
+    found = _Reading()
+    for index, (kind, inputs, attributes, outputs) in enumerate(trace[0]):
+        decision = decided.get(index)
+        if isinstance(decision, list):
+            sampled.update(zip(outputs, decision, strict=False))
+        elif kind == "SampleCategorical" and decision is not None:
+            sampled[outputs[0]] = attributes[0][int(decision)]
+        values = [sampled.get(item, item) if isinstance(item, str) else item for item in inputs]
+        found.counts[kind] = found.counts.get(kind, 0) + 1
+        _note(found, kind, inputs, attributes, outputs, decision, values)
+    return found
+
+
+def _note(
+    found: _Reading,
+    kind: str,
+    inputs: Any,
+    attributes: Any,
+    outputs: Any,
+    decision: Any,
+    values: Any,
+) -> None:
+    if kind == "Split" and all(_is_number(value) for value in values[1:]):
+        found.tiles[inputs[0]] = values[1:]
+        for level, (loop, extent) in enumerate(zip(outputs, values[1:], strict=True)):
+            found.loops[loop] = (level, extent, len(outputs))
+    elif kind == "Annotate" and attributes and attributes[0] == "meta_schedule.unroll_explicit":
+        found.unroll = float(values[1]) if len(values) > 1 and _is_number(values[1]) else 0.0
+    elif kind == "SampleComputeLocation":
+        found.locations.append(float(decision if decision is not None else _ABSENT))
+    elif kind == "ReverseComputeAt":
+        found.epilogue_level = float(found.loops.get(inputs[1], (-2, 0, 0))[0])
+    elif kind == "RFactor":
+        found.rfactor = float(attributes[0]) if attributes else 1.0
+        found.rfactor_extent = found.loops.get(inputs[0], (0, 0.0, 0))[1]
+    elif kind == "Reorder":
+        found.order = list(inputs)
+    elif kind == "Fuse" and "EnterPostproc" in found.counts:
+        found.fused.append(float(len(inputs)))
+
+
+def _spatial(found: _Reading) -> list[list[float]]:
+    return [factors for factors in found.tiles.values() if len(factors) == 4]
+
+
+def _reduction(found: _Reading) -> list[list[float]]:
+    return [factors for factors in found.tiles.values() if len(factors) == 2]
+
+
+def _axes(found: _Reading) -> list[float]:
+    values: list[float] = []
+    for axis in _padded(_spatial(found)[::-1], NUM_SPATIAL, [0.0] * 4):
+        values += [*axis, axis[2] * axis[3], axis[1] * axis[2] * axis[3]]
+    for axis in _padded(_reduction(found), NUM_REDUCTION, [0.0] * 2):
+        values += axis
+    return [_log(value) for value in values]
+
+
+def _products(found: _Reading) -> tuple[list[float], list[float]]:
+    """Products over the axes of each level: four spatial, two of reduction; 0 without such axes."""
+    spatial, reduction = _spatial(found), _reduction(found)
+    s = [math.prod(axis[level] for axis in spatial) if spatial else 0.0 for level in range(4)]
+    r = [math.prod(axis[level] for axis in reduction) if reduction else 0.0 for level in range(2)]
+    return s, r
+
+
+def _levels(found: _Reading) -> list[float]:
+    s, r = _products(found)
+    iterations = math.prod(max(extent, 1.0) for extent in (*s, *r))
+    inner = s[2] * s[3]
+    reuse = [inner, s[3] * r[1], inner * r[1], inner * r[0] * r[1], s[1] * inner]
+    return [_log(value) for value in (*s, *r, iterations, *reuse)]
+
+
+def _vectors(found: _Reading) -> list[float]:
+    """The axis that gets vectorized, the innermost loop that is longer than 1, the register tile in vectors."""
+    s, r = _products(found)
+    spatial = _spatial(found)
+    axis = spatial[-1][3] if spatial else 0.0
+    extent, position, levels = 0.0, -1.0, 0.0
+    for index, loop in enumerate(reversed(found.order)):
+        if loop in found.loops and found.loops[loop][1] > 1:
+            extent, position, levels = (
+                found.loops[loop][1],
+                index + 1.0,
+                float(found.loops[loop][2]),
+            )
+            break
+    rest, register_tile = s[3] / max(axis, 1.0), s[3] * r[1]
+    return [
+        _log(axis),
+        float(axis > 0 and axis % 16 == 0),
+        float(axis > 0 and axis % 8 == 0),
+        math.ceil(axis / 16) * 16 / max(axis, 1.0),
+        _log(extent),
+        position,
+        levels,
+        _log(rest),
+        _log(rest * math.ceil(axis / 16)),
+        _log(rest * math.ceil(axis / 8)),
+        _log(found.unroll),
+        float(found.unroll >= register_tile),
+        _log(found.unroll) - _log(register_tile),
+    ]
+
+
+def _placement(found: _Reading) -> list[float]:
+    return [
+        *_padded(found.locations, NUM_LOCATIONS, _ABSENT),
+        float(len(found.locations)),
+        found.epilogue_level,
+        float(found.counts.get("CacheWrite", 0)),
+        found.rfactor,
+        _log(found.rfactor_extent),
+        float(len(_spatial(found))),
+        float(len(_reduction(found))),
+        *_padded(found.fused, NUM_FUSED, 0.0),
+        *(float(found.counts.get(kind, 0)) for kind in _COUNTED),
+        float(sum(found.counts.values())),
+    ]
+
+
+def _padded(items: Sequence[Any], size: int, filler: Any) -> list[Any]:
+    return [*items[:size], *[filler] * (size - len(items))]
+
+
+def _log(value: float) -> float:
+    return math.copysign(math.log2(1.0 + abs(value)), value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
