@@ -49,7 +49,7 @@ def append_point(path: Path, point: CurvePoint) -> None:
     """Add a row to the CSV, with a header if it is new."""
     is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         if is_new:
             writer.writerow(COLUMNS)
         writer.writerow(["" if value is None else value for value in asdict(point).values()])

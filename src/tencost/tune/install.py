@@ -8,7 +8,6 @@ model at each call, and uninstalling restores the stock behaviour even then; ins
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ def install(uri: str | Path, **options: Any) -> Any:
     """
     global _active
     _active = load_cost_model(uri, **options)
-    register_global_func(TUNE_TIR, _with_model(tir_integration._tune_tir), override=True)
-    register_global_func(TUNE_RELAX, _with_model(relax_integration._tune_relax), override=True)
+    register_global_func(TUNE_TIR, _tune_tir, override=True)
+    register_global_func(TUNE_RELAX, _tune_relax, override=True)
     return _active
 
 
@@ -49,10 +48,37 @@ def uninstall() -> None:
     register_global_func(TUNE_RELAX, relax_integration._tune_relax, override=True)
 
 
-def _with_model(stock: Callable[..., Any]) -> Callable[..., Any]:
-    def tune(*arguments: Any, **options: Any) -> Any:
-        if _active is not None:
-            options.setdefault("cost_model", _active)
-        return stock(*arguments, **options)
+def _tune_tir(mod: Any, target: Any, work_dir: str, max_trials_global: Any) -> Any:
+    """Do what TVM's function of this name does, with the arguments that the Relax pass gives it."""
+    tir_integration.tune_tir(
+        mod,
+        target,
+        str(work_dir),
+        int(max_trials_global),
+        cost_model="xgb" if _active is None else _active,
+        task_scheduler="round-robin",
+    )
+    return mod
 
-    return tune
+
+def _tune_relax(
+    mod: Any,
+    params: Any,
+    target: Any,
+    work_dir: str,
+    max_trials_global: Any,
+    max_trials_per_task: Any = None,
+    op_names: Any = None,
+) -> Any:
+    """Do what TVM's function of this name does, with the arguments that the Relax pass gives it."""
+    relax_integration.tune_relax(
+        mod,
+        params,
+        target,
+        str(work_dir),
+        int(max_trials_global),
+        max_trials_per_task=None if max_trials_per_task is None else int(max_trials_per_task),
+        op_names=None if op_names is None else [str(name) for name in op_names],
+        cost_model="xgb" if _active is None else _active,
+    )
+    return mod

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,7 @@ MIN_PROGRAMS = 8
 MAX_PROGRAMS = 2048
 """The most recent programs that are learnt from, which bounds the time of a fit."""
 _KNEE = 0.02
+_UNREADABLE = (OSError, EOFError, KeyError, ValueError, TypeError, BadZipFile, xgb.core.XGBoostError)
 _PARAMETERS = {
     "objective": "reg:squarederror",
     "tree_method": "hist",
@@ -150,7 +152,7 @@ class Residual:
             TuneError: missing, damaged, or written by another version.
         """
         try:
-            with np.load(path, allow_pickle=False) as state:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as state:
                 version = int(state["version"])
                 if version != STATE_VERSION:
                     raise TuneError(
@@ -171,7 +173,7 @@ class Residual:
                     recent = state["latency_s"][-MAX_PROGRAMS:]
                     loaded._num_ok = int(np.isfinite(recent).sum())
                 return loaded
-        except (OSError, KeyError, ValueError, xgb.core.XGBoostError) as error:
+        except _UNREADABLE as error:
             raise TuneError(
                 f"{path}: expected the state of a tencost cost model (.npz), found something else: {error}. "
                 "Delete the file; it is learnt again from the tuning database."

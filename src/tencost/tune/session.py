@@ -122,14 +122,15 @@ class Session:
     def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
         """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
         database = self._folder.database()
-        contexts = self._contexts()
-        self._warm_start(database, contexts)
-        remaining = self._tuner.trials - self.trials
-        self._started = time.monotonic()
-        on_ready()
-        if remaining > 0:
-            with self._stop_on_interrupt():
-                self._tune(database, contexts, remaining)
+        with _logs_in(self._folder.path, [task.name for task in self.tasks]) as loggers:
+            contexts = self._contexts(loggers)
+            self._warm_start(database, contexts)
+            remaining = self._tuner.trials - self.trials
+            self._started = time.monotonic()
+            on_ready()
+            if remaining > 0:
+                with self._stop_on_interrupt():
+                    self._tune(database, contexts, remaining)
         return Outcome(time.monotonic() - self._started, self._stop.is_set(), database)
 
     def _tune(self, database: Any, contexts: list[Any], remaining: int) -> None:
@@ -160,11 +161,8 @@ class Session:
             if not self._stop.is_set():  # a second Ctrl-C ends the run from wherever it is
                 raise
 
-    def _contexts(self) -> list[Any]:
-        names = [task.name for task in self.tasks]
-        with _quiet_console():
-            loggers = get_loggers_from_work_dir(str(self._folder.path), names)
-        seeds = fork_seed(self._tuner.seed, n=len(names))
+    def _contexts(self, loggers: Sequence[logging.Logger]) -> list[Any]:
+        seeds = fork_seed(self._tuner.seed, n=len(self.tasks))
         return [
             ms.TuneContext(
                 mod=task.mod,
@@ -295,13 +293,21 @@ class _Observer(ms.measure_callback.PyMeasureCallback):
 
 
 @contextmanager
-def _quiet_console() -> Iterator[None]:
+def _logs_in(folder: Path, task_names: Sequence[str]) -> Iterator[list[logging.Logger]]:
     """Keep MetaSchedule's log in the work folder and off the terminal, which shows our progress."""
-    logger = logging.getLogger("tvm.s_tir.meta_schedule")
-    logger.setLevel(
-        logging.CRITICAL
-    )  # becomes the level of the console handler that is about to be made
-    yield
-    for handler in list(logger.handlers):
+    common = logging.getLogger("tvm.s_tir.meta_schedule")
+    before = list(common.handlers)  # TVM cannot configure a logger that has handlers without a name
+    common.handlers.clear()
+    common.setLevel(logging.CRITICAL)  # becomes the level of the console handler that is about to be made
+    loggers = get_loggers_from_work_dir(str(folder), list(task_names))
+    for handler in list(common.handlers):
         if type(handler) is logging.StreamHandler:
-            logger.removeHandler(handler)
+            common.removeHandler(handler)
+    try:
+        yield loggers
+    finally:
+        for logger in (common, *loggers):
+            for handler in list(logger.handlers):
+                logger.removeHandler(handler)
+                handler.close()
+        common.handlers.extend(before)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tencost.config import HardwareConfig
+from tencost.errors import HardwareError
+from tencost.tune import hardware as module
+from tencost.tune.hardware import check_runnable, detect_host, host_flags, resolve_hardware
+
+pytestmark = pytest.mark.tvm
+
+AVX2 = "fpu sse sse2 pni ssse3 sse4_1 sse4_2 avx avx2 fma f16c bmi1 bmi2 popcnt"
+AVX512 = AVX2 + " avx512f avx512cd avx512bw avx512dq avx512vl"
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str, cpu: str) -> None:
+    """Make the host an x86 machine with these instruction sets and this LLVM name."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor : 0\nmodel name\t: Pretended CPU\nflags\t\t: {flags}\n")
+    monkeypatch.setattr(module, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(
+        module, "_llvm", lambda name: cpu if name == "llvm_get_system_cpu" else "x86_64-linux-gnu"
+    )
+
+
+def test_the_host_can_run_what_is_compiled_for_it() -> None:
+    found = detect_host()
+    assert found.name == "local"
+    assert found.target["kind"] == "llvm"
+    assert found.target["num-cores"] == found.cores == 1
+    assert found.simd_bits in (128, 256, 512)
+    assert found.l1d_kib > 0
+    check_runnable(found)
+    assert set(found.requires) <= host_flags() or not host_flags()
+
+
+def test_more_cores_on_request() -> None:
+    found = resolve_hardware(HardwareConfig(name="mine", detect=True, cores=4))
+    assert found.name == "mine"
+    assert found.cores == found.target["num-cores"] == 4
+
+
+def test_configured_hardware_is_left_alone() -> None:
+    given = HardwareConfig(name="x", target={"kind": "llvm"})
+    assert resolve_hardware(given) is given
+
+
+def test_instruction_sets_that_a_virtual_machine_masks_are_switched_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, AVX2, "skylake-avx512")
+    found = detect_host()
+    assert found.model == "Pretended CPU"
+    assert found.simd_bits == 256
+    assert "-avx512f" in found.target["mattr"]
+    assert not any(flag.startswith("avx512") for flag in found.requires)
+    check_runnable(found)
+
+
+def test_names_of_llvm_and_cpuinfo_are_matched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pretend(monkeypatch, tmp_path, AVX512, "skylake-avx512")
+    found = detect_host()
+    assert "mattr" not in found.target
+    assert {"pni", "sse4_1", "bmi1", "avx512f"} <= set(found.requires)
+
+
+def test_programs_for_missing_instructions_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, AVX2, "core-avx2")
+    wanted = HardwareConfig(
+        name="xeon-avx512-1c",
+        target={"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 1},
+        requires=["avx512f", "amx_tile"],
+    )
+    with pytest.raises(HardwareError, match=r"Pretended CPU.*amx_tile, avx512f.*hardware=local"):
+        check_runnable(wanted)
+
+
+def test_a_list_that_is_not_kept_does_not_hide_a_crash(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, AVX2, "core-avx2")
+    careless = HardwareConfig(name="x", target={"kind": "llvm", "mcpu": "skylake-avx512"})
+    with pytest.raises(HardwareError, match="avx512bw"):
+        check_runnable(careless)
+
+
+def test_other_kinds_of_target_are_refused() -> None:
+    with pytest.raises(HardwareError, match="kind 'cuda'"):
+        check_runnable(HardwareConfig(name="gpu", target={"kind": "cuda"}))
+
+
+def test_where_there_is_no_cpuinfo_llvm_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "CPUINFO", tmp_path / "none")
+    assert host_flags() == frozenset()
+    found = detect_host()
+    assert found.requires == []
+    check_runnable(found)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tencost.config import NetworkConfig, NetworkInput
+from tencost.errors import ConfigError, TuneError
+from tencost.tune.deploy import Agreement, compare, compile_network, require_agreement, run_network
+from tencost.tune.networks import Network, load_network
+
+pytestmark = pytest.mark.tvm
+
+
+def tiny_bert(**changes: Any) -> NetworkConfig:
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "architecture": "BertModel",
+        "config_class": "BertConfig",
+        "config": {
+            "num_hidden_layers": 1,
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "vocab_size": 50,
+            "attn_implementation": "eager",
+        },
+        "inputs": {"input_ids": NetworkInput(shape=[1, 8], dtype="int64", high=50)},
+    }
+    return NetworkConfig(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return load_network(tiny_bert())
+
+
+def test_tasks_are_sorted_and_filtered(network: Network, target: dict[str, Any]) -> None:
+    every = network.tasks(target)
+    assert len(every) > 5
+    costs = [task.flop * task.weight for task in every]
+    assert costs == sorted(costs, reverse=True)
+    some = network.tasks(target, min_mflop=0.005)
+    assert 0 < len(some) < len(every)
+    assert all(task.flop >= 5e3 for task in some)
+
+
+def test_the_compiled_network_computes_what_pytorch_does(network: Network, target: dict[str, Any]) -> None:
+    outputs, seconds = run_network(compile_network(network, target, None), network, 1)
+    assert seconds > 0
+    assert [output.shape for output in outputs] == [(1, 8, 16), (1, 16)]
+    for found, expected in zip(outputs, network.expected, strict=True):
+        assert compare(found, expected).accepted
+    require_agreement(compare(outputs[network.output], network.expected[network.output]), network)
+
+
+def test_same_seed_same_network() -> None:
+    one, two = load_network(tiny_bert()), load_network(tiny_bert(seed=1))
+    np.testing.assert_array_equal(one.expected[0], load_network(tiny_bert()).expected[0])
+    assert not np.array_equal(one.expected[0], two.expected[0])
+
+
+def test_another_output_is_chosen_by_name() -> None:
+    assert load_network(tiny_bert(output="pooler_output")).output == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": "NoSuchModel"}, "has no NoSuchModel"),
+        ({"config": {"hidden_size": 16, "num_attention_heads": 3}}, "refuses its configuration"),
+        ({"output": "logits"}, "must be one of last_hidden_state, pooler_output; found 'logits'"),
+        ({"inputs": {}}, "has no inputs"),
+        ({"inputs": {"input_ids": NetworkInput(shape=[1, 8], dtype="int8")}}, "float32 or int64"),
+        ({"inputs": {"pixel_values": NetworkInput(shape=[1, 8])}}, "does not run on its configured inputs"),
+    ],
+)
+def test_mistakes_in_a_definition_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_network(tiny_bert(**change))
+
+
+def test_a_wrong_output_is_an_error(network: Network) -> None:
+    expected = network.expected[0]
+    near = compare(expected + np.float32(1e-6), expected)
+    assert near.accepted
+    require_agreement(near, network)
+    for wrong in (expected + 0.01, np.full_like(expected, np.nan)):
+        with pytest.raises(TuneError, match="differs from PyTorch's"):
+            require_agreement(compare(wrong, expected), network)
+    with pytest.raises(TuneError, match="expected an output of shape"):
+        compare(expected[:, :2], expected)
+    assert dataclasses.asdict(compare(expected * 0, expected * 0)) == {"max_abs": 0.0, "max_rel": 0.0}
+    assert not Agreement(max_abs=1e-6, max_rel=1e-3).accepted

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.features.extractor import spec_for
+from tencost.records.status import Status
+from tencost.tune.session import Batch, Session, round_size
+from tencost.tune.workfolder import WorkFolder, open_folder
+
+from conftest import make_matmul
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Any]:
+    from tencost.tune.runner import MeasureOptions, WarmWorker
+
+    one = WarmWorker(MeasureOptions(number=1, repeat=1, min_repeat_ms=0), cores=1)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Any]:
+    from tencost.tune.networks import NetworkTask
+
+    return [
+        NetworkTask(f"matmul_{size}", make_matmul(size), weight, 2.0 * size**3, None)
+        for size, weight in ((48, 1), (32, 3))
+    ]
+
+
+@pytest.fixture
+def tune(
+    tasks: list[Any], target: dict[str, Any], worker: Any, cpu_intrinsics: None
+) -> Callable[..., tuple[Session, Any, list[Batch], Any]]:
+    def run(
+        folder: WorkFolder, trials: int, on_batch: Callable[[Batch], None] = lambda batch: None, **changes: Any
+    ) -> tuple[Session, Any, list[Batch], Any]:
+        from tencost.tune.cost_model import scratch_cost_model
+
+        model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store)))
+        batches: list[Batch] = []
+        tuner = TunerConfig(trials=trials, population=16, generations=1, seed=3, **changes)
+
+        def note(batch: Batch) -> None:
+            batches.append(batch)
+            on_batch(batch)
+
+        session = Session(tasks, target, tuner, model, folder, worker, threads=1, on_batch=note)
+        session.measure_baseline()
+        return session, session.run(), batches, model
+
+    return run
+
+
+def opened(path: Path, target: dict[str, Any]) -> Any:
+    return open_folder(path, "two", "local", target)
+
+
+def test_round_sizes() -> None:
+    assert round_size(128, 5, 32) == 12
+    assert round_size(512, 5, 32) == 32
+    assert round_size(20, 10, 32) == 8
+    assert round_size(5, 10, 32) == 5
+    assert round_size(1000, 1, 64) == 64
+
+
+def test_a_run_and_one_that_goes_on(
+    tmp_path: Path, target: dict[str, Any], tune: Any, tasks: list[Any], matmul: Any
+) -> None:
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    from tencost.tune.recording import Recorder
+
+    recorder = None
+    with opened(tmp_path, target) as folder:
+        session, outcome, batches, model = tune(folder, 16)
+        assert not outcome.interrupted
+        assert session.trials == 16 == len(outcome.database)
+        assert [batch.trials for batch in batches] == [8, 16]
+        assert {batch.task.name for batch in batches} == {"matmul_48", "matmul_32"}
+        totals = [batch.total_latency_s for batch in batches]
+        assert totals == sorted(totals, reverse=True)
+        assert session.total_latency_s == totals[-1]
+        assert len(model.history) == 2
+
+    with opened(tmp_path, target) as folder:
+        by_id = dict(zip(session.ids, tasks, strict=True))
+        recorder = Recorder("two", HardwareConfig(name="local"), TunerConfig(), "models:/m/1", "two-local", by_id)
+        records: list[Any] = []
+        again, outcome, batches, model = tune(
+            folder, 40, lambda batch: records.extend(recorder.records(folder.new_programs(), batch.timings))
+        )
+        assert again.trials == len(outcome.database) == 16 + sum(len(batch.timings) for batch in batches)
+        assert again.total_latency_s <= session.total_latency_s
+        assert batches[0].trials <= 32
+        # Learnt from the first run's programs before anything was measured.
+        assert batches[0].round.residual_weight > 0
+        # Nothing is measured twice.
+        traces = {str(record.trace) + str(record.workload.mod) for record in outcome.database.get_all_tuning_records()}
+        assert len(traces) == len(outcome.database)
+        # Records with provenance, as many as were measured.
+        assert len(records) == again.trials - 16
+        assert {record.workload_id for record in records} <= set(session.ids)
+        assert all(record.status is Status.ok for record in records)
+        assert records[0].provenance.additional_info["chosen_by"] == "models:/m/1"
+        assert records[0].networks[0].network == "two"
+        assert len({record.record_id for record in records}) == len(records)
+
+    with opened(tmp_path, target) as folder:
+        third, outcome, batches, _ = tune(folder, 16)
+        assert batches == []
+        assert third.trials == again.trials
+
+    stock = ms.database.JSONDatabase(work_dir=str(tmp_path))
+    assert len(stock) == again.trials
+    assert stock.query_schedule(tasks[0].mod, Target(target), "main") is not None
+
+
+def test_ctrl_c_ends_in_order_and_the_next_run_goes_on(
+    tmp_path: Path, target: dict[str, Any], tune: Any
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with opened(tmp_path, target) as folder:
+        session, outcome, batches, _ = tune(folder, 64, lambda batch: signal.raise_signal(signal.SIGINT))
+        assert outcome.interrupted
+        assert len(batches) == 1
+        assert session.trials == len(outcome.database) == len(batches[0].timings)
+    assert signal.getsignal(signal.SIGINT) is before
+    with opened(tmp_path, target) as folder:
+        session, outcome, _, _ = tune(folder, 16)
+        assert not outcome.interrupted
+        assert session.trials == 16
+
+
+def test_metaschedule_stays_off_the_terminal(
+    tmp_path: Path, target: dict[str, Any], tune: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with opened(tmp_path, target) as folder:
+        tune(folder, 8)
+    assert capfd.readouterr().out == ""
+    assert any((tmp_path / "logs").iterdir())

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tencost.errors import TuneError
+from tencost.records.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedProgram,
+    LoggedWorkload,
+    encode_module,
+    write_database,
+)
+from tencost.tune.workfolder import artifacts, open_folder, write_report
+
+TARGET = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
+MODULE = json.dumps({"root_index": 0, "nodes": [{"type": "None"}]})
+WORKLOAD = LoggedWorkload("1", MODULE, "w")
+
+
+def program(seconds: float) -> LoggedProgram:
+    return LoggedProgram(WORKLOAD, [[], []], [seconds], TARGET, [], 1)
+
+
+def opened(path: Path, network: str = "net", target: dict[str, object] = TARGET):
+    return open_folder(path, network, "local", dict(target))
+
+
+def test_a_second_tuner_is_kept_out(tmp_path: Path) -> None:
+    with opened(tmp_path), pytest.raises(TuneError, match="another tuning run holds this folder"):
+        opened(tmp_path).__enter__()
+    with opened(tmp_path):
+        pass
+
+
+def test_the_baseline_is_remembered(tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as folder:
+        folder.baseline_s["w"] = 0.5
+        folder.save_session()
+    with opened(tmp_path / "a") as folder:
+        assert folder.baseline_s == {"w": 0.5}
+        assert folder.logs.is_dir()
+
+
+@pytest.mark.parametrize("change", [{"network": "other"}, {"target": {**TARGET, "mcpu": "znver5"}}])
+def test_a_folder_made_for_something_else_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    with opened(tmp_path):
+        pass
+    with pytest.raises(TuneError, match="programs of one target only"):
+        opened(tmp_path, **change).__enter__()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}'])
+def test_a_damaged_session_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "session.json").write_text(text)
+    with pytest.raises(TuneError, match="expected a tuning session"):
+        opened(tmp_path).__enter__()
+
+
+def test_new_programs_are_those_added_since_the_last_look(tmp_path: Path) -> None:
+    write_database(tmp_path, [WORKLOAD], [program(1.0)])
+    with opened(tmp_path) as folder:
+        assert folder.new_programs() == []
+        with (tmp_path / RECORD_FILE).open("a") as file:
+            file.write(json.dumps([0, [[[], []], [2.0], TARGET, []]]) + "\n")
+        assert [item.run_secs for item in folder.new_programs()] == [[2.0]]
+        assert folder.new_programs() == []
+
+
+def test_a_killed_run_is_mended(tmp_path: Path) -> None:
+    """Every cut of both files leaves a database whose remaining lines are whole and refer to what is there."""
+    write_database(tmp_path, [WORKLOAD], [program(1.0), program(2.0)])
+    second = json.dumps(["2", encode_module(MODULE)]) + "\n"
+    whole_workloads = (tmp_path / WORKLOAD_FILE).read_text() + second
+    whole_records = (tmp_path / RECORD_FILE).read_text() + "[1, [[[], []], [3.0], {}, []]]\n"
+    for cut in range(1, len(second)):
+        (tmp_path / WORKLOAD_FILE).write_text(whole_workloads[:-cut])
+        (tmp_path / RECORD_FILE).write_text(whole_records)
+        with opened(tmp_path):
+            pass
+        expected = 3 if cut == 1 else 2  # without its newline the line is whole
+        assert len((tmp_path / RECORD_FILE).read_text().splitlines()) == expected
+    for cut in range(len(whole_records)):
+        (tmp_path / WORKLOAD_FILE).write_text(whole_workloads)
+        (tmp_path / RECORD_FILE).write_text(whole_records[:cut])
+        with opened(tmp_path):
+            pass
+        text = (tmp_path / RECORD_FILE).read_text()
+        assert whole_records.startswith(text)
+        assert text == "" or text.endswith("\n")
+        assert all(json.loads(line) for line in text.splitlines())
+
+
+def test_artifacts_are_what_there_is(tmp_path: Path) -> None:
+    with opened(tmp_path) as folder:
+        assert [path.name for path in artifacts(folder)] == ["session.json"]
+        write_report(folder, {"trials": 3})
+        assert [path.name for path in artifacts(folder)] == ["report.json", "session.json"]
