@@ -18,24 +18,13 @@ from tencost.train.ranker import make_ranker
 MakeBundle = Callable[..., Path]
 
 
-@pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: creating one takes seconds, copying it does not."""
-    from mlflow import MlflowClient
-
-    folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments()
-    return folder / "mlflow.db"
-
-
 @pytest.fixture
-def project(tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path, mlflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's root with a registry, and no other registry in the environment."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     root = tmp_path / "project"
     (root / "mlruns" / "artifacts").mkdir(parents=True)
-    (root / "mlruns" / "mlflow.db").write_bytes(database.read_bytes())
+    (root / "mlruns" / "mlflow.db").write_bytes(mlflow_database.read_bytes())
     return root
 
 

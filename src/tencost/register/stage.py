@@ -11,6 +11,7 @@ Writes data/registry/<dataset>/<hardware>.json, version 1: the verdict, its reas
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -166,7 +167,8 @@ def _against_champion(
         return None, ()
     name = f"champion {champion.semver or champion.number}"
     try:
-        bundle = load_bundle(pull(champion.uri, root=root))
+        with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
+            bundle = load_bundle(pull(champion.uri, Path(cache), root=root))
         rows = features.rows(bundle.info, truth)
     except (BundleError, FeatureError) as error:
         return None, (f"yes: {name} cannot be used here any more, so it is not compared: {error}",)

@@ -1,0 +1,203 @@
+"""The stage on a small project with real bundles, Delta store and MLflow; its report and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import pytest
+from rich.console import Console
+
+from tencost.config import RandomConfig, XgbConfig
+from tencost.errors import ConfigError, FeatureError, SplitError, TrainError
+from tencost.evaluate import board as boards
+from tencost.evaluate import report, stage
+
+Train = Callable[..., Path]
+
+
+@pytest.fixture
+def runs(toy_project: Path) -> Callable[[str], str]:
+    """Make finished MLflow runs by name."""
+    from mlflow import MlflowClient
+
+    from tencost.train import tracking
+
+    uri = tracking.setup(toy_project)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.get_experiment_by_name("tencost")
+    assert experiment is not None
+
+    def make(name: str) -> str:
+        run = client.create_run(experiment.experiment_id, run_name=name)
+        client.set_terminated(run.info.run_id)
+        return str(run.info.run_id)
+
+    return make
+
+
+@pytest.fixture
+def trained(train_toy: Train, runs: Callable[[str], str]) -> dict[str, str]:
+    """Two models: a reference that knows nothing and trees that see how fast a program is."""
+    names = {"random": runs("random"), "xgb": runs("xgb")}
+    train_toy(
+        "random",
+        RandomConfig(family="random", reads=["toy"], reference=True),
+        run_id=names["random"],
+    )
+    trees = XgbConfig(family="xgb", reads=["toy"], num_rounds=30)
+    train_toy("xgb", trees, run_id=names["xgb"])
+    return names
+
+
+def figures(project: Path, run_id: str) -> tuple[dict[str, float], list[str]]:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{project / 'mlruns' / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    listed = [item.path for item in client.list_artifacts(run_id, "plots")]
+    return client.get_run(run_id).data.metrics, listed
+
+
+def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -> None:
+    board = stage.run(toy_config, toy_project)
+    assert [row.model for row in board.rows] == ["xgb-toy", "random-toy", "random_floor", "oracle"]
+    trees, random, floor, oracle = board.rows
+    assert trees.seeds == (0, 1)
+    assert trees.mean("top1") > 0.9
+    assert trees.mean("search_score") > random.mean("search_score")
+    assert floor.mean("search_score") == pytest.approx(0.0)
+    assert oracle.mean("top1") == 1.0
+    coverage = board.coverage["held_out"]
+    assert (coverage.tasks_scored, coverage.tasks, coverage.programs, coverage.failed) == (
+        2,
+        3,
+        24,
+        1,
+    )
+    assert coverage.flop_share == pytest.approx(3 / 4)
+    assert [gain.opponent for gain in board.gains] == ["random-toy"]
+    assert len(trees.valid_search_score) == 2
+    assert boards.winner(board) == trees
+
+    folder = toy_project / "data" / "reports" / "toy" / "toy-1c"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "metrics.json",
+        "leaderboard.json",
+        "leaderboard.md",
+        "predictions.parquet",
+        "plots",
+    }
+    drawn = {path.name for path in (folder / "plots").iterdir()}
+    assert {
+        "leaderboard.png",
+        "top_k.png",
+        "top_k.csv",
+        "search.png",
+        "search-held_out.csv",
+    } <= drawn
+    assert {"predicted-xgb-toy.png", "predicted-xgb-toy.csv", "importance-xgb-toy.png"} <= drawn
+    predictions = pl.read_parquet(folder / "predictions.parquet")
+    assert predictions.columns == ["record_id", "model", "seed", "raw", "score", "latency_s"]
+    assert len(predictions) == 24 * 2 * 2
+    metrics = orjson.loads((folder / "metrics.json").read_bytes())
+    assert metrics["xgb-toy"]["top1"]["mean"] == round(trees.mean("top1"), 6)
+    assert "ci95" not in metrics["random_floor"]["top1"]
+    assert "rmse" not in metrics["random_floor"]
+
+    logged, plots = figures(toy_project, trained["xgb"])
+    assert logged["evaluate/top1"] == pytest.approx(trees.mean("top1"))
+    assert logged["evaluate/top1/held_out"] == pytest.approx(trees.networks["held_out"]["top1"])
+    assert "plots/predicted-xgb-toy.png" in plots
+    assert "plots/predicted-random-toy.png" not in plots
+
+
+def test_the_same_models_give_the_same_report(
+    toy_project: Path, toy_config: Any, trained: dict[str, str]
+) -> None:
+    folder = toy_project / "data" / "reports" / "toy" / "toy-1c"
+    stage.run(toy_config, toy_project)
+    first = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+    stage.run(toy_config, toy_project)
+    for path, content in first.items():
+        if path.name not in ("leaderboard.json", "leaderboard.md"):  # these hold prediction times
+            assert path.read_bytes() == content, path.name
+
+
+def test_score_run(toy_project: Path, toy_config: Any, trained: dict[str, str]) -> None:
+    folder = toy_project / "data" / "models" / "toy" / "toy-1c" / "xgb-toy"
+    row = stage.score_run(toy_config, toy_project, folder)
+    logged, plots = figures(toy_project, trained["xgb"])
+    assert logged["evaluate/search_score"] == pytest.approx(row.mean("search_score"))
+    assert "plots/importance-xgb-toy.png" in plots
+    assert not (toy_project / "data" / "reports").exists()
+
+
+def test_a_model_from_elsewhere_is_in_the_report_only(
+    toy_project: Path, toy_config: Any, train_toy: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_toy("random", RandomConfig(family="random", reads=["toy"]), seeds=(0,), run_id="0" * 32)
+    board = stage.run(toy_config, toy_project)
+    assert math.isnan(board.rows[0].metrics["top1"].half_width)
+    assert "is not in this MLflow store" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_cannot_be_evaluated(toy_project: Path, toy_config: Any, train_toy: Train) -> None:
+    with pytest.raises(TrainError, match=r"expected trained models in .*toy-1c, found none"):
+        stage.run(toy_config, toy_project)
+    folder = train_toy("random", RandomConfig(family="random", reads=["toy"]), seeds=(0,))
+    toy_config.split.test = ["nothing"]
+    with pytest.raises(SplitError, match="in the test part of the split, found none for nothing"):
+        stage.run(toy_config, toy_project)
+    toy_config.split.test = ["held_out"]
+    spec = toy_project / "data" / "features" / "toy" / "toy" / "spec.json"
+    spec.write_text(spec.read_text().replace("noise", "loud"))
+    with pytest.raises(FeatureError, match="not those that the random model was trained on"):
+        stage.score_run(toy_config, toy_project, folder)
+
+
+def test_leaderboard_survives_the_round_trip_and_is_printed(
+    toy_project: Path, toy_config: Any, trained: dict[str, str]
+) -> None:
+    board = stage.run(toy_config, toy_project)
+    reports = toy_project / "data" / "reports"
+    loaded = boards.load(reports / "toy" / "toy-1c" / "leaderboard.json")
+    assert [row.model for row in loaded.rows] == [row.model for row in board.rows]
+    assert loaded.rows[0].mean("tau") == pytest.approx(board.rows[0].mean("tau"), abs=1e-6)
+    assert math.isnan(loaded.rows[2].mean("rmse"))
+    assert boards.metrics_dict(loaded) == boards.metrics_dict(board)
+    output = io.StringIO()
+    report.print_leaderboards(reports, Console(file=output))
+    for word in (
+        "xgb",
+        "random (ref)",
+        "random floor",
+        "oracle",
+        "top-5",
+        "2 of 3 tasks",
+        "75% of",
+    ):
+        assert word in output.getvalue(), word
+    text = report.markdown(loaded)
+    assert "| xgb | toy | 2 | **" in text
+    assert "| oracle |  |  | 1.000 |" in text
+    narrow = io.StringIO()
+    report.print_board(loaded, Console(file=narrow, width=80, force_terminal=True))
+    assert "top-1" in narrow.getvalue()
+    assert "peak@5" not in narrow.getvalue()
+
+
+def test_no_leaderboard(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected leaderboards below"):
+        report.print_leaderboards(tmp_path)
+    with pytest.raises(ConfigError, match=r"found none\. Make it: tencost evaluate"):
+        boards.load(tmp_path / "leaderboard.json")
+    (tmp_path / "leaderboard.json").write_text('{"format_version": 99}')
+    with pytest.raises(ConfigError, match="expected format_version 1, found 99"):
+        boards.load(tmp_path / "leaderboard.json")
