@@ -1,0 +1,102 @@
+"""Where a model comes from: commit, versions, host, content hashes of what it was trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_PACKAGES = {
+    "tencost": ("tencost",),
+    "tvm": ("apache-tvm",),
+    "tvm_ffi": ("apache-tvm-ffi",),
+    "torch": ("torch",),
+    "xgboost": ("xgboost-cpu", "xgboost"),
+    "numpy": ("numpy",),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+}
+
+DEFAULT_TVM_RANGE = ("0.27.0", "0.28.0")
+"""TVM versions whose features ours are, where no TVM is installed to ask."""
+
+
+@dataclass(frozen=True)
+class GitState:
+    """The project's commit; None and False outside of git."""
+
+    commit: str | None
+    dirty: bool
+
+
+def git_state(root: Path) -> GitState:
+    """Return the commit of a folder and whether it has uncommitted changes."""
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return GitState(None, False)
+    return GitState(commit, bool(_git(root, "status", "--porcelain", "--untracked-files=no")))
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of tencost, Python and what decides scores; those installed."""
+    found = {"python": platform.python_version()}
+    for name, packages in _PACKAGES.items():
+        for package in packages:
+            try:
+                found[name] = version(package)
+                break
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+def tvm_range(installed: str | None) -> tuple[str, str]:
+    """Return the TVM versions a bundle may serve: the minor release that made its features."""
+    if installed is None:
+        return DEFAULT_TVM_RANGE
+    major, minor = (int(part) for part in installed.split(".")[:2])
+    return f"{major}.{minor}.0", f"{major}.{minor + 1}.0"
+
+
+def content_hash(table: pl.DataFrame) -> str:
+    """Return the first 32 hex digits of the sha256 of a table's rows, whatever their order.
+
+    Floats are hashed by their exact value, missing values as such.
+    """
+    rows = table.select(sorted(table.columns)).rows()
+    digest = hashlib.sha256()
+    for line in sorted(repr(row) for row in rows):
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()[:32]
+
+
+def dvc_hash(root: Path, path: str) -> str | None:
+    """Return DVC's md5 of an output as dvc.lock has it; None where DVC did not make it."""
+    lock = root / "dvc.lock"
+    if not lock.is_file():
+        return None
+    from omegaconf import OmegaConf
+
+    stages = OmegaConf.to_container(OmegaConf.load(lock))
+    assert isinstance(stages, dict)
+    for stage in (stages.get("stages") or {}).values():
+        for out in stage.get("outs", []):
+            if out.get("path") == path:
+                return str(out.get("md5", "")).removesuffix(".dir") or None
+    return None

@@ -1,0 +1,30 @@
+"""Writes a bundle as an MLflow model folder that `mlflow.pyfunc.load_model` reads (models from code, no pickle)."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from tencost.train.bundle import read_info
+
+
+def save_pyfunc(folder: Path, bundle: Path) -> None:
+    """Write the model, its signature and its requirements into a new folder; the bundle is copied into it."""
+    import mlflow.pyfunc
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+
+    info = read_info(bundle)
+    inputs = [ColSpec(DataType.long, "program")]
+    inputs += [ColSpec(DataType.float, name) for name in info.feature_spec.columns]
+    outputs = [ColSpec(DataType.long, "program"), ColSpec(DataType.double, "score")]
+    with warnings.catch_warnings():
+        # MLflow would rather have an example of the input than the signature it is given.
+        warnings.simplefilter("ignore", UserWarning)
+        mlflow.pyfunc.save_model(
+            str(folder),
+            python_model=str(Path(__file__).with_name("pyfunc.py")),
+            artifacts={"bundle": str(bundle)},
+            signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
+            pip_requirements=[f"tencost=={info.versions.get('tencost', '0')}", "pandas"],
+        )

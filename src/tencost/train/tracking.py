@@ -1,0 +1,274 @@
+"""MLflow: where runs go, and what every run of a stage says about itself.
+
+Runs go to ``MLFLOW_TRACKING_URI``, or to ``<root>/mlruns/mlflow.db`` with artifacts in ``<root>/mlruns/artifacts``. The
+database is created under a file lock: two processes that create it together crash. Nothing here changes MLflow's
+global state; a run that ends with an exception is FAILED, not left RUNNING.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tencost.config import Config
+from tencost.train.provenance import git_state, installed_versions
+
+EXPERIMENT = "tencost"
+"""Experiment of runs that have no configuration of their own."""
+
+PARENT_VARIABLE = "TENCOST_PARENT_RUN_ID"
+"""Environment variable with the run that runs started now belong to, as a sweep's jobs do."""
+
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
+_BATCH = 1000
+_MAX_VALUE = 5000
+_LOCK_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a curve."""
+
+    name: str
+    value: float
+    step: int
+
+
+class TrackedRun:
+    """A running MLflow run."""
+
+    def __init__(self, client: Any, run_id: str) -> None:
+        self.client = client
+        self.run_id = run_id
+
+    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Log metrics of one step; NaN values are left out."""
+        self.log_points([Point(name, float(value), step) for name, value in values.items()])
+
+    def log_points(self, points: Sequence[Point]) -> None:
+        """Log whole curves in a few requests; NaN values are left out."""
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        metrics = [
+            Metric(point.name, point.value, now, point.step)
+            for point in points
+            if point.value == point.value
+        ]
+        for start in range(0, len(metrics), _BATCH):
+            self.client.log_batch(self.run_id, metrics=metrics[start : start + _BATCH])
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Log a file."""
+        self.client.log_artifact(self.run_id, str(path), folder)
+
+    def log_artifacts(self, path: Path, folder: str) -> None:
+        """Log a folder's content under a name."""
+        self.client.log_artifacts(self.run_id, str(path), folder)
+
+    def log_dataset(
+        self, name: str, digest: str, source: Mapping[str, str], profile: Mapping[str, Any]
+    ) -> None:
+        """Log what the run learnt from.
+
+        Args:
+            name: name of the dataset.
+            digest: its hash, at most 36 characters are kept.
+            source: where it lies.
+            profile: counts and hashes shown with it.
+        """
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(
+            name=name,
+            digest=digest[:36],
+            source_type="dvc",
+            source=orjson.dumps(dict(source)).decode(),
+            profile=orjson.dumps(dict(profile)).decode(),
+        )
+        tags = [InputTag("mlflow.data.context", "training")]
+        self.client.log_inputs(self.run_id, datasets=[DatasetInput(dataset, tags)])
+
+
+def setup(root: Path, experiment: str = EXPERIMENT) -> str:
+    """Make sure that the tracking store and an experiment are there; return the tracking URI."""
+    return _connect(root, experiment)[0]
+
+
+@contextmanager
+def start_run(
+    cfg: Config,
+    root: Path,
+    *,
+    stage: str,
+    name: str | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Iterator[TrackedRun]:
+    """Start a run of a stage: tags, flat configuration, commit, versions, host; end it with the block.
+
+    Args:
+        cfg: the configuration; logged as parameters and as config.yaml.
+        root: the project's root.
+        stage: name of the stage.
+        name: name of the run; `<model> · <features> · <hardware>` if None.
+        tags: further tags.
+    """
+    _, client, experiment_id = _connect(root, cfg.experiment_name)
+    parent = os.environ.get(PARENT_VARIABLE)
+    git = git_state(root)
+    described = {
+        "tencost.stage": stage,
+        "hardware": cfg.hardware.name,
+        "dataset": cfg.dataset.name,
+        "git_dirty": str(git.dirty).lower(),
+        "host": f"{platform.node()} {platform.machine()}, {os.cpu_count()} CPUs",
+        **{f"version.{key}": value for key, value in installed_versions().items()},
+        **({"mlflow.source.git.commit": git.commit} if git.commit else {}),
+        **({"mlflow.parentRunId": parent} if parent else {}),
+        **_stage_tags(cfg, stage),
+        **(tags or {}),
+    }
+    run = client.create_run(
+        experiment_id, run_name=name or run_name(cfg), tags=_with_source(described, stage)
+    )
+    tracked = TrackedRun(client, run.info.run_id)
+    with _ending(client, tracked.run_id):
+        _log_config(tracked, cfg, stage)
+        yield tracked
+
+
+@contextmanager
+def parent_run(root: Path, name: str, experiment: str = EXPERIMENT) -> Iterator[str]:
+    """Start a run that the runs of a sweep are nested in, worker processes included; gives its id."""
+    _, client, experiment_id = _connect(root, experiment)
+    tags = _with_source({"tencost.stage": "sweep"}, "sweep")
+    run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+    before = os.environ.get(PARENT_VARIABLE)
+    os.environ[PARENT_VARIABLE] = run_id
+    try:
+        with _ending(client, run_id):
+            yield run_id
+    finally:
+        if before is None:
+            del os.environ[PARENT_VARIABLE]
+        else:
+            os.environ[PARENT_VARIABLE] = before
+
+
+def run_name(cfg: Config) -> str:
+    """Return what a person looks for in the table of runs."""
+    pooled = " · all hardware" if cfg.model.pool.value == "all" else ""
+    return f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name}{pooled}"
+
+
+def flat_parameters(cfg: Config, stage: str) -> dict[str, str]:
+    """Return the configuration that a stage uses as dotted names and text values."""
+    groups = ["dataset", "hardware"]
+    groups += ["network", "tuner"] if stage == "tune" else ["features", "split", "model"]
+    flat: dict[str, str] = {}
+    for group in groups:
+        _flatten(group, asdict(getattr(cfg, group)), flat)
+    if stage != "tune":
+        flat |= {"split.name": cfg.split_name, "model.name": cfg.model_name}
+        flat["seeds"] = ",".join(str(seed) for seed in cfg.seeds)
+    return flat
+
+
+def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
+    """Return (tracking URI, client, experiment id), creating what is missing under a lock."""
+    for variable, value in _QUIET.items():
+        os.environ.setdefault(variable, value)
+    from filelock import FileLock
+    from mlflow import MlflowClient
+
+    folder = (root / "mlruns").resolve()
+    chosen = os.environ.get("MLFLOW_TRACKING_URI")
+    uri = chosen or f"sqlite:///{folder / 'mlflow.db'}"
+    location = None if chosen else (folder / "artifacts").as_uri()
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        found = client.get_experiment_by_name(experiment)
+        if found is None:
+            return uri, client, client.create_experiment(experiment, artifact_location=location)
+    return uri, client, found.experiment_id
+
+
+@contextmanager
+def _ending(client: Any, run_id: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        killed = isinstance(error, KeyboardInterrupt)
+        client.set_tag(run_id, "error", f"{type(error).__name__}: {error}"[:_MAX_VALUE])
+        client.set_terminated(run_id, "KILLED" if killed else "FAILED")
+        raise
+    client.set_terminated(run_id, "FINISHED")
+
+
+def _stage_tags(cfg: Config, stage: str) -> dict[str, str]:
+    if stage == "tune":
+        return {"network": cfg.network.name}
+    return {
+        "family": cfg.model.family,
+        "model": cfg.model_name,
+        "features": cfg.features.name,
+        "split": cfg.split_name,
+        "pool": cfg.model.pool.value,
+        "reference": str(cfg.model.reference).lower(),
+    }
+
+
+def _with_source(tags: dict[str, str], stage: str) -> dict[str, str]:
+    return {"mlflow.source.name": f"tencost {stage}", "mlflow.source.type": "LOCAL", **tags}
+
+
+def _log_config(tracked: TrackedRun, cfg: Config, stage: str) -> None:
+    from mlflow.entities import Param
+    from omegaconf import OmegaConf
+
+    params = [Param(key, value[:_MAX_VALUE]) for key, value in flat_parameters(cfg, stage).items()]
+    for start in range(0, len(params), 100):
+        tracked.client.log_batch(tracked.run_id, params=params[start : start + 100])
+    with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
+        path = Path(scratch) / "config.yaml"
+        path.write_text(OmegaConf.to_yaml(OmegaConf.create(_plain(asdict(cfg)))))
+        tracked.log_artifact(path)
+
+
+def _plain(value: Any) -> Any:
+    """Turn enums into their values, at any depth."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _flatten(prefix: str, value: Any, out: dict[str, str]) -> None:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            _flatten(f"{prefix}.{key}", item, out)
+    elif isinstance(value, Enum):
+        out[prefix] = str(value.value)
+    elif isinstance(value, (list, tuple)):
+        out[prefix] = ",".join(str(item) for item in value)
+    else:
+        out[prefix] = str(value)
