@@ -138,8 +138,10 @@ def train_toy(toy_project: Path, toy_config: Any) -> Callable[..., Path]:
     import orjson
 
     from tencost.features.table import load_features
+    from tencost.splits.table import load_split
     from tencost.train.bundle import BundleInfo, plain_config, save_bundle
     from tencost.train.calibration import fit_calibration
+    from tencost.train.provenance import content_hash
     from tencost.train.ranker import make_ranker
     from tencost.train.samples import load_samples
 
@@ -151,6 +153,8 @@ def train_toy(toy_project: Path, toy_config: Any) -> Callable[..., Path]:
             load_samples(toy_project, toy_config, ["toy-1c"], part, table)
             for part in ("train", "valid")
         )
+        split = load_split(toy_project / "data" / "splits" / "toy" / "by_network")
+        split_hash = content_hash(split.select("record_id", "part"))
         folder = toy_project / "data" / "models" / "toy" / "toy-1c" / f"{name}-toy"
         for seed in seeds:
             ranker = make_ranker(config, table.spec)
@@ -167,7 +171,7 @@ def train_toy(toy_project: Path, toy_config: Any) -> Callable[..., Path]:
                 "dataset": "toy",
                 "dataset_hash": "d" * 32,
                 "split": "by_network",
-                "split_hash": "5" * 32,
+                "split_hash": split_hash,
                 "seed": seed,
             }
             save_bundle(folder / f"seed{seed}", ranker, BundleInfo(**{**values, **changes}))

@@ -151,7 +151,15 @@ def test_a_model_from_elsewhere_is_in_the_report_only(
 def test_what_cannot_be_evaluated(toy_project: Path, toy_config: Any, train_toy: Train) -> None:
     with pytest.raises(TrainError, match=r"expected trained models in .*toy-1c, found none"):
         stage.run(toy_config, toy_project)
-    folder = train_toy("random", RandomConfig(family="random", reads=["toy"]), seeds=(0,))
+    floor = RandomConfig(family="random", reads=["toy"])
+    folder = train_toy("random", floor, seeds=(0,), split_hash="0" * 32)
+    for call in (
+        lambda: stage.run(toy_config, toy_project),
+        lambda: stage.score_run(toy_config, toy_project, folder),
+    ):
+        with pytest.raises(SplitError, match="random-toy was trained on another state"):
+            call()
+    train_toy("random", floor, seeds=(0,))
     toy_config.split.test = ["nothing"]
     with pytest.raises(SplitError, match="in the test part of the split, found none for nothing"):
         stage.run(toy_config, toy_project)

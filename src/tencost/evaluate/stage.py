@@ -39,6 +39,7 @@ from tencost.evaluate.scoring import SeedScore, oracle, random_floor, score_reco
 from tencost.evaluate.truth import Truth, build_truth
 from tencost.records.tables import load_records, load_tasks
 from tencost.splits.table import load_split
+from tencost.train.provenance import content_hash
 
 GAIN_METRICS = ("search_score", "top1", "top5")
 """Compared with paired bootstrap intervals: what the promotion rule looks at."""
@@ -85,17 +86,24 @@ def run(cfg: Config, root: Path) -> Board:
     features = load_feature_tables(cfg, root)
     scored = []
     folders = find_models(root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name)
+    current = split_hash(cfg, root)
     with console.status("evaluate") as status:
         for folder in folders:
             status.update(f"evaluate: {folder.name}")
-            scored.append(_score(load_model(folder), features, truth, valid))
+            model = load_model(folder)
+            if model.info.split_hash == current:
+                scored.append(_score(model, features, truth, valid))
+            else:
+                console.print(f"left out: {_stale(model, cfg)}", style="yellow")
+        if not scored:
+            raise SplitError(_stale(model, cfg))
         board = _board(cfg, root, truth, scored)
         status.update("evaluate: plots")
         report = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
         _write_report(report, board, truth, scored)
     tracking.log_comparison(root, cfg, board, report)
     for item, row in zip(scored, [_row_of(board, item) for item in scored], strict=True):
-        tracking.log_model_scores(root, row, _plots_of(report / "plots", item.model.name))
+        tracking.log_model_scores(root, cfg, row, _plots_of(report / "plots", item.model.name))
     print_board(board)
     return board
 
@@ -105,11 +113,14 @@ def score_run(cfg: Config, root: Path, model_folder: Path) -> Row:
     root = root.resolve()
     truth, valid = load_truth(cfg, root, "test"), load_valid(cfg, root)
     features = load_feature_tables(cfg, root)
-    scored = _score(load_model(model_folder.resolve()), features, truth, valid)
+    model = load_model(model_folder.resolve())
+    if model.info.split_hash != split_hash(cfg, root):
+        raise SplitError(_stale(model, cfg))
+    scored = _score(model, features, truth, valid)
     row = scored.row(root)
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
         tracking.log_model_scores(
-            root, row, _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+            root, cfg, row, _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
         )
     figures = ", ".join(
         f"{name} {row.mean(metric):.3f}"
@@ -151,6 +162,12 @@ def load_valid(cfg: Config, root: Path) -> Truth | None:
         return load_truth(cfg, root, "valid")
     except SplitError:
         return None
+
+
+def split_hash(cfg: Config, root: Path) -> str:
+    """Return the content hash of the split, as bundles trained on it carry it."""
+    split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
+    return content_hash(split.select("record_id", "part"))
 
 
 def load_feature_tables(cfg: Config, root: Path) -> Features:
@@ -212,6 +229,14 @@ def _board(cfg: Config, root: Path, truth: Truth, scored: Sequence[Scored]) -> B
         if row.reference
     )
     return Board(**{**vars(board), "gains": gains})
+
+
+def _stale(model: Model, cfg: Config) -> str:
+    return (
+        f"{model.name} was trained on another state of the records or on another split "
+        f"({model.info.split}), so what is tested here may have been learnt from. "
+        f"Train it again: tencost train split={cfg.split_name}, or remove {model.folder}"
+    )
 
 
 def _row_of(board: Board, item: Scored) -> Row:

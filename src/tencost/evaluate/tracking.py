@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tencost.config import Config
 from tencost.evaluate.board import Board, Row
+from tencost.train import tracking
 
 RUN_FILE = "run.json"
 """Beside the bundles of a model: what the training stage noted about its run."""
@@ -31,13 +32,13 @@ def training_run(folder: Path) -> str:
     return str(orjson.loads(path.read_bytes()).get("run_id") or "")
 
 
-def log_model_scores(root: Path, row: Row, files: Sequence[Path]) -> None:
+def log_model_scores(root: Path, cfg: Config, row: Row, files: Sequence[Path]) -> None:
     """Log a model's test figures and plots into the run that trained it, if this registry has that run."""
     from mlflow.exceptions import MlflowException
 
-    client = _client(root)
     if not row.run_id:
         return
+    client = _client(root, cfg.experiment_name)
     try:
         client.get_run(row.run_id)
     except MlflowException as error:
@@ -68,7 +69,7 @@ def run_metrics(row: Row) -> dict[str, float]:
 
 def log_comparison(root: Path, cfg: Config, board: Board, report: Path) -> str:
     """Log the leaderboard, its plots and the main figures of all models as one run; return its id."""
-    client = _client(root)
+    client = _client(root, cfg.experiment_name)
     experiment = client.get_experiment_by_name(cfg.experiment_name)
     tags = {"tencost.stage": "evaluate", "hardware": board.hardware, "dataset": board.dataset}
     run = client.create_run(
@@ -105,10 +106,8 @@ def _log_metrics(client: Any, run_id: str, figures: Mapping[str, float]) -> None
     )
 
 
-def _client(root: Path) -> Any:
+def _client(root: Path, experiment: str) -> Any:
     from mlflow import MlflowClient
 
-    from tencost.train import tracking
-
-    uri = tracking.setup(root)
+    uri = tracking.setup(root, experiment)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)

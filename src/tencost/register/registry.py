@@ -1,6 +1,6 @@
 """The MLflow model registry: one registered model a hardware; versions, aliases, rollback.
 
-A version's artifact is a pyfunc (see served.py) around the bundle. Tags of a version:
+A version's artifact is a pyfunc around the bundle. Tags of a version:
 
     semver          MAJOR.MINOR after MLGO: MAJOR is the feature ABI, MINOR counts the versions with
     that ABI content_digest  of what decides the scores; the same content is never registered twice
@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import warnings
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ import orjson
 from tencost.errors import RegistryError
 from tencost.register.pull import DIGEST_TAG, QUIET, manifest_digest
 from tencost.train.bundle import BundleInfo, read_info
+from tencost.train.pyfunc_model import save_pyfunc
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 CONTENT_TAG = "content_digest"
@@ -219,28 +219,10 @@ def rollback(client: Any, name: str, number: int | None = None) -> Version:
 
 def _log_pyfunc(client: Any, bundle: Path, run_id: str, info: BundleInfo) -> str:
     """Log the bundle as a pyfunc into the training run; return where it lies."""
-    import mlflow.pyfunc
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
-
     path = f"{ARTIFACT}/{content_digest(info)[:12]}"
-    columns = [ColSpec(DataType.long, "program")]
-    columns += [ColSpec(DataType.float, name) for name in info.feature_spec.columns]
-    outputs = [ColSpec(DataType.long, "program"), ColSpec(DataType.double, "score")]
-    versions = (
-        [f"tencost=={info.versions['tencost']}"] if "tencost" in info.versions else ["tencost"]
-    )
-    with tempfile.TemporaryDirectory(prefix="tencost-") as scratch, warnings.catch_warnings():
-        # MLflow would rather have an example of the input than the signature it is given.
-        warnings.simplefilter("ignore", UserWarning)
+    with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
         folder = Path(scratch) / "model"
-        mlflow.pyfunc.save_model(
-            str(folder),
-            python_model=str(Path(__file__).with_name("served.py")),
-            artifacts={"bundle": str(bundle)},
-            signature=ModelSignature(inputs=Schema(columns), outputs=Schema(outputs)),
-            pip_requirements=versions,
-        )
+        save_pyfunc(folder, bundle)
         client.log_artifacts(run_id, str(folder), path)
     return f"{client.get_run(run_id).info.artifact_uri}/{path}"
 

@@ -63,7 +63,7 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
             f"expected a model to register in {report / 'leaderboard.json'}, found only references. "
             "Train one: tencost train model=xgb, then tencost evaluate"
         )
-    client = registry.connect(tracking.setup(root))
+    client = registry.connect(tracking.setup(root, cfg.experiment_name))
     truth = load_truth(cfg, root, "test")
     features = load_feature_tables(cfg, root)
     scores = read_scores(report / "predictions.parquet", truth)
