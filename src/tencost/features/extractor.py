@@ -112,7 +112,10 @@ class _Trace(_Extractor):
         self.columns = self._encoder.columns
 
     def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:  # noqa: ARG002
-        return [self._encoder.encode(trace_values(candidate.sch.trace)) for candidate in candidates]
+        traces = (
+            trace_values(candidate.sch.trace, remove_postproc=True) for candidate in candidates
+        )
+        return [self._encoder.encode(trace) for trace in traces]
 
 
 class _Tiles(_Extractor):
