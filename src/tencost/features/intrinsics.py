@@ -2,7 +2,8 @@
 
 TuneContext imports ``tvm.s_tir.tensor_intrin``, whose ``__init__`` registers the intrinsics of every architecture,
 thousands of CUDA and ROCm ones among them. In our own processes (featurizing workers, ``tencost tune``) a package of
-the same name and place stands in for it: its submodules load as usual, when asked for. Never done in a process that is not ours.
+the same name and place stands in for it: its submodules load as usual, when asked for. Never done in a process that is
+not ours.
 """
 
 from __future__ import annotations
