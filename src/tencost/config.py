@@ -332,6 +332,26 @@ class TvmMlpConfig(ModelConfig):
     """Threads while training."""
 
 
+@dataclass(kw_only=True)
+class BlendConfig(ModelConfig):
+    """Several families, averaged on one scale."""
+
+    members: list[Any] = field(default_factory=list)
+    """The families' own settings, each a mapping as in its file in conf/model/; one that reads only `tiles` sees only
+    the tile columns."""
+
+    def __post_init__(self) -> None:
+        if len(self.members) < 2:
+            raise ConfigError(f"model.members must name at least 2 families, found {len(self.members)}")
+        self.member_configs()
+
+    def member_configs(self) -> list[ModelConfig]:
+        """Return the members' settings, checked."""
+        return [
+            _model_config(member, f"model.members.{index}.") for index, member in enumerate(self.members)
+        ]
+
+
 FAMILY_CONFIGS: dict[str, type[ModelConfig]] = {
     "xgb": XgbConfig,
     "mlp": MlpConfig,
@@ -339,6 +359,7 @@ FAMILY_CONFIGS: dict[str, type[ModelConfig]] = {
     "random": RandomConfig,
     "tvm_xgb": TvmXgbConfig,
     "tvm_mlp": TvmMlpConfig,
+    "blend": BlendConfig,
 }
 
 
@@ -498,13 +519,13 @@ def resolve(composed: DictConfig) -> Config:
     return resolved
 
 
-def _model_config(values: Any) -> ModelConfig:
+def _model_config(values: Any, prefix: str = "model.") -> ModelConfig:
     family = values.get("family") if isinstance(values, dict) else None
     if family not in FAMILY_CONFIGS:
         raise ConfigError(
-            f"model.family must be one of {', '.join(FAMILY_CONFIGS)}, found {family!r}"
+            f"{prefix}family must be one of {', '.join(FAMILY_CONFIGS)}, found {family!r}"
         )
-    return _instantiate(FAMILY_CONFIGS[family], values, "model.")
+    return _instantiate(FAMILY_CONFIGS[family], values, prefix)
 
 
 def _instantiate(schema: type[Any], values: dict[str, Any], prefix: str) -> Any:

@@ -110,6 +110,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "random": ("tencost.train.random", "RandomRanker"),
     "tvm_xgb": ("tencost.train.tvm_xgb", "TvmXgbRanker"),
     "tvm_mlp": ("tencost.train.tvm_mlp", "TvmMlpRanker"),
+    "blend": ("tencost.train.blend", "BlendRanker"),
 }
 """family -> (module, class): the same keys as config.FAMILY_CONFIGS (a test compares them)."""
 
