@@ -82,9 +82,12 @@ class GroupLoss:
 
     def __init__(self, config: MlpConfig, samples: Samples, seed: int) -> None:
         self._group = samples.group
+        self._position = np.zeros(len(samples), np.int64)
         self._losses: dict[int, RankingLoss] = {}
         for group in np.unique(samples.group).tolist():
-            label = samples.label[samples.group == group]
+            members = np.flatnonzero(samples.group == group)
+            self._position[members] = np.arange(len(members))
+            label = samples.label[members]
             self._losses[group] = RankingLoss(
                 config.objective,
                 label,
@@ -100,6 +103,7 @@ class GroupLoss:
         gradient = np.zeros(len(programs))
         for group in np.unique(groups).tolist():
             inside = np.flatnonzero(groups == group)
+            inside = inside[np.argsort(self._position[programs[inside]])]
             gradient[inside] = self._losses[group](raw[inside])[0]
         scaled = torch.from_numpy((gradient * 4.0 / len(programs)).astype(np.float32))
         return (scores * scaled).sum()

@@ -3,14 +3,15 @@
 A packed sum over stores (TenSet, TVM) sees each store alone. A comparison of programs is mostly about the heaviest
 store and how its accesses relate to its iterations and to the work of the whole program. So the summary is: that
 store's columns (most floating-point operations, then iterations, then first), amounts derived from them, and four
-numbers about the program. Columns that are the same on every row (workload flags, device attributes) ride along with
-the heaviest store.
+numbers about the program. Columns that are the same on every row (workload flags, tiles, device attributes) ride
+along with the heaviest store.
 
 Columns are found by position in TVM's PerStoreFeature (feature ABI 1): 57 of the computation, 18 for each of five
 buffers, 10 arithmetic intensities, 4 of the allocation, 3 of the enclosing loops, then what is the same on every row.
 Amounts are log2(1 + x), so a difference of two columns is the logarithm of a ratio.
 
-Feature sets of other kinds get the first row, the sums, the maxima and the number of rows.
+A set with one row a program (`tiles`) is its own summary. Other kinds get the first row, the sums, the maxima and the
+number of rows.
 
 Legend: N programs, R rows, C columns.
 """
@@ -28,6 +29,7 @@ Floats = npt.NDArray[np.float64]
 NUM_STORE_COLUMNS = 164
 """Columns of one store; what follows is the same on every row of a program."""
 
+_STORE_KINDS = ("per_store", "per_store_tiles")
 _FLOPS = slice(0, 7)
 _VECTOR_PROD, _VECTOR_LEN, _UNROLL_PROD = 17, 18, 28
 _INTENSITY = slice(147, 157)
@@ -87,6 +89,8 @@ _PROGRAM_NAMES = ("scalar_share", "num_stores", "work", "iterations_of_busiest_s
 def summary_names(spec: FeatureSpec) -> list[str]:
     """Names of the columns of `summarize`'s result."""
     names = list(spec.columns)
+    if _is_one_row(spec):
+        return names
     if not is_per_store(spec):
         parts = ("first", "sum", "max")
         return [*(f"{part}_{name}" for part in parts for name in names), "num_rows"]
@@ -102,7 +106,10 @@ def summarize(features: Ragged, spec: FeatureSpec) -> npt.NDArray[np.float32]:
     used = np.flatnonzero(features.lengths)
     if len(used):
         present = features.take(used)
-        out[used] = _per_store(present) if is_per_store(spec) else _generic(present)
+        if _is_one_row(spec):
+            out[used] = present.values[present.offsets[:-1]]
+        else:
+            out[used] = _per_store(present) if is_per_store(spec) else _generic(present)
     return out
 
 
@@ -135,7 +142,11 @@ def constants(features: Ragged, spec: FeatureSpec) -> npt.NDArray[np.float32]:
 
 def is_per_store(spec: FeatureSpec) -> bool:
     """Whether the rows are buffer stores in TVM's layout."""
-    return spec.kind == "per_store" and len(spec.columns) >= NUM_STORE_COLUMNS
+    return spec.kind in _STORE_KINDS and len(spec.columns) >= NUM_STORE_COLUMNS
+
+
+def _is_one_row(spec: FeatureSpec) -> bool:
+    return spec.kind == "tiles"
 
 
 def _generic(features: Ragged) -> npt.NDArray[np.float32]:

@@ -31,7 +31,11 @@ from tencost.train.labels import featurized
 from tencost.train.layers import dense, dot
 from tencost.train.networks import served
 from tencost.train.ranker import LogMetric, Samples, Scores
+from tencost.train.summary import is_per_store
 from tencost.train.weights import Weights, read_weights, write_weights
+
+NUM_COLUMNS = 172
+"""PerStoreFeature's 164 columns of a store and 8 flags of the workload, which MLPModel asks for."""
 
 
 class TvmMlpRanker:
@@ -40,7 +44,7 @@ class TvmMlpRanker:
     family: ClassVar[str] = "tvm_mlp"
 
     def __init__(self, config: TvmMlpConfig, spec: FeatureSpec) -> None:
-        del spec
+        self._spec = spec
         self._config = config
         self._weights: Weights = {}
 
@@ -48,14 +52,15 @@ class TvmMlpRanker:
         from tencost.train.tvm_mlp_training import fit_tvm_mlp
 
         train, valid = featurized(train), featurized(valid)
-        scale = train.features.values.max(axis=0)
+        rows, valid_rows = self._rows(train.features), self._rows(valid.features)
+        scale = rows.values.max(axis=0)
         scale = np.where(scale == 0, np.float32(1.0), scale).astype(np.float32)
         weights = fit_tvm_mlp(
             self._config,
             train,
             valid,
-            _scaled(train.features, scale),
-            _scaled(valid.features, scale),
+            _scaled(rows, scale),
+            _scaled(valid_rows, scale),
             seed=seed,
             log=log,
         )
@@ -65,7 +70,7 @@ class TvmMlpRanker:
         out = np.full(len(features), np.nan)
         used = np.flatnonzero(features.lengths)
         if len(used):
-            rows = _scaled(features.take(used), self._weights["scale"])
+            rows = _scaled(self._rows(features.take(used)), self._weights["scale"])
             out[used] = forward(self._weights, rows)
         return out
 
@@ -77,6 +82,11 @@ class TvmMlpRanker:
 
     def importance(self) -> dict[str, float]:
         return {}
+
+    def _rows(self, features: Ragged) -> Ragged:
+        if not is_per_store(self._spec):
+            return features
+        return Ragged(features.values[:, :NUM_COLUMNS], features.offsets)
 
 
 def forward(weights: Weights, rows: Ragged) -> npt.NDArray[np.float32]:

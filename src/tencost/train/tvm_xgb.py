@@ -26,10 +26,8 @@ from tencost.features.spec import FeatureSpec
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingMetrics
 from tencost.train.ranker import LogMetric, Samples, Scores
+from tencost.train.summary import NUM_STORE_COLUMNS, is_per_store
 from tencost.train.xgb import gain_shares, load_booster, packed_sum, predict_rows
-
-NUM_STORE_COLUMNS = 164
-"""Columns of PerStoreFeature without the workload's flags, which XGBModel does not ask for."""
 
 _BASE_SEED = 43
 _WATCH_EVERY = 10
@@ -107,6 +105,6 @@ class TvmXgbRanker:
         return gain_shares([self._booster], list(self._spec.columns))
 
     def _rows(self, features: Ragged) -> npt.NDArray[np.float32]:
-        if self._spec.kind != "per_store":
+        if not is_per_store(self._spec):
             return features.values
         return np.ascontiguousarray(features.values[:, :NUM_STORE_COLUMNS])

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tencost.train.provenance import (
+    DEFAULT_TVM_RANGE,
+    content_hash,
+    dvc_hash,
+    git_state,
+    installed_versions,
+    tvm_range,
+)
+
+
+def git(root: Path, *arguments: str) -> None:
+    settings = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *settings, *arguments], cwd=root, check=True, capture_output=True)
+
+
+def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_state(tmp_path).commit is None
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    clean = git_state(tmp_path)
+    assert clean.commit is not None
+    assert len(clean.commit) == 40
+    assert not clean.dirty
+    (tmp_path / "file").write_text("two")
+    assert git_state(tmp_path).dirty
+
+
+def test_content_hash_ignores_the_order_of_rows_and_columns() -> None:
+    table = pl.DataFrame({"a": ["x", "y"], "b": [1.5, None]})
+    same = table.reverse().select("b", "a")
+    assert content_hash(table) == content_hash(same)
+    assert content_hash(table) != content_hash(table.with_columns(b=pl.lit(1.5)))
+    assert len(content_hash(table)) == 32
+
+
+def test_dvc_hash(tmp_path: Path) -> None:
+    assert dvc_hash(tmp_path, "data/records/toy") is None
+    (tmp_path / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  records:\n    outs:\n    - path: data/records/toy\n      md5: abc.dir\n"
+    )
+    assert dvc_hash(tmp_path, "data/records/toy") == "abc"
+    assert dvc_hash(tmp_path, "data/records/other") is None
+
+
+def test_versions() -> None:
+    found = installed_versions()
+    assert {"python", "numpy", "tencost"} <= set(found)
+    assert tvm_range("0.27.0.post1") == ("0.27.0", "0.28.0")
+    assert tvm_range("1.3.2+cuda") == ("1.3.0", "1.4.0")
+    assert tvm_range(None) == DEFAULT_TVM_RANGE

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tencost.config import Config
+from tencost.train.tracking import (
+    PARENT_VARIABLE,
+    Point,
+    flat_parameters,
+    parent_run,
+    run_name,
+    setup,
+    start_run,
+)
+
+
+def client_of(root: Path) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=setup(root))
+
+
+def test_a_run_says_what_it_is(toy_project: Path, toy_config: Config) -> None:
+    with start_run(toy_config, toy_project, stage="train", tags={"more": "yes"}) as tracked:
+        tracked.log_metrics({"train/a": 1.0, "train/missing": float("nan")}, step=2)
+        tracked.log_points([Point("train/curve", float(step), step) for step in range(1200)])
+        tracked.log_dataset("toy", "d" * 40, {"path": "data"}, {"num_train": 3})
+    client = client_of(toy_project)
+    run = client.get_run(tracked.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "xgb · toy · toy-1c"
+    assert run.info.artifact_uri.startswith((toy_project / "mlruns" / "artifacts").as_uri())
+    assert run.data.params["model.family"] == "random"
+    assert run.data.params["hardware.target.kind"] == "llvm"
+    assert run.data.tags["tencost.stage"] == "train"
+    assert run.data.tags["features"] == "toy"
+    assert run.data.tags["more"] == "yes"
+    assert run.data.tags["version.tencost"]
+    assert run.data.metrics == {"train/a": 1.0, "train/curve": 1199.0}
+    assert len(client.get_metric_history(tracked.run_id, "train/curve")) == 1200
+    dataset = run.inputs.dataset_inputs[0].dataset
+    assert (dataset.name, dataset.digest) == ("toy", "d" * 36)
+    config = Path(run.info.artifact_uri.removeprefix("file://")) / "config.yaml"
+    assert "family: random" in config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("broken"), "FAILED"), (KeyboardInterrupt(), "KILLED")]
+)
+def test_a_run_that_dies_is_not_left_running(
+    toy_project: Path, toy_config: Config, error: BaseException, status: str
+) -> None:
+    def dies() -> None:
+        with start_run(toy_config, toy_project, stage="train") as tracked:
+            started.append(tracked.run_id)
+            raise error
+
+    started: list[str] = []
+    with pytest.raises(type(error)):
+        dies()
+    run = client_of(toy_project).get_run(started[0])
+    assert run.info.status == status
+    assert run.data.tags["error"].startswith(type(error).__name__)
+
+
+def test_runs_of_a_sweep_are_nested(
+    toy_project: Path, toy_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PARENT_VARIABLE, raising=False)
+    with parent_run(toy_project, "sweep model=random") as parent:
+        assert os.environ[PARENT_VARIABLE] == parent
+        with start_run(toy_config, toy_project, stage="train") as child:
+            pass
+    assert PARENT_VARIABLE not in os.environ
+    client = client_of(toy_project)
+    assert client.get_run(child.run_id).data.tags["mlflow.parentRunId"] == parent
+    assert client.get_run(parent).info.status == "FINISHED"
+
+
+def test_the_environment_chooses_the_store(
+    toy_project: Path, tmp_path: Path, mlflow_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.db"
+    other.write_bytes(mlflow_database.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
+    assert setup(toy_project) == f"sqlite:///{other}"
+
+
+def test_parameters_are_those_that_the_stage_uses(toy_config: Config) -> None:
+    train = flat_parameters(toy_config, "train")
+    assert train["split.test"] == "held_out"
+    assert train["model.pool"] == "own"
+    assert train["seeds"] == "0"
+    assert not any(name.startswith("tuner.") for name in train)
+
+
+def test_pooled_models_are_named_so(toy_config: Config) -> None:
+    from tencost.config import Pool
+
+    toy_config.model.pool = Pool.all
+    assert run_name(toy_config) == "xgb · toy · toy-1c · all hardware"

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from tencost.config import Config, Pool, SplitConfig, SplitPolicy, XgbConfig
+from tencost.errors import ConfigError, TrainError
+from tencost.train import stage
+from tencost.train.bundle import load_bundle
+from tencost.train.samples import load_samples
+from tencost.train.stage import mean_curves, run
+from tencost.train.tracking import Point, setup
+
+
+@pytest.fixture
+def xgb_config(toy_config: Config) -> Config:
+    toy_config.model = XgbConfig(family="xgb", reads=["toy"], num_rounds=30)
+    toy_config.model_name = "xgb"
+    toy_config.seeds = [0, 3]
+    return toy_config
+
+
+def client_of(root: Path) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=setup(root))
+
+
+def test_bundles_run_file_and_mlflow(toy_project: Path, xgb_config: Config) -> None:
+    result = run(xgb_config, toy_project)
+    assert result.folder == toy_project / "data/models/toy/toy-1c/xgb-toy"
+    assert sorted(path.name for path in result.folder.iterdir()) == ["run.json", "seed0", "seed3"]
+    assert [path.name for path in result.folder.parent.iterdir()] == ["xgb-toy"]
+    noted = orjson.loads((result.folder / "run.json").read_bytes())
+    assert noted["run_id"] == result.run_id
+    assert noted["seeds"] == [0, 3]
+    assert noted["best_seed"] == result.best_seed
+    assert result.valid["pairwise"] > 0.8
+    assert result.valid_score == pytest.approx(
+        np.mean([noted["valid"][seed]["choice"] for seed in ("0", "3")])
+    )
+
+    bundle = load_bundle(result.folder / "seed3", target_kind="llvm", tvm_version="0.27.0")
+    assert bundle.info.seed == 3
+    assert bundle.info.split == "by_network"
+    assert len(bundle.info.dataset_hash) == len(bundle.info.split_hash) == 32
+    assert bundle.info.created.endswith("+00:00")
+    test = load_samples(toy_project, xgb_config, ["toy-1c"], "test")
+    scores = bundle.scores(test.features)
+    assert np.corrcoef(scores, test.features.values[:, 0])[0, 1] > 0.8
+
+    client = client_of(toy_project)
+    mlflow_run = client.get_run(result.run_id)
+    metrics = mlflow_run.data.metrics
+    assert mlflow_run.info.status == "FINISHED"
+    assert metrics["train/final_valid_pairwise"] == pytest.approx(result.valid["pairwise"])
+    assert metrics["train/num_train"] == 24
+    history = client.get_metric_history(result.run_id, "train/valid_pairwise")
+    assert [point.step for point in history] == [10, 20, 30]
+    names = {item.path for item in client.list_artifacts(result.run_id)}
+    assert {"bundles", "config.yaml", "importance.json", "model"} <= names
+    assert mlflow_run.inputs.dataset_inputs[0].dataset.name == "toy"
+
+
+def test_the_logged_model_is_a_pyfunc(toy_project: Path, xgb_config: Config) -> None:
+    import mlflow.pyfunc
+    import pandas as pd
+
+    result = run(xgb_config, toy_project)
+    artifacts = client_of(toy_project).get_run(result.run_id).info.artifact_uri
+    model = mlflow.pyfunc.load_model(f"{artifacts}/model")
+    rows = np.array([[0.1, 0.5], [0.9, 0.5], [0.8, 0.5]], np.float32)
+    frame = pd.DataFrame(rows, columns=["speed", "noise"]).assign(program=[7, 2, 2])
+    found = model.predict(frame)
+    assert found["program"].tolist() == [7, 2]
+    assert found["score"].between(0, 1).all()
+    bundle = load_bundle(result.folder / f"seed{result.best_seed}")
+    from tencost.features.ragged import Ragged
+
+    expected = bundle.scores(Ragged(rows, np.array([0, 1, 3])))
+    assert found["score"].tolist() == expected.tolist()
+    assert model.metadata.signature.inputs.input_names() == ["program", "speed", "noise"]
+
+
+def test_training_again_gives_the_same_model(toy_project: Path, xgb_config: Config) -> None:
+    first = run(xgb_config, toy_project)
+    files = load_bundle(first.folder / "seed0").info.files
+    again = run(xgb_config, toy_project)
+    info = load_bundle(again.folder / "seed0").info
+    assert info.files == files
+    assert again.valid == first.valid
+    assert again.run_id != first.run_id
+
+
+def test_a_family_that_does_not_read_the_features(toy_project: Path, xgb_config: Config) -> None:
+    xgb_config.model.reads = ["per_store", "tiles"]
+    with pytest.raises(
+        ConfigError, match=r"model=xgb cannot .* features=toy: .* reads per_store, tiles"
+    ):
+        run(xgb_config, toy_project)
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1]])
+def test_seeds_must_differ(toy_project: Path, xgb_config: Config, seeds: list[int]) -> None:
+    xgb_config.seeds = seeds
+    with pytest.raises(ConfigError, match="seeds must be different whole numbers"):
+        run(xgb_config, toy_project)
+
+
+def test_a_hardware_without_records(toy_project: Path, xgb_config: Config) -> None:
+    xgb_config.hardware.name = "elsewhere"
+    with pytest.raises(TrainError, match="expected records of elsewhere in the train part"):
+        run(xgb_config, toy_project)
+    runs = client_of(toy_project).search_runs(["1"])
+    assert [one.info.status for one in runs] == ["FAILED"]
+
+
+def test_pooled_training_validates_where_it_can(toy_project: Path, xgb_config: Config) -> None:
+    xgb_config.hardware.name = "elsewhere"
+    xgb_config.model.pool = Pool.all
+    xgb_config.split = SplitConfig(policy=SplitPolicy.by_hardware, test=["elsewhere"])
+    result = run(xgb_config, toy_project)
+    assert load_bundle(result.folder / "seed0").info.hardware == "elsewhere"
+
+
+def test_a_failure_while_writing_leaves_the_older_model(
+    toy_project: Path, xgb_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(xgb_config, toy_project)
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(stage, "save_bundle", fail)
+    with pytest.raises(OSError, match="disk full"):
+        run(xgb_config, toy_project)
+    assert orjson.loads((first.folder / "run.json").read_bytes())["run_id"] == first.run_id
+    assert [path.name for path in first.folder.parent.iterdir()] == ["xgb-toy"]
+
+
+def test_curves_are_means_over_the_seeds_that_got_there() -> None:
+    curves = [[Point("a", 1.0, 1), Point("a", 2.0, 2)], [Point("a", 3.0, 1)]]
+    assert mean_curves(curves) == [Point("a", 2.0, 1), Point("a", 2.0, 2)]
