@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,7 +103,7 @@ class _Member:
         return self.ranker.predict(self._seen(features))
 
     def _seen_samples(self, samples: Samples) -> Samples:
-        return Samples(**{**_parts(samples), "features": self._seen(samples.features)})
+        return replace(samples, features=self._seen(samples.features))
 
     def _seen(self, features: Ragged) -> Ragged:
         return tile_rows(features) if self._tiles_only else features
@@ -121,7 +121,3 @@ def tile_rows(features: Ragged) -> Ragged:
     rows = features.values[features.offsets[:-1][used]][:, _STORE_COLUMNS:]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(used)])
     return Ragged(np.ascontiguousarray(rows), offsets)
-
-
-def _parts(samples: Samples) -> dict[str, object]:
-    return {name: getattr(samples, name) for name in samples.__dataclass_fields__}

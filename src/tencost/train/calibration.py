@@ -31,9 +31,7 @@ class Calibration:
 
     def __post_init__(self) -> None:
         assert np.isfinite(self.center), f"center must be finite, found {self.center}"
-        assert 0 < self.scale < np.inf, (
-            f"scale must be positive, found {self.scale}"
-        )
+        assert 0 < self.scale < np.inf, f"scale must be positive, found {self.scale}"
 
     def __call__(self, raw: Scores) -> Scores:
         """Map raw scores, float64 [N], to scores in (0, 1], higher is faster.

@@ -47,7 +47,13 @@ class Samples:
     record_id: npt.NDArray[np.str_]
 
     def __post_init__(self) -> None:
-        sizes = {len(self.features), len(self.label), len(self.group), len(self.latency_s), len(self.record_id)}
+        sizes = {
+            len(self.features),
+            len(self.label),
+            len(self.group),
+            len(self.latency_s),
+            len(self.record_id),
+        }
         assert len(sizes) == 1, f"all parts of Samples must have one length, found {sorted(sizes)}"
 
     def __len__(self) -> int:
@@ -122,7 +128,9 @@ def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:
         BundleError: no such family.
     """
     if config.family not in FAMILIES:
-        raise BundleError(f"expected a model family of {', '.join(FAMILIES)}, found {config.family!r}")
+        raise BundleError(
+            f"expected a model family of {', '.join(FAMILIES)}, found {config.family!r}"
+        )
     module, name = FAMILIES[config.family]
     ranker: Ranker = getattr(import_module(module), name)(config, spec)
     return ranker
