@@ -81,7 +81,7 @@ def fit_tvm_mlp(
     seed: int,
     log: LogMetric,
 ) -> Weights:
-    """Train on scaled rows; return the weights of the epoch with the least validation loss."""
+    """Train on scaled rows; return the weights of the epoch that ranks the validation split best."""
     label = torch.from_numpy(train.label)
 
     def loss(scores: Tensor, programs: IntArray) -> Tensor:
@@ -132,7 +132,7 @@ def _watch(valid: Samples, batch_size: int) -> Watch:
         ]
         # TVM leaves the last, shorter batch out of its mean.
         mean_loss = float(np.mean(losses[:-1] if len(losses) > 1 else losses))
-        return {**metrics(scores), "loss": mean_loss, "choice": -mean_loss}
+        return {**metrics(scores), "loss": mean_loss}
 
     return watch
 
