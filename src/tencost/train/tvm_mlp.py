@@ -12,8 +12,8 @@ What differs:
 - TVM holds out a random fifth of the workloads that it was given; here that is the validation split,
   so the reference learns from the whole training split.
 - TVM keeps the epoch with the least loss on what it holds out. That loss grows with confidence: on the sample it is
-  least after the first epoch, when the network ranks worst. Here the epoch that ranks the validation split best is
-  kept, as for our own families; the reference is the stronger for it.
+  least after the first epoch, long before the network ranks best. Here the epoch that ranks the validation split best
+  is kept, as for our own families; the reference is the stronger for it.
 - A failed program has label 0 where TVM has the fastest latency / 1e10.
 
 Files: `network_0.safetensors`, with the maxima as `scale`. Served with NumPy.
