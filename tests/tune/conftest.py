@@ -19,6 +19,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "random": {},
     "tvm_xgb": {"num_rounds": 4, "num_threads": 1},
     "tvm_mlp": {"epochs": 1},
+    "blend": {
+        "members": [
+            {"family": "xgb", "reads": ["per_store"], "num_rounds": 4, "num_threads": 1},
+            {"family": "random", "reads": ["per_store"]},
+        ]
+    },
 }
 """Settings that train in a second."""
 

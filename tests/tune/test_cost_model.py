@@ -22,7 +22,10 @@ Make = Callable[[str], Path]
 def results(latencies: list[float | None]) -> list[Any]:
     from tvm.s_tir.meta_schedule.runner import RunnerResult
 
-    return [RunnerResult(None, "run_error: no") if s is None else RunnerResult([s], None) for s in latencies]
+    return [
+        RunnerResult(None, "run_error: no") if s is None else RunnerResult([s], None)
+        for s in latencies
+    ]
 
 
 @pytest.fixture
@@ -118,7 +121,9 @@ def test_a_candidate_that_cannot_be_featurized_is_last_and_stops_nothing(
     assert (model.predict(context, candidates)[[3, 17]] == LOWEST_SCORE).all()
 
 
-def test_all_candidates_failing_teach_nothing(model: Any, context: Any, candidates: list[Any]) -> None:
+def test_all_candidates_failing_teach_nothing(
+    model: Any, context: Any, candidates: list[Any]
+) -> None:
     before = model.predict(context, candidates)
     model.update(context, candidates, results([None] * len(candidates)))
     np.testing.assert_array_equal(model.predict(context, candidates), before)
@@ -126,7 +131,14 @@ def test_all_candidates_failing_teach_nothing(model: Any, context: Any, candidat
     assert model.history[-1].spearman is None
 
 
-def test_tvms_sentinel_of_a_failure_is_no_latency(model: Any, context: Any, candidates: list[Any]) -> None:
+def test_a_batch_that_did_not_build_is_no_round(model: Any, context: Any) -> None:
+    model.update(context, [], [])
+    assert model.history == []
+
+
+def test_tvms_sentinel_of_a_failure_is_no_latency(
+    model: Any, context: Any, candidates: list[Any]
+) -> None:
     model.update(context, candidates, results([1e10] * len(candidates)))
     assert model.history[-1].num_failed == len(candidates)
     assert model.history[-1].residual_weight == 0
@@ -156,10 +168,14 @@ def test_update_learns_in_time_and_reports_what_was_predicted_before(
     assert model.history[-1].spearman > model.history[0].spearman
     assert (after > 0).all()
     assert (after <= 1).all()
-    np.testing.assert_array_equal(after[:4], [model.predict(context, [c])[0] for c in candidates[:4]])
+    np.testing.assert_array_equal(
+        after[:4], [model.predict(context, [c])[0] for c in candidates[:4]]
+    )
 
 
-def test_a_frozen_model_reports_and_does_not_learn(make_bundle: Make, context: Any, candidates: list[Any]) -> None:
+def test_a_frozen_model_reports_and_does_not_learn(
+    make_bundle: Make, context: Any, candidates: list[Any]
+) -> None:
     from tencost.tune.cost_model import load_cost_model
 
     model = load_cost_model(make_bundle("xgb"), frozen=True)
@@ -179,7 +195,9 @@ def test_what_was_learnt_is_saved_and_loaded(
     model.save(str(tmp_path / "state.npz"))
     other = load_cost_model(make_bundle("xgb"))
     other.load(str(tmp_path / "state.npz"))
-    np.testing.assert_array_equal(other.predict(context, candidates), model.predict(context, candidates))
+    np.testing.assert_array_equal(
+        other.predict(context, candidates), model.predict(context, candidates)
+    )
 
 
 def test_a_model_from_scratch_learns_too(context: Any, candidates: list[Any]) -> None:
@@ -187,7 +205,9 @@ def test_a_model_from_scratch_learns_too(context: Any, candidates: list[Any]) ->
     from tencost.features.extractor import spec_for
     from tencost.tune.cost_model import scratch_cost_model
 
-    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store)))
+    model = scratch_cost_model(
+        spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
+    )
     assert (model.predict(context, candidates) == 0.5).all()
     latencies: list[float | None] = [1e-3 * (1 + i) for i in range(len(candidates))]
     model.update(context, candidates, results(latencies))

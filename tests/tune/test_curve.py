@@ -21,7 +21,9 @@ POINTS = [
         elapsed_s=9.8,
         model="models:/tencost-local/1",
     ),
-    CurvePoint(trials=32, total_latency_s=0.0113, task="matmul", failed=16, elapsed_s=12.0, model="scratch"),
+    CurvePoint(
+        trials=32, total_latency_s=0.0113, task="matmul", failed=16, elapsed_s=12.0, model="scratch"
+    ),
 ]
 
 

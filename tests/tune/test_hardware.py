@@ -60,7 +60,9 @@ def test_instruction_sets_that_a_virtual_machine_masks_are_switched_off(
     check_runnable(found)
 
 
-def test_names_of_llvm_and_cpuinfo_are_matched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_names_of_llvm_and_cpuinfo_are_matched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pretend(monkeypatch, tmp_path, AVX512, "skylake-avx512")
     found = detect_host()
     assert "mattr" not in found.target
@@ -94,7 +96,9 @@ def test_other_kinds_of_target_are_refused() -> None:
         check_runnable(HardwareConfig(name="gpu", target={"kind": "cuda"}))
 
 
-def test_where_there_is_no_cpuinfo_llvm_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_there_is_no_cpuinfo_llvm_decides(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(module, "CPUINFO", tmp_path / "none")
     assert host_flags() == frozenset()
     found = detect_host()

@@ -39,7 +39,11 @@ def run_tuning_passes(work_dir: Path, mod: Any, target: dict[str, Any]) -> None:
 
 
 def test_unchanged_relax_pipelines_use_the_installed_model(
-    tmp_path: Path, seen: list[Any], make_bundle: Callable[[str], Path], matmul: Any, target: dict[str, Any]
+    tmp_path: Path,
+    seen: list[Any],
+    make_bundle: Callable[[str], Path],
+    matmul: Any,
+    target: dict[str, Any],
 ) -> None:
     model = tencost.install(make_bundle("xgb"), frozen=True)
     assert model.frozen

@@ -47,7 +47,9 @@ def test_tasks_are_sorted_and_filtered(network: Network, target: dict[str, Any])
     assert all(task.flop >= 5e3 for task in some)
 
 
-def test_the_compiled_network_computes_what_pytorch_does(network: Network, target: dict[str, Any]) -> None:
+def test_the_compiled_network_computes_what_pytorch_does(
+    network: Network, target: dict[str, Any]
+) -> None:
     outputs, seconds = run_network(compile_network(network, target, None), network, 1)
     assert seconds > 0
     assert [output.shape for output in outputs] == [(1, 8, 16), (1, 16)]
@@ -74,7 +76,10 @@ def test_another_output_is_chosen_by_name() -> None:
         ({"output": "logits"}, "must be one of last_hidden_state, pooler_output; found 'logits'"),
         ({"inputs": {}}, "has no inputs"),
         ({"inputs": {"input_ids": NetworkInput(shape=[1, 8], dtype="int8")}}, "float32 or int64"),
-        ({"inputs": {"pixel_values": NetworkInput(shape=[1, 8])}}, "does not run on its configured inputs"),
+        (
+            {"inputs": {"pixel_values": NetworkInput(shape=[1, 8])}},
+            "does not run on its configured inputs",
+        ),
     ],
 )
 def test_mistakes_in_a_definition_are_named(change: dict[str, Any], message: str) -> None:
@@ -92,5 +97,8 @@ def test_a_wrong_output_is_an_error(network: Network) -> None:
             require_agreement(compare(wrong, expected), network)
     with pytest.raises(TuneError, match="expected an output of shape"):
         compare(expected[:, :2], expected)
-    assert dataclasses.asdict(compare(expected * 0, expected * 0)) == {"max_abs": 0.0, "max_rel": 0.0}
+    assert dataclasses.asdict(compare(expected * 0, expected * 0)) == {
+        "max_abs": 0.0,
+        "max_rel": 0.0,
+    }
     assert not Agreement(max_abs=1e-6, max_rel=1e-3).accepted

@@ -32,8 +32,8 @@ def worker() -> Iterator[WarmWorker]:
 
 def calling(function: str) -> Any:
     """A program that calls a function of the C library: abort crashes it, pause hangs it."""
-    from tvm.script import ir as I  # noqa: N812 - TVMScript's own name
-    from tvm.script import tirx as T  # noqa: N812 - TVMScript's own name
+    from tvm.script import ir as I
+    from tvm.script import tirx as T
 
     @I.ir_module
     class Module:
@@ -57,14 +57,18 @@ def measure(worker: WarmWorker, mod: Any, target: dict[str, Any]) -> Any:
     return timing_from_result(WarmRunner(worker).run(inputs)[0].result())
 
 
-def test_a_program_is_built_and_timed(worker: WarmWorker, matmul: Any, target: dict[str, Any]) -> None:
+def test_a_program_is_built_and_timed(
+    worker: WarmWorker, matmul: Any, target: dict[str, Any]
+) -> None:
     timing = measure(worker, matmul, target)
     assert timing.status is Status.ok
     assert len(timing.run_secs) == 2
     assert 1e-7 < min(timing.run_secs) < 0.1
 
 
-def test_a_crash_costs_only_its_program(worker: WarmWorker, matmul: Any, target: dict[str, Any]) -> None:
+def test_a_crash_costs_only_its_program(
+    worker: WarmWorker, matmul: Any, target: dict[str, Any]
+) -> None:
     measure(worker, matmul, target)
     starts = worker.num_starts
     crashed = measure(worker, calling("abort"), target)
@@ -74,7 +78,9 @@ def test_a_crash_costs_only_its_program(worker: WarmWorker, matmul: Any, target:
     assert worker.num_starts == starts + 1
 
 
-def test_a_hang_costs_only_its_program(worker: WarmWorker, matmul: Any, target: dict[str, Any]) -> None:
+def test_a_hang_costs_only_its_program(
+    worker: WarmWorker, matmul: Any, target: dict[str, Any]
+) -> None:
     hung = measure(worker, calling("pause"), target)
     assert hung.status is Status.run_timeout
     assert "1.5 s" in hung.error
@@ -94,7 +100,7 @@ def test_a_worker_that_cannot_start_is_said_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(module.sys, "executable", "/bin/false")
-    with pytest.raises(TuneError, match="tencost.tune.worker"):
+    with pytest.raises(TuneError, match=r"tencost\.tune\.worker"):
         WarmWorker(MeasureOptions(), 1).measure(tmp_path / "x", target, [])
 
 

@@ -46,7 +46,9 @@ def test_the_baseline_is_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"network": "other"}, {"target": {**TARGET, "mcpu": "znver5"}}])
-def test_a_folder_made_for_something_else_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_folder_made_for_something_else_is_refused(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
     with opened(tmp_path):
         pass
     with pytest.raises(TuneError, match="programs of one target only"):

@@ -93,6 +93,8 @@ class TencostModel(ms.cost_model.PyCostModel):
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Note how well the batch was ranked, then learn from it (unless frozen)."""
+        if len(candidates) == 0:  # MetaSchedule leaves out programs that did not build
+            return
         with self._lock:
             features = self._features(context, candidates)
             base = self._base(features)

@@ -37,7 +37,15 @@ MIN_PROGRAMS = 8
 MAX_PROGRAMS = 2048
 """The most recent programs that are learnt from, which bounds the time of a fit."""
 _KNEE = 0.02
-_UNREADABLE = (OSError, EOFError, KeyError, ValueError, TypeError, BadZipFile, xgb.core.XGBoostError)
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    TypeError,
+    BadZipFile,
+    xgb.core.XGBoostError,
+)
 _PARAMETERS = {
     "objective": "reg:squarederror",
     "tree_method": "hist",

@@ -8,6 +8,7 @@ crashes or hangs costs its own worker, which is replaced, and nothing else.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
@@ -198,11 +199,16 @@ class _Finished(ms.runner.PyRunnerFuture):
 
 @derived_object
 class WarmRunner(ms.runner.PyRunner):
-    """Builds and times what :class:`WarmBuilder` wrote, one program at a time, in a warm worker."""
+    """Builds and times what :class:`WarmBuilder` wrote, one program at a time, in a warm worker.
 
-    def __init__(self, worker: WarmWorker) -> None:
+    ``ms.tune_tir(..., builder=WarmBuilder(), runner=WarmRunner())`` is all that it takes.
+    """
+
+    def __init__(self, worker: WarmWorker | None = None) -> None:
         super().__init__()
-        self.worker = worker
+        self.worker = worker if worker is not None else WarmWorker(MeasureOptions(), cores=1)
+        if worker is None:
+            atexit.register(self.worker.close)
 
     def run(self, runner_inputs: list[Any]) -> list[Any]:
         futures = []

@@ -6,7 +6,6 @@ are taken out of each batch before it is built.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,16 +24,13 @@ def program_key(candidate: Any) -> int:
 
 @derived_object
 class ResumableSearch(ms.search_strategy.PySearchStrategy):
-    """An evolutionary search of one task that knows the programs measured before and can be told to stop."""
+    """An evolutionary search of one task that knows the programs measured before and how many more may be."""
 
-    def __init__(
-        self, search: Any, known: set[int], stop: threading.Event, before: Callable[[], None]
-    ) -> None:
+    def __init__(self, search: Any, known: set[int], room: Callable[[], int]) -> None:
         super().__init__()
         self.search = search
         self.known = known
-        self.stop = stop
-        self.before = before
+        self.room = room
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         self.search._initialize_with_tune_context(context)
@@ -53,18 +49,17 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self.search.post_tuning()
 
     def generate_measure_candidates(self) -> list[Any] | None:
-        self.before()
         for _ in range(MAX_REPEATED_BATCHES):
-            if self.stop.is_set():
+            if self.room() <= 0:
                 return None
             candidates = self.search.generate_measure_candidates()
-            if candidates is None or self.stop.is_set():
+            if candidates is None:
                 return None
-            fresh = {program_key(candidate): candidate for candidate in candidates}
-            new = [candidate for key, candidate in fresh.items() if key not in self.known]
+            found = {program_key(candidate): candidate for candidate in candidates}
+            new = [key for key in found if key not in self.known][: max(0, self.room())]
             if new:
-                self.known.update(fresh)
-                return new
+                self.known.update(new)
+                return [found[key] for key in new]
         return None
 
     def notify_runner_results(
@@ -73,15 +68,11 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self.search.notify_runner_results(measure_candidates, results)
 
     def clone(self) -> Any:
-        return ResumableSearch(self.search.clone(), self.known, self.stop, self.before)
+        return ResumableSearch(self.search.clone(), self.known, self.room)
 
 
 def evolutionary_search(
-    population: int,
-    generations: int,
-    known: set[int],
-    stop: threading.Event,
-    before: Callable[[], None] = lambda: None,
+    population: int, generations: int, known: set[int], room: Callable[[], int]
 ) -> Any:
     """Make the search of one task.
 
@@ -89,12 +80,12 @@ def evolutionary_search(
         population: programs in a generation.
         generations: generations a round; `population * (generations + 1)` candidates are scored.
         known: keys of programs that were measured before, see :func:`program_key`; the search adds its own.
-        stop: when set, the search ends instead of proposing another batch.
-        before: called before each batch is proposed.
+        room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
+            ends.
     """
     inner = ms.search_strategy.EvolutionarySearch(
         population_size=population,
         init_min_unmeasured=min(50, max(1, population // 4)),
         genetic_num_iters=generations,
     )
-    return ResumableSearch(inner, known, stop, before)
+    return ResumableSearch(inner, known, room)

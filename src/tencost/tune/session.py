@@ -124,7 +124,7 @@ class Session:
         database = self._folder.database()
         with _logs_in(self._folder.path, [task.name for task in self.tasks]) as loggers:
             contexts = self._contexts(loggers)
-            self._warm_start(database, contexts)
+            contexts = self._warm_start(database, contexts)
             remaining = self._tuner.trials - self.trials
             self._started = time.monotonic()
             on_ready()
@@ -169,11 +169,7 @@ class Session:
                 target=self._tvm_target(),
                 space_generator="post-order-apply",
                 search_strategy=evolutionary_search(
-                    self._tuner.population,
-                    self._tuner.generations,
-                    known,
-                    self._stop,
-                    before=self._collect,
+                    self._tuner.population, self._tuner.generations, known, self._room
                 ),
                 task_name=task.name,
                 logger=logger,
@@ -185,8 +181,13 @@ class Session:
             )
         ]
 
-    def _warm_start(self, database: Any, contexts: list[Any]) -> None:
-        """Take over what earlier runs measured: counts, best latencies, known programs, the model's lessons."""
+    def _warm_start(self, database: Any, contexts: list[Any]) -> list[Any]:
+        """Take over what earlier runs measured: counts, best latencies, known programs, the model's lessons.
+
+        Returns:
+            The contexts (and with them the tasks) in a new order: the least measured ones first, because the scheduler
+            begins each run with a turn through the tasks and a short run may end before it is over.
+        """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
         for record in database.get_all_tuning_records():
@@ -200,15 +201,21 @@ class Session:
             self._known[place].update(map(program_key, candidates))
             self._note_best(place, results)
             self._model.warm_start(contexts[place], candidates, results)
+        order = sorted(range(len(contexts)), key=lambda place: len(records.get(place, ())))
+        self.tasks = [self.tasks[place] for place in order]
+        self.ids = [self.ids[place] for place in order]
+        self._known = [self._known[place] for place in order]
+        return [contexts[place] for place in order]
 
-    def _collect(self) -> None:
-        """Take in finished batches before the next is proposed.
+    def _room(self) -> int:
+        """Take in finished batches, then say how many programs may still be measured; none after Ctrl-C.
 
-        In its first turn through the tasks the stock scheduler leaves them until the turn is over: the model would
-        learn nothing meanwhile, and a run that is stopped would lose them.
+        In its first turn through the tasks the stock scheduler leaves finished batches until the turn is over: the
+        model would learn nothing meanwhile, and a run that is stopped would lose them.
         """
         for place in range(len(self.tasks)):
             self._scheduler.touch_task(place)
+        return 0 if self._stop.is_set() else self._tuner.trials - self.trials
 
     def _observe(self, place: int, results: Sequence[Any]) -> None:
         self.trials += len(results)
@@ -298,7 +305,9 @@ def _logs_in(folder: Path, task_names: Sequence[str]) -> Iterator[list[logging.L
     common = logging.getLogger("tvm.s_tir.meta_schedule")
     before = list(common.handlers)  # TVM cannot configure a logger that has handlers without a name
     common.handlers.clear()
-    common.setLevel(logging.CRITICAL)  # becomes the level of the console handler that is about to be made
+    common.setLevel(
+        logging.CRITICAL
+    )  # becomes the level of the console handler that is about to be made
     loggers = get_loggers_from_work_dir(str(folder), list(task_names))
     for handler in list(common.handlers):
         if type(handler) is logging.StreamHandler:

@@ -7,7 +7,7 @@ import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from rich.table import Table
 
 from tencost.config import Config, HardwareConfig
 from tencost.errors import RegistryError, TuneError
+from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.hardware import check_runnable, resolve_hardware
-from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 
@@ -44,12 +44,10 @@ def run(cfg: Config, root: Path) -> Path:
     check_runnable(hardware)
     path = root / cfg.tuner.workdir / f"{cfg.network.name}-{hardware.name}"
     with open_folder(path, cfg.network.name, hardware.name, hardware.target) as folder:
-        return _run(cfg, root, hardware, folder, console)
+        return _run(replace(cfg, hardware=hardware), root, folder, console)
 
 
-def _run(
-    cfg: Config, root: Path, hardware: HardwareConfig, folder: WorkFolder, console: Console
-) -> Path:
+def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     from tencost.records.store import RecordStore
     from tencost.train.tracking import start_run
     from tencost.tune.networks import load_network
@@ -57,6 +55,7 @@ def _run(
     from tencost.tune.runner import MeasureOptions, WarmWorker
     from tencost.tune.session import Batch, Session
 
+    hardware = cfg.hardware
     console.print(f"importing {cfg.network.name}")
     with _native_messages_to(folder.logs / "import.log"):
         register_cpu_intrinsics()
@@ -66,14 +65,15 @@ def _run(
         raise TuneError(
             f"network {network.name!r} has no task of at least {cfg.tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
-    chosen = choose_model(cfg, root, hardware, console)
+    chosen = choose_model(cfg, root, console)
     options = MeasureOptions(
         number=cfg.tuner.number, repeat=cfg.tuner.repeat, min_repeat_ms=cfg.tuner.min_repeat_ms
     )
     worker = WarmWorker(options, hardware.cores, folder.logs / "worker.log")
     store = RecordStore(str(root / cfg.paths.store))
     name = f"{network.name}-{hardware.name}"
-    with start_run(cfg, root, stage="tune", name=name) as tracked, _progress(console) as bar:
+    started = start_run(cfg, root, stage="tune", name=f"tune · {name}", tags={"model": chosen.name})
+    with started as tracked, _progress(console) as bar:
         shown = bar.add_task("default schedules", total=len(tasks), state="")
 
         def on_batch(batch: Batch) -> None:
@@ -125,16 +125,15 @@ def _run(
             **values,
         }
         write_report(folder, report)
-        tracked.log_metrics(
-            {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}
-        )
+        final = {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}
+        tracked.log_metrics(final, step=session.trials)
         for file in artifacts(folder):
             tracked.log_artifact(file)
     _summary(report, folder, console)
     return folder.path
 
 
-def choose_model(cfg: Config, root: Path, hardware: HardwareConfig, console: Console) -> Chosen:
+def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch.
 
     Raises:
@@ -143,6 +142,7 @@ def choose_model(cfg: Config, root: Path, hardware: HardwareConfig, console: Con
     """
     from tencost.tune.cost_model import load_cost_model, scratch_cost_model
 
+    hardware = cfg.hardware
     uri = cfg.model_uri or f"models:/tencost-{hardware.name}@champion"
     try:
         model = load_cost_model(
@@ -211,7 +211,9 @@ def _point(batch: Any, model: str) -> CurvePoint:
 def _state(batch: Any) -> str:
     rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
     failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
-    return f"best {batch.total_latency_s * 1e3:.3f} ms | rank corr. {rank}{failed} | {batch.task.name[:32]}"
+    return (
+        f"best {batch.total_latency_s * 1e3:.3f} ms | rank {rank}{failed} | {batch.task.name[:20]}"
+    )
 
 
 def _metrics(batch: Any) -> dict[str, float]:
@@ -247,7 +249,7 @@ def _summary(report: dict[str, Any], folder: WorkFolder, console: Console) -> No
     ended = "stopped by Ctrl-C; the same command continues" if report["interrupted"] else "done"
     rows = [
         ("model", report["model"]),
-        ("programs measured", f"{report['trials']} of {report['tasks']} tasks ({ended})"),
+        ("programs measured", f"{report['trials']} in {report['tasks']} tasks ({ended})"),
         ("time", f"{report['seconds']:.0f} s"),
         ("tasks, default schedules", f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"),
         ("tasks, best programs", f"{report['tasks_total_latency_s'] * 1e3:.3f} ms"),
@@ -277,7 +279,7 @@ def _summary(report: dict[str, Any], folder: WorkFolder, console: Console) -> No
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[state]}"),

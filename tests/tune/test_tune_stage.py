@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tencost.composition import compose
+from tencost.config import Config, NetworkConfig, NetworkInput
+from tencost.errors import HardwareError, RegistryError, TuneError
+from tencost.tune.curve import read_points
+from tencost.tune.stage import run
+
+pytestmark = pytest.mark.tvm
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def root(tmp_path: Path, mlflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlruns").mkdir()
+    shutil.copy(mlflow_database, tmp_path / "mlruns" / "mlflow.db")
+    return tmp_path
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch, cpu_intrinsics: None) -> Callable[..., Config]:
+    monkeypatch.chdir(PROJECT)
+
+    def make(**changes: Any) -> Config:
+        small = [
+            "tuner.population=12", "tuner.generations=1", "tuner.min_mflop=0.003", "tuner.number=1",
+            "tuner.repeat=1", "tuner.min_repeat_ms=0", "jobs=1",
+        ]  # fmt: skip
+        overrides = [f"{key}={value}" for key, value in changes.items()]
+        cfg, _ = compose(["network=bert_tiny", "hardware=local", *small, *overrides])
+        cfg.network = NetworkConfig(
+            name="tiny",
+            architecture="BertModel",
+            config_class="BertConfig",
+            config={
+                "num_hidden_layers": 1,
+                "hidden_size": 16,
+                "num_attention_heads": 2,
+                "intermediate_size": 32,
+                "vocab_size": 50,
+                "attn_implementation": "eager",
+            },
+            inputs={"input_ids": NetworkInput(shape=[1, 8], dtype="int64", high=50)},
+        )
+        return cfg
+
+    return make
+
+
+def rows(root: Path, query: str) -> list[Any]:
+    with sqlite3.connect(root / "mlruns" / "mlflow.db") as connection:
+        found = connection.execute(query).fetchall()
+    connection.close()
+    return found
+
+
+def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
+    root: Path, config: Callable[..., Config], make_bundle: Callable[[str], Path]
+) -> None:
+    import tvm
+    from tvm import relax
+
+    from tencost.records.store import RecordStore
+
+    bundle = make_bundle("xgb")
+    folder = run(config(**{"tuner.trials": 16, "model_uri": bundle}), root)
+    assert folder == root / "tuned" / "tiny-local"
+    points = read_points(folder / "tuning_curve.csv")
+    assert [points[0].trials, points[-1].trials] == [0, 16]
+    assert points[-1].total_latency_s <= points[0].total_latency_s
+    assert points[-1].model == str(bundle)
+    assert (folder / "tuning_curve.png").is_file()
+    report = json.loads((folder / "report.json").read_text())
+    assert report["trials"] == 16
+    assert report["max_rel_error"] < 1e-4
+    assert report["network_latency_s"] > 0
+
+    again = run(config(**{"tuner.trials": 24, "model_uri": bundle}), root)
+    assert again == folder
+    assert read_points(folder / "tuning_curve.csv")[: len(points)] == points
+    assert json.loads((folder / "report.json").read_text())["trials"] == 24
+
+    database = tvm.s_tir.meta_schedule.database.JSONDatabase(work_dir=str(folder))
+    assert len(database) == 24
+    records = RecordStore(str(root / "data" / "store")).read("local")
+    assert len(records) == 24
+    assert set(records["status"]) == {"ok"}
+    assert all(str(bundle) in text for text in records["additional_info"])
+
+    runs = rows(root, "select run_uuid, name, status from runs")
+    assert [(name, status) for _, name, status in runs] == [("tune · tiny-local", "FINISHED")] * 2
+    metrics = {key for (key,) in rows(root, "select distinct key from metrics")}
+    assert {"tune/total_latency_ms", "tune/network_speedup", "tune/failed"} <= metrics
+    kept = {path.name for path in (root / "mlruns" / "artifacts").rglob("*") if path.is_file()}
+    assert {"database_workload.json", "database_tuning_record.json", "tuning_curve.png"} <= kept
+
+    # Anyone's TVM applies the database.
+    from tencost.tune.networks import load_network
+
+    network = load_network(config().network)
+    with tvm.target.Target(json.loads((folder / "session.json").read_text())["target"]):
+        applied = relax.transform.MetaScheduleApplyDatabase(str(folder))(network.mod)
+    scheduled = [
+        function
+        for function in applied.functions.values()
+        if isinstance(function, tvm.tirx.PrimFunc) and "tirx.is_scheduled" in (function.attrs or {})
+    ]
+    assert len(scheduled) == report["tasks"]
+
+
+def test_without_a_champion_it_learns_from_scratch(
+    root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(config(**{"tuner.trials": 8}), root)
+    assert json.loads((folder / "report.json").read_text())["model"] == "scratch"
+    told = " ".join(capsys.readouterr().err.split())
+    assert "No registered model for hardware local" in told
+    assert "tencost-local" in told
+
+
+def test_a_model_that_is_asked_for_must_be_there(root: Path, config: Callable[..., Config]) -> None:
+    with pytest.raises(RegistryError, match="no-such-model"):
+        run(config(model_uri="models:/no-such-model/1"), root)
+
+
+def test_hardware_that_the_host_is_not_is_refused_before_anything_starts(
+    root: Path, config: Callable[..., Config]
+) -> None:
+    cfg = config()
+    cfg.hardware.detect = False
+    cfg.hardware.target = {"kind": "llvm", "mcpu": "core2"}
+    cfg.hardware.requires = ["an_instruction_set_of_2050"]
+    with pytest.raises(HardwareError, match="an_instruction_set_of_2050"):
+        run(cfg, root)
+    assert not (root / "tuned").exists()
+
+
+def test_a_network_without_tasks_to_tune_is_said_so(
+    root: Path, config: Callable[..., Config]
+) -> None:
+    with pytest.raises(TuneError, match=r"no task of at least 1000\.0 MFLOP"):
+        run(config(**{"tuner.min_mflop": 1000.0}), root)
