@@ -342,13 +342,16 @@ class BlendConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         if len(self.members) < 2:
-            raise ConfigError(f"model.members must name at least 2 families, found {len(self.members)}")
+            raise ConfigError(
+                f"model.members must name at least 2 families, found {len(self.members)}"
+            )
         self.member_configs()
 
     def member_configs(self) -> list[ModelConfig]:
         """Return the members' settings, checked."""
         return [
-            _model_config(member, f"model.members.{index}.") for index, member in enumerate(self.members)
+            _model_config(member, f"model.members.{index}.")
+            for index, member in enumerate(self.members)
         ]
 
 

@@ -158,7 +158,7 @@ def _drain(
     """Feed a fresh pool until nothing waits or a worker dies; the chunks in flight then go to `lost`."""
     context = multiprocessing.get_context("spawn")
     size = min(count, len(waiting))
-    pool = ProcessPoolExecutor(size, mp_context=context, initializer=_prepare_worker)
+    pool = ProcessPoolExecutor(size, mp_context=context, initializer=prepare_worker)
     flying: dict[Future[list[Featurized]], Chunk] = {}
     broken = False
     try:
@@ -186,7 +186,7 @@ def _drain(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _prepare_worker() -> None:
+def prepare_worker() -> None:
     """Leave Ctrl-C to the parent, and end with it, however it ends: a pool's workers outlive a killed parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from tencost.splits.table import load_split
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle
 from tencost.train.calibration import fit_calibration
 from tencost.train.labels import LABEL_TEXT
-from tencost.train.losses import RankingMetrics
 from tencost.train.provenance import (
     content_hash,
     dvc_hash,
@@ -34,8 +32,9 @@ from tencost.train.provenance import (
     tvm_range,
 )
 from tencost.train.pyfunc_model import save_pyfunc
-from tencost.train.ranker import Ranker, Samples, make_ranker
+from tencost.train.ranker import Samples
 from tencost.train.samples import device_columns, load_samples, sample_spec
+from tencost.train.seeds import Job, Trained, train_seeds
 from tencost.train.tracking import Point, TrackedRun, start_run
 
 RUN_FILE = "run.json"
@@ -79,15 +78,6 @@ class _Data:
     hardware: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Trained:
-    seed: int
-    ranker: Ranker
-    points: list[Point]
-    valid: dict[str, float]
-    seconds: float
-
-
 def run(cfg: Config, root: Path) -> TrainResult:
     """Train cfg.model for cfg.hardware, once a seed; write the bundles and log the run.
 
@@ -104,7 +94,7 @@ def run(cfg: Config, root: Path) -> TrainResult:
     with start_run(cfg, root, stage="train") as tracked:
         data = _load(cfg, root)
         _log_data(tracked, cfg, root, data)
-        trained = [_train(cfg, data, seed, console) for seed in cfg.seeds]
+        trained = _train(cfg, data)
         best = max(trained, key=lambda one: one.valid.get(CHOICE, 0.0))
         names = best.valid
         valid = {name: float(np.mean([one.valid[name] for one in trained])) for name in names}
@@ -173,35 +163,20 @@ def _valid(
     return load_samples(root, cfg, chosen, "valid", features=features, records=records, split=split)
 
 
-def _train(cfg: Config, data: _Data, seed: int, console: Console) -> _Trained:
-    ranker = make_ranker(cfg.model, data.spec)
-    points: list[Point] = []
-    label = f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name} · seed {seed}"
-    start = time.perf_counter()
-    with console.status(f"training {label}"):
-        ranker.fit(
-            data.train,
-            data.valid,
-            seed=seed,
-            log=lambda name, value, step: points.append(Point(name, value, step)),
-        )
-    seconds = time.perf_counter() - start
-    valid = RankingMetrics(data.valid.label, data.valid.group)(_ranked(ranker, data.valid))
-    if not valid:
+def _train(cfg: Config, data: _Data) -> list[Trained]:
+    label = f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name}"
+    job = Job(cfg.model, data.spec, data.train, data.valid)
+    trained = train_seeds(job, cfg.seeds, cfg.jobs, label)
+    if not all(one.valid for one in trained):
         raise TrainError(
             f"expected a validation group with at least two programs of {', '.join(data.hardware)}, "
             f"found none in split {cfg.split_name}. Raise split.valid_fraction."
         )
-    return _Trained(seed, ranker, points, valid, seconds)
-
-
-def _ranked(ranker: Ranker, samples: Samples) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Raw scores with programs that cannot be featurized last."""
-    return np.nan_to_num(ranker.predict(samples.features), nan=-np.inf)
+    return trained
 
 
 def _write(
-    cfg: Config, root: Path, data: _Data, trained: list[_Trained], result: TrainResult
+    cfg: Config, root: Path, data: _Data, trained: list[Trained], result: TrainResult
 ) -> None:
     """Write all bundles and run.json; the folder appears whole or not at all."""
     folder = result.folder
@@ -226,7 +201,7 @@ def _write(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _info(cfg: Config, root: Path, data: _Data, one: _Trained) -> BundleInfo:
+def _info(cfg: Config, root: Path, data: _Data, one: Trained) -> BundleInfo:
     git, versions = git_state(root), installed_versions()
     raw = one.ranker.predict(data.valid.features)
     return BundleInfo(
@@ -277,7 +252,7 @@ def _log_data(tracked: TrackedRun, cfg: Config, root: Path, data: _Data) -> None
     tracked.log_metrics({f"train/{name}": float(count) for name, count in counts.items()})
 
 
-def _log_result(tracked: TrackedRun, trained: list[_Trained], result: TrainResult) -> None:
+def _log_result(tracked: TrackedRun, trained: list[Trained], result: TrainResult) -> None:
     """Log curves (mean over seeds), final validation metrics, importances, bundles and the pyfunc."""
     tracked.log_points(mean_curves([one.points for one in trained]))
     final = {f"train/final_valid_{name}": value for name, value in result.valid.items()}

@@ -1,0 +1,228 @@
+"""The pipeline itself on a slice of the sample: real DVC, real MLflow, real TVM, in a project of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "datasets" / "tencost-xeon.tar.zst"
+HARDWARE = "xeon-avx2-1c"
+TASKS_A_NETWORK = 2
+PROGRAMS_A_TASK = 10
+
+pytestmark = [pytest.mark.slow, pytest.mark.tvm]
+
+
+def slice_sample(folder: Path) -> None:
+    """Keep a few programs of a few tasks of every network, on one hardware."""
+    from tencost.fetch.unpack import unpack
+
+    whole = folder.with_name("whole")
+    whole.mkdir()
+    unpack(SAMPLE, whole)
+    index = json.loads((whole / "tasks.json").read_text())
+    kept: dict[str, list[str]] = {}
+    for task in index:
+        records = (
+            whole
+            / "measure_records"
+            / HARDWARE
+            / str(task["folder"])
+            / "database_tuning_record.json"
+        )
+        chosen = kept.setdefault(task["network"], [])
+        enough = task["measured"] and len(records.read_text().splitlines()) >= PROGRAMS_A_TASK
+        if enough and len(chosen) < TASKS_A_NETWORK:
+            chosen.append(task["folder"])
+            lines = records.read_text().splitlines(keepends=True)[:PROGRAMS_A_TASK]
+            target = folder / "measure_records" / HARDWARE / task["folder"]
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy(records.with_name("database_workload.json"), target)
+            (target / records.name).write_text("".join(lines))
+        else:
+            task["measured"], task["folder"] = False, None
+    (folder / "tasks.json").write_text(json.dumps(index))
+    shutil.copytree(whole / "network_info", folder / "network_info")
+    shutil.rmtree(whole)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tencost.fetch.pack import pack_folder
+
+    root = tmp_path_factory.mktemp("pipeline") / "project"
+    (root / "datasets").mkdir(parents=True)
+    raw = root.with_name("raw")
+    raw.mkdir()
+    slice_sample(raw)
+    digest = pack_folder(raw, root / "datasets" / "slice.tar.zst")
+    shutil.copytree(ROOT / "conf", root / "conf")
+    shutil.copy(ROOT / "dvc.yaml", root)
+    os.symlink(ROOT / "src", root / "src")
+    dataset = {
+        "name": "slice",
+        "source": "datasets/slice.tar.zst",
+        "sha256": digest,
+        "description": "a slice",
+    }
+    (root / "conf" / "dataset" / "slice.yaml").write_text(yaml.safe_dump(dataset))
+    edit(root / "conf" / "split" / "by_network.yaml", "valid_fraction", 0.3)
+    edit(root / "conf" / "model" / "xgb.yaml", "num_rounds", 20)
+    edit(root / "conf" / "model" / "tvm_mlp.yaml", "epochs", 2)
+    params = {
+        "dataset": "slice",
+        "split": "by_network",
+        "hardware": [HARDWARE],
+        "features": ["per_store", "tiles", "trace"],
+        "models": {
+            "per_store": ["random", "tvm_mlp", "tvm_xgb"], "per_store_tiles": ["xgb"], "tiles": ["xgb"], "trace": ["xgb"],
+        },
+        "seeds": "0,1",
+    }  # fmt: skip
+    (root / "params.yaml").write_text(yaml.safe_dump(params))
+    dvc(root, "init", "--no-scm")
+    return root
+
+
+def edit(path: Path, key: str, value: float) -> None:
+    lines = path.read_text().splitlines()
+    changed = [f"{key}: {value}" if line.startswith(f"{key}:") else line for line in lines]
+    assert changed != lines, f"{path} has no {key}"
+    path.write_text("\n".join(changed) + "\n")
+
+
+def environment(root: Path) -> dict[str, str]:
+    here = Path(sys.executable).parent
+    quiet = {
+        "DVC_NO_ANALYTICS": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "XDG_CACHE_HOME": str(root.parent / "cache"),
+    }
+    return {**os.environ, **quiet, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}"}
+
+
+def dvc(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *arguments],
+        cwd=root, env=environment(root), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"dvc {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def changed_stages(root: Path) -> set[str]:
+    return set(json.loads(dvc(root, "status", "--json").splitlines()[-1]))
+
+
+def test_killed_in_the_middle_it_completes(project: Path) -> None:
+    """Kill -9 of everything while the features are made; the next run completes, and a third one does nothing."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro"],
+        cwd=project, env=environment(project), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    for line in running.stdout:
+        if "Running stage 'features@per_store'" in line:
+            break
+    time.sleep(2)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    running.stdout.close()
+    assert not (project / "data" / "features" / "slice" / "per_store").exists()
+    dvc(project, "repro")
+    assert "Data and pipelines are up to date" in dvc(project, "repro")
+
+
+def test_it_leaves_metrics_plots_and_a_verdict(project: Path) -> None:
+    report = project / "data" / "reports" / "slice" / HARDWARE
+    metrics = json.loads((report / "metrics.json").read_text())
+    assert {"xgb-per_store_tiles", "tvm_xgb-per_store", "random-per_store"} <= set(metrics)
+    for model in ("xgb-per_store_tiles", "tvm_xgb-per_store"):
+        assert 0 < metrics[model]["top1"]["mean"] <= metrics[model]["top5"]["mean"] <= 1
+    assert (report / "plots" / "search.png").stat().st_size > 10_000
+    verdict = json.loads((project / "data" / "registry" / "slice" / f"{HARDWARE}.json").read_text())
+    assert verdict["reasons"]
+
+
+def test_mlflow_has_a_run_a_model_and_a_registered_version(project: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{project / 'mlruns' / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.get_experiment_by_name("tencost")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], "tags.stage = 'train'")
+    finished = [run for run in runs if run.info.status == "FINISHED"]
+    assert len(finished) == 6
+    run = next(
+        run
+        for run in finished
+        if run.data.tags["family"] == "xgb" and run.data.tags["features"] == "tiles"
+    )
+    assert run.data.metrics["evaluate/top1"] > 0
+    assert run.inputs.dataset_inputs
+    versions = client.search_model_versions(f"name = 'tencost-{HARDWARE}'")
+    assert len(versions) == 1
+    assert (
+        "challenger" in client.get_model_version(f"tencost-{HARDWARE}", versions[0].version).aliases
+    )
+
+
+def test_a_model_file_re_runs_that_model_and_what_follows(project: Path) -> None:
+    edit(project / "conf" / "model" / "tvm_mlp.yaml", "epochs", 3)
+    assert changed_stages(project) == {f"train_per_store@{HARDWARE}-tvm_mlp"}
+    would_run = dvc(project, "repro", "--dry")
+    follows = [line for line in would_run.splitlines() if line.startswith("Running stage")]
+    assert follows == [f"Running stage 'train_per_store@{HARDWARE}-tvm_mlp':"] or len(follows) <= 3
+    edit(project / "conf" / "model" / "tvm_mlp.yaml", "epochs", 2)
+    assert changed_stages(project) == set()
+
+
+def test_a_split_re_runs_training_but_not_the_features(project: Path) -> None:
+    edit(project / "conf" / "split" / "by_network.yaml", "valid_fraction", 0.35)
+    assert changed_stages(project) == {"splits"}
+    edit(project / "conf" / "split" / "by_network.yaml", "valid_fraction", 0.3)
+
+
+def test_a_sweep_is_nested_and_skips_impossible_pairs(project: Path) -> None:
+    from mlflow import MlflowClient
+
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tencost.cli", "train", "-m", "dataset=slice", f"hardware={HARDWARE}",
+            "model=xgb,random,tvm_xgb", "features=tiles,per_store", "++model.num_threads=1",
+        ],
+        cwd=project, env=environment(project), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, "random has no num_threads"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tencost.cli", "train", "-m", "dataset=slice", f"hardware={HARDWARE}",
+            "model=xgb,tvm_xgb", "features=tiles,per_store",
+        ],
+        cwd=project, env=environment(project), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "skipped model=tvm_xgb features=tiles" in done.stderr
+    uri = f"sqlite:///{project / 'mlruns' / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.get_experiment_by_name("tencost")
+    assert experiment is not None
+    parents = client.search_runs([experiment.experiment_id], "attributes.run_name LIKE 'sweep%'")
+    latest = max(parents, key=lambda run: run.info.start_time)
+    children = client.search_runs(
+        [experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{latest.info.run_id}'"
+    )
+    assert len(children) == 3
+    assert {run.info.status for run in children} == {"FINISHED"}
