@@ -68,7 +68,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     digest = pack_folder(raw, root / "datasets" / "slice.tar.zst")
     shutil.copytree(ROOT / "conf", root / "conf")
     shutil.copy(ROOT / "dvc.yaml", root)
-    os.symlink(ROOT / "src", root / "src")
+    (root / "src").symlink_to(ROOT / "src")
     dataset = {
         "name": "slice",
         "source": "datasets/slice.tar.zst",
@@ -85,7 +85,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "hardware": [HARDWARE],
         "features": ["per_store", "tiles", "trace"],
         "models": {
-            "per_store": ["random", "tvm_mlp", "tvm_xgb"], "per_store_tiles": ["xgb"], "tiles": ["xgb"], "trace": ["xgb"],
+            "per_store": ["random", "tvm_mlp", "tvm_xgb"],
+            "per_store_tiles": ["xgb"],
+            "tiles": ["xgb"],
+            "trace": ["xgb"],
         },
         "seeds": "0,1",
     }  # fmt: skip
@@ -162,7 +165,7 @@ def test_mlflow_has_a_run_a_model_and_a_registered_version(project: Path) -> Non
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     experiment = client.get_experiment_by_name("tencost")
     assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], "tags.stage = 'train'")
+    runs = client.search_runs([experiment.experiment_id], "tags.`tencost.stage` = 'train'")
     finished = [run for run in runs if run.info.status == "FINISHED"]
     assert len(finished) == 6
     run = next(
@@ -182,9 +185,6 @@ def test_mlflow_has_a_run_a_model_and_a_registered_version(project: Path) -> Non
 def test_a_model_file_re_runs_that_model_and_what_follows(project: Path) -> None:
     edit(project / "conf" / "model" / "tvm_mlp.yaml", "epochs", 3)
     assert changed_stages(project) == {f"train_per_store@{HARDWARE}-tvm_mlp"}
-    would_run = dvc(project, "repro", "--dry")
-    follows = [line for line in would_run.splitlines() if line.startswith("Running stage")]
-    assert follows == [f"Running stage 'train_per_store@{HARDWARE}-tvm_mlp':"] or len(follows) <= 3
     edit(project / "conf" / "model" / "tvm_mlp.yaml", "epochs", 2)
     assert changed_stages(project) == set()
 

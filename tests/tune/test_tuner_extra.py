@@ -65,8 +65,7 @@ def test_a_bundle_is_loaded_and_steers_a_search(
 
 def test_importing_tencost_loads_nothing_heavy() -> None:
     code = (
-        "import sys, time; start = time.perf_counter(); import tencost; "
-        "assert time.perf_counter() - start < 0.3; "
+        "import sys, tencost; "
         "assert not {'tvm', 'torch', 'numpy', 'xgboost', 'mlflow'} & set(sys.modules)"
     )
     done = run(code)

@@ -8,11 +8,13 @@ model at each call, and uninstalling restores the stock behaviour even then; ins
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tvm.s_tir.meta_schedule import relax_integration, tir_integration
-from tvm_ffi import register_global_func
+from tvm_ffi import get_global_func, register_global_func
 
 from tencost.tune.cost_model import load_cost_model
 
@@ -35,8 +37,8 @@ def install(uri: str | Path, **options: Any) -> Any:
     """
     global _active
     _active = load_cost_model(uri, **options)
-    register_global_func(TUNE_TIR, _tune_tir, override=True)
-    register_global_func(TUNE_RELAX, _tune_relax, override=True)
+    _register(TUNE_TIR, _tune_tir)
+    _register(TUNE_RELAX, _tune_relax)
     return _active
 
 
@@ -44,8 +46,18 @@ def uninstall() -> None:
     """Return to stock MetaSchedule."""
     global _active
     _active = None
-    register_global_func(TUNE_TIR, tir_integration._tune_tir, override=True)
-    register_global_func(TUNE_RELAX, relax_integration._tune_relax, override=True)
+    _register(TUNE_TIR, tir_integration._tune_tir)
+    _register(TUNE_RELAX, relax_integration._tune_relax)
+
+
+def _register(name: str, function: Callable[..., Any]) -> None:
+    """Register a global function for the life of the process.
+
+    The Relax passes keep it in a C++ static, which is destroyed after the interpreter: without one reference that is
+    never given back, freeing a Python function there crashes the process at its very end.
+    """
+    register_global_func(name, function, override=True)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(get_global_func(name)))
 
 
 def _tune_tir(mod: Any, target: Any, work_dir: str, max_trials_global: Any) -> Any:
