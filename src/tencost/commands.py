@@ -43,6 +43,7 @@ def _train_sweep(arguments: list[str]) -> None:
 
 def _sweep_job(config: Config, root: Path) -> float:
     """Train one combination of a sweep; one that cannot work is skipped with its reason, and the sweep goes on."""
+    from hydra.core.hydra_config import HydraConfig
     from rich.console import Console
 
     if config.features.name not in config.model.reads:
@@ -51,6 +52,8 @@ def _sweep_job(config: Config, root: Path) -> float:
             f"{config.model.family} reads {', '.join(config.model.reads)}"
         )
         return float("nan")
+    # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
+    config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
     return train_and_score(config, root)
 
 

@@ -88,9 +88,10 @@ def run_sweep(function: StageFunction, name: str, arguments: list[str]) -> Any:
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
-    _, conf = config_folder()
+    root, conf = config_folder()
     overrides = _free([word for word in arguments if word not in ("-m", "--multirun")])
-    root = config_folder()[0]
+    if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
+        overrides.append(f"hydra.sweep.dir={root}/mlruns/sweeps/${{now:%Y-%m-%d_%H-%M-%S}}")
 
     def job(composed: DictConfig) -> Any:
         config = _checked(composed, HydraConfig.get().runtime.choices)
