@@ -1,6 +1,6 @@
 """What `evaluate` adds to MLflow: test figures and plots in each training run, and one run that compares them.
 
-Metrics of a training run: ``evaluate/<metric>`` (mean over seeds), ``evaluate/<metric>_ci95`` (half
+Metrics of a training run: ``evaluate/<metric>`` (mean over seeds), ``evaluate_ci95/<metric>`` (half
 width of its interval), ``evaluate/<metric>/<network>`` for top-1, top-5 and the search score.
 """
 
@@ -59,7 +59,7 @@ def run_metrics(row: Row) -> dict[str, float]:
     figures = {}
     for name, interval in row.metrics.items():
         figures[f"evaluate/{name}"] = interval.mean
-        figures[f"evaluate/{name}_ci95"] = interval.half_width
+        figures[f"evaluate_ci95/{name}"] = interval.half_width
     for network, values in row.networks.items():
         for name in _BY_NETWORK:
             figures[f"evaluate/{name}/{network}"] = values[name]
