@@ -30,6 +30,11 @@ TABLE_DESCRIPTION = f"{_DESCRIPTION}{SCHEMA_VERSION}"
 Result = TypeVar("Result")
 
 
+def latency() -> pl.Expr:
+    """Return the expression of a record's latency: median of run_secs, seconds; null without."""
+    return pl.col("run_secs").list.median()
+
+
 class RecordStore:
     """A table of records at `uri`; it need not exist yet.
 
@@ -109,7 +114,6 @@ class RecordStore:
         There is no look-up that ignores hardware or target. Records without times come last.
         """
         from tencost.records.ids import canonical_target
-        from tencost.records.tables import latency
 
         wanted = list(columns) if columns is not None else list(SCHEMA.names)
         needed = list(dict.fromkeys([*wanted, "workload_id", "target", "run_secs", "record_id"]))

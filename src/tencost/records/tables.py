@@ -14,16 +14,11 @@ from pathlib import Path
 import polars as pl
 
 from tencost.errors import RecordError
-from tencost.records.store import RecordStore
+from tencost.records.store import RecordStore, latency
 
 STORE = "store"
 WORKLOADS = "workloads.parquet"
 TASKS = "tasks.parquet"
-
-
-def latency() -> pl.Expr:
-    """Return the expression of a record's latency: median of run_secs, seconds; null without."""
-    return pl.col("run_secs").list.median()
 
 
 def load_records(

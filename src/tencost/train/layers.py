@@ -18,6 +18,12 @@ Array = npt.NDArray[np.float32]
 CLIP = 4.0
 """Standardised inputs are cut to [-CLIP, CLIP]."""
 
+POOL_SCALE = 8.0
+"""tlp: the sum over steps is divided by it, so that it has about the size of the maximum beside it."""
+
+MASKED = -1e4
+"""tlp: added to what padding steps would contribute to a softmax or a maximum."""
+
 
 @dataclass(frozen=True)
 class Scaler:

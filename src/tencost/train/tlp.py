@@ -18,19 +18,13 @@ import numpy as np
 from tencost.config import TlpConfig
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.layers import Array, dense, dot, layer_norm, softmax
+from tencost.train.layers import MASKED, POOL_SCALE, Array, dense, dot, layer_norm, softmax
 from tencost.train.networks import Inputs, NetworkRanker
 from tencost.train.ranker import LogMetric, Samples
 from tencost.train.weights import Weights
 
 MAX_STEPS = 64
 """Steps of a program that are read where the feature set does not say how many it keeps."""
-
-POOL_SCALE = 8.0
-"""The sum over steps is divided by it, so that it has about the size of the maximum beside it."""
-
-MASKED = -1e4
-"""Added to what padding steps would contribute to a softmax or a maximum."""
 
 _BUCKET = 8
 _CHUNK = 256

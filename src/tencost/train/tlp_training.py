@@ -20,9 +20,9 @@ from tencost.train.fitting import (
     ranking_watch,
     seeded,
 )
+from tencost.train.layers import MASKED, POOL_SCALE
 from tencost.train.networks import Inputs
 from tencost.train.ranker import LogMetric, Samples
-from tencost.train.tlp import MASKED, POOL_SCALE
 from tencost.train.weights import Weights
 
 

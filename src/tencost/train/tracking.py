@@ -205,7 +205,9 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = client.get_experiment_by_name(experiment)
         if found is None:
-            tags = {"mlflow.experimentKind": "custom_model_development"}  # the UI's page for training
+            tags = {
+                "mlflow.experimentKind": "custom_model_development"
+            }  # the UI's page for training
             created = client.create_experiment(experiment, artifact_location=location, tags=tags)
             return uri, client, created
     return uri, client, found.experiment_id
