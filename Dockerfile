@@ -25,6 +25,6 @@ COPY --chown=tencost:tencost . .
 RUN .venv/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation -e . \
     && touch .venv/.installed \
     && chown -R tencost:tencost /app
-USER tencost
+USER 1000
 ENV PATH=/app/.venv/bin:$PATH
 CMD ["make", "pipeline"]
