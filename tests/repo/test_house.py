@@ -23,7 +23,7 @@ FLOW = [
     "register",
     "tune",
 ]
-FOUNDATION = {"errors", "config"}
+FOUNDATION = {"errors", "config", "checking", "model_config"}
 """May be imported from everywhere; every value they carry is in conf/ and tracked there."""
 
 
