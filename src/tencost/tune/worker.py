@@ -74,7 +74,7 @@ def measure(
     tensors = []
     for kind, dtype, shape in args:
         if kind != "TENSOR":
-            raise NotImplementedError(f"expected tensor arguments only, found {kind}")
+            raise ValueError(f"expected tensor arguments only, found {kind}")
         tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype, device=device)
         fill(tensor)
         tensors.append(tensor)
