@@ -22,7 +22,7 @@ from tvm.target import Target
 
 import tencost
 from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.tune.hardware import detect_host
+from tencost.measure.hardware import detect_host
 
 REPEATS = 5
 

@@ -1,4 +1,5 @@
-"""Fixtures that more than one room's tests use: an MLflow database and a small project with trained models."""
+"""Fixtures that more than one room's tests use: an MLflow database, a small project with trained models, a matmul
+and programs of it from MetaSchedule's own design space."""
 
 from __future__ import annotations
 
@@ -179,3 +180,58 @@ def train_toy(toy_project: Path, toy_config: Any) -> Callable[..., Path]:
         return folder
 
     return train
+
+
+@pytest.fixture(scope="session")
+def cpu_intrinsics() -> None:
+    from tencost.features.intrinsics import register_cpu_intrinsics
+
+    register_cpu_intrinsics()
+
+
+@pytest.fixture(scope="session")
+def target() -> dict[str, Any]:
+    from tencost.measure.hardware import detect_host
+
+    return detect_host().target
+
+
+@pytest.fixture(scope="session")
+def matmul() -> Any:
+    return make_matmul(64)
+
+
+def make_matmul(size: int) -> Any:
+    import tvm
+    from tvm import te
+
+    a = te.placeholder((size, size), name="A", dtype="float32")
+    b = te.placeholder((size, size), name="B", dtype="float32")
+    k = te.reduce_axis((0, size), name="k")
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+
+
+@pytest.fixture(scope="session")
+def context(matmul: Any, target: dict[str, Any], cpu_intrinsics: None) -> Any:
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    return ms.TuneContext(
+        mod=matmul,
+        target=Target(target),
+        space_generator="post-order-apply",
+        search_strategy="replay-trace",
+        task_name="matmul",
+        rand_state=1,
+        num_threads=1,
+    )
+
+
+@pytest.fixture(scope="session")
+def candidates(context: Any) -> list[Any]:
+    """32 random programs of the matmul."""
+    context.pre_tuning(32, 32, context.generate_design_space())
+    made = list(context.generate_measure_candidates())
+    context.post_tuning()
+    return made

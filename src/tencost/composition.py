@@ -15,7 +15,17 @@ from omegaconf import DictConfig
 from tencost.config import Config, project_root, resolve
 from tencost.errors import ConfigError
 
-GROUPS = ("dataset", "hardware", "features", "split", "model", "network", "tuner", "experiment")
+GROUPS = (
+    "dataset",
+    "hardware",
+    "features",
+    "split",
+    "model",
+    "network",
+    "tuner",
+    "measure",
+    "experiment",
+)
 
 StageFunction = Callable[[Config, Path], Any]
 

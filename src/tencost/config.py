@@ -42,6 +42,26 @@ class FeatureKind(Enum):
     """The rows of per_store with the columns of tiles appended to each."""
 
 
+class NetworkSource(Enum):
+    """Where a network comes from."""
+
+    transformers = "transformers"
+    """A class of transformers with a configuration and random weights."""
+    onnx = "onnx"
+    """An ONNX file."""
+    torch_export = "torch_export"
+    """A file that torch.export.save wrote (.pt2)."""
+
+
+class RunnerKind(Enum):
+    """Where programs run."""
+
+    local = "local"
+    """On this host."""
+    rpc = "rpc"
+    """On devices that are registered with a TVM RPC tracker."""
+
+
 class SplitPolicy(Enum):
     """Which records may be learnt from and which are kept for testing."""
 
@@ -103,6 +123,14 @@ class HardwareConfig:
     """Instruction sets, in /proc/cpuinfo's spelling, without which its programs crash."""
     detect: bool = False
     """Fill every field above from the host (hardware=local)."""
+    runner: RunnerKind = RunnerKind.local
+    """Where its programs run: on this host, or on devices behind a TVM RPC tracker."""
+    host: str = "127.0.0.1"
+    """rpc: host name of the tracker."""
+    port: int = 9190
+    """rpc: port of the tracker."""
+    key: str = ""
+    """rpc: key that the devices registered with; empty means the hardware's name."""
 
     def device_columns(self) -> dict[str, float]:
         """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB."""
@@ -172,14 +200,22 @@ class NetworkInput:
 
 @dataclass(kw_only=True)
 class NetworkConfig:
-    """A network, defined by a transformers architecture and configuration, with random weights."""
+    """A network: a transformers architecture with random weights, an ONNX file or a torch.export program."""
 
     name: str = MISSING
-    """Name of the network."""
-    architecture: str = MISSING
-    """Model class of transformers, for example BertModel."""
-    config_class: str = MISSING
-    """Configuration class of transformers, for example BertConfig."""
+    """Name of the network, the same for all its variants."""
+    source: NetworkSource = NetworkSource.transformers
+    """Where it comes from."""
+    path: str = ""
+    """onnx, torch_export: the file; relative to the project."""
+    batch: int = 1
+    """Batch size; inputs refer to it as ${network.batch}."""
+    size: int = 0
+    """Image height and width in pixels, or tokens of a sequence; inputs refer to it as ${network.size}."""
+    architecture: str = ""
+    """transformers: model class, for example BertModel."""
+    config_class: str = ""
+    """transformers: configuration class, for example BertConfig."""
     config: dict[str, Any] = field(default_factory=dict)
     """Arguments of the configuration class."""
     inputs: dict[str, NetworkInput] = field(default_factory=dict)
@@ -227,6 +263,76 @@ class TunerConfig:
 
 
 @dataclass(kw_only=True)
+class MeasureConfig:
+    """How programs are collected and measured: from networks to a raw dataset."""
+
+    name: str = "measured"
+    """Name of the dataset that is collected: a folder under `workdir`, then datasets/<name>.tar.zst."""
+    workdir: str = "measured"
+    """Where collections grow, one folder each."""
+    min_mflop: float = 0.5
+    """Tasks with fewer MFLOP are listed, not measured."""
+    programs: int = 64
+    """Distinct programs a task; more than before adds to those that are there."""
+    evolved_share: float = 0.5
+    """Share of them that an evolutionary search picks; the others are random samples of the design space."""
+    population: int = 256
+    """Programs in a generation of that search."""
+    generations: int = 3
+    """Generations of that search."""
+    repeat: int = 3
+    """Times a program at first."""
+    max_repeat: int = 12
+    """Times a program at most, when they scatter."""
+    max_cv: float = 0.1
+    """Coefficient of variation (standard deviation over mean) that asks for more times."""
+    min_repeat_ms: float = 10.0
+    """Least duration of one time, milliseconds: short programs run several times in it."""
+    slow_ms: float = 150.0
+    """A program slower than this is timed once: repeating it would cost more than it tells."""
+    cache_flush: bool = False
+    """Flush the CPU's caches before each run, as TenSet does; each time is then a single run."""
+    build_timeout_s: float = 30.0
+    """Longest time that the compiler gets for a program."""
+    run_timeout_s: float = 10.0
+    """Longest time that all runs of a program together get."""
+    cpu: int | None = None
+    """First CPU that programs run on; None takes the last ones of the host."""
+    overlap: bool = False
+    """Build the next program on another CPU while one runs; False builds and runs strictly in turn."""
+    shard: str = "0/1"
+    """Part i of n of the programs, as i/n, i from 0: for several hosts of one kind; merging is a plain import."""
+    pack: bool = True
+    """Pack the dataset when `measure run` ends, ready for the pipeline."""
+    seed: int = 0
+    """Seed of the sampling."""
+
+    def __post_init__(self) -> None:
+        for name in ("programs", "population", "repeat"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ConfigError(f"measure.{name} must be at least 1, found {value}")
+        if not 0.0 <= self.evolved_share <= 1.0:
+            raise ConfigError(
+                f"measure.evolved_share must be in [0, 1], found {self.evolved_share}"
+            )
+        self.shard_of()
+
+    def shard_of(self) -> tuple[int, int]:
+        """Return (i, n) of `shard`.
+
+        Raises:
+            ConfigError: not i/n with 0 <= i < n.
+        """
+        index, slash, count = str(self.shard).partition("/")
+        if not (slash and index.isdigit() and count.isdigit() and int(index) < int(count)):
+            raise ConfigError(
+                f"measure.shard must be i/n with 0 <= i < n, for example 0/4; found {self.shard!r}"
+            )
+        return int(index), int(count)
+
+
+@dataclass(kw_only=True)
 class PathsConfig:
     """Where the stages read and write, relative to the project's root."""
 
@@ -266,6 +372,8 @@ class Config:
     """The network to tune."""
     tuner: TunerConfig = MISSING
     """How it is tuned."""
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    """How programs are collected and measured."""
     paths: PathsConfig = field(default_factory=PathsConfig)
     """Where the stages read and write."""
     seeds: list[int] = field(default_factory=lambda: [0])

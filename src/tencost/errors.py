@@ -59,6 +59,10 @@ class HardwareError(TencostError):
     """The hardware at hand is not what the program or the configuration needs."""
 
 
+class MeasureError(TencostError):
+    """Networks, programs or measurements cannot be collected."""
+
+
 class TuneError(TencostError):
     """A tuning run cannot start or continue."""
 

@@ -235,7 +235,7 @@ def test_it_steers_a_real_search(
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
-    from tencost.tune.runner import MeasureOptions, WarmBuilder, WarmRunner, WarmWorker
+    from tencost.measure.runner import MeasureOptions, WarmBuilder, WarmRunner, WarmWorker
 
     worker = WarmWorker(MeasureOptions(number=1, repeat=1, min_repeat_ms=0), cores=1)
     try:

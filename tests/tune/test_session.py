@@ -19,7 +19,7 @@ pytestmark = pytest.mark.tvm
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Any]:
-    from tencost.tune.runner import MeasureOptions, WarmWorker
+    from tencost.measure.runner import MeasureOptions, WarmWorker
 
     one = WarmWorker(MeasureOptions(number=1, repeat=1, min_repeat_ms=0), cores=1)
     yield one
@@ -28,7 +28,7 @@ def worker() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Any]:
-    from tencost.tune.networks import NetworkTask
+    from tencost.measure.networks import NetworkTask
 
     return [
         NetworkTask(f"matmul_{size}", make_matmul(size), weight, 2.0 * size**3, None)

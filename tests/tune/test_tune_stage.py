@@ -106,7 +106,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert {"database_workload.json", "database_tuning_record.json", "tuning_curve.png"} <= kept
 
     # Anyone's TVM applies the database.
-    from tencost.tune.networks import load_network
+    from tencost.measure.networks import load_network
 
     network = load_network(config().network)
     with tvm.target.Target(json.loads((folder / "session.json").read_text())["target"]):

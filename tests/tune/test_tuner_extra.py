@@ -25,7 +25,7 @@ SCRIPT = """
 import sys
 import tencost, tvm
 from tencost.features.intrinsics import register_cpu_intrinsics  # only to save this test 17 s
-from tencost.tune.runner import WarmBuilder, WarmRunner
+from tencost.measure.runner import WarmBuilder, WarmRunner
 from tvm import te
 from tvm.s_tir import meta_schedule as ms
 

@@ -25,11 +25,11 @@ from tencost.errors import BundleError
 from tencost.features.extractor import Extractor, make_extractor
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
+from tencost.measure.runner import target_mapping
 from tencost.records.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
 from tencost.tune.residual import Doubles, Residual, aggregate
-from tencost.tune.runner import target_mapping
 
 MAX_CACHED = 8192
 """Candidates whose features are remembered; the survivors of a generation are scored again in the next one."""

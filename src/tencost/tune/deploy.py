@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from tencost.errors import TuneError
-from tencost.tune.networks import Array, Network
+from tencost.measure.networks import Array, Network
 
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""

@@ -23,11 +23,11 @@ from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
 from tencost.config import TunerConfig
+from tencost.measure.networks import NetworkTask
+from tencost.measure.runner import WarmBuilder, WarmRunner, WarmWorker, arg_json, timing_from_result
 from tencost.records.ids import workload_id
 from tencost.records.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
-from tencost.tune.networks import NetworkTask
-from tencost.tune.runner import WarmBuilder, WarmRunner, WarmWorker, arg_json, timing_from_result
 from tencost.tune.search import evolutionary_search, program_key
 from tencost.tune.workfolder import WorkFolder
 

@@ -18,8 +18,8 @@ from rich.table import Table
 from tencost.config import Config, HardwareConfig
 from tencost.errors import RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
-from tencost.tune.hardware import check_runnable, resolve_hardware
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 
@@ -48,11 +48,11 @@ def run(cfg: Config, root: Path) -> Path:
 
 
 def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
+    from tencost.measure.networks import load_network
+    from tencost.measure.runner import MeasureOptions, WarmWorker
     from tencost.records.store import RecordStore
     from tencost.train.tracking import start_run
-    from tencost.tune.networks import load_network
     from tencost.tune.recording import Recorder
-    from tencost.tune.runner import MeasureOptions, WarmWorker
     from tencost.tune.session import Batch, Session
 
     hardware = cfg.hardware

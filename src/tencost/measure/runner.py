@@ -1,7 +1,7 @@
 """Building and timing programs quickly on this host, for `builder=` and `runner=` of MetaSchedule.
 
 The stock LocalBuilder starts a process a program and pays for TVM's imports each time, about a second; here a warm
-worker process (:mod:`tencost.tune.worker`) builds and times one program after another in about 0.1 s. The builder
+worker process (:mod:`tencost.measure.worker`) builds and times one program after another in about 0.1 s. The builder
 only writes the module down; what fails while building is reported by the runner, with its status. A program that
 crashes or hangs costs its own worker, which is replaced, and nothing else.
 """
@@ -122,7 +122,7 @@ class WarmWorker:
         log = self._log.open("ab") if self._log else subprocess.DEVNULL
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tencost.tune.worker"],
+                [sys.executable, "-m", "tencost.measure.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -138,7 +138,7 @@ class WarmWorker:
         except (TimeoutError, EOFError) as error:
             self.close()
             raise TuneError(
-                f"expected a measuring process (`{sys.executable} -m tencost.tune.worker`) to start, it did not. "
+                f"expected a measuring process (`{sys.executable} -m tencost.measure.worker`) to start, it did not. "
                 f"Run that command by hand to see why{f', or read {self._log}' if self._log else ''}."
             ) from error
         return self._process

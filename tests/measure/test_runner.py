@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tencost.errors import TuneError
-from tencost.records.status import Status
-from tencost.tune import runner as module
-from tencost.tune.runner import (
+from tencost.measure.runner import (
     MeasureOptions,
     WarmBuilder,
     WarmRunner,
@@ -17,6 +15,8 @@ from tencost.tune.runner import (
     target_mapping,
     timing_from_result,
 )
+from tencost.records.status import Status
+from tencost.measure import runner as module
 
 pytestmark = pytest.mark.tvm
 

@@ -1,6 +1,6 @@
 """The process that builds and times programs: kept warm, because starting one costs seconds and a program 0.1 s.
 
-Started by :mod:`tencost.tune.runner` as ``python -m tencost.tune.worker``. One JSON object a line each way:
+Started by :mod:`tencost.measure.runner` as ``python -m tencost.measure.worker``. One JSON object a line each way:
 
     parent -> worker   {"module": path, "target": {...}, "args": [["TENSOR", dtype, [shape]], ...],
                         "number": 3, "repeat": 3, "min_repeat_ms": 10}

@@ -8,8 +8,8 @@ import pytest
 
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, TuneError
+from tencost.measure.networks import Network, load_network
 from tencost.tune.deploy import Agreement, compare, compile_network, require_agreement, run_network
-from tencost.tune.networks import Network, load_network
 
 pytestmark = pytest.mark.tvm
 
