@@ -212,6 +212,8 @@ class NetworkConfig:
     """Batch size; inputs refer to it as ${network.batch}."""
     size: int = 0
     """Image height and width in pixels, or tokens of a sequence; inputs refer to it as ${network.size}."""
+    default_size: int = 0
+    """The size that the plain name stands for; another one is part of the variant's name."""
     architecture: str = ""
     """transformers: model class, for example BertModel."""
     config_class: str = ""

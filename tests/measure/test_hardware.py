@@ -6,8 +6,8 @@ import pytest
 
 from tencost.config import HardwareConfig
 from tencost.errors import HardwareError
-from tencost.measure.hardware import check_runnable, detect_host, host_flags, resolve_hardware
 from tencost.measure import hardware as module
+from tencost.measure.hardware import check_runnable, detect_host, host_flags, resolve_hardware
 
 pytestmark = pytest.mark.tvm
 

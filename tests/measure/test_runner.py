@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tencost.errors import TuneError
+from tencost.errors import MeasureError
+from tencost.measure import runner as module
 from tencost.measure.runner import (
     MeasureOptions,
     WarmBuilder,
@@ -16,7 +17,6 @@ from tencost.measure.runner import (
     timing_from_result,
 )
 from tencost.records.status import Status
-from tencost.measure import runner as module
 
 pytestmark = pytest.mark.tvm
 
@@ -100,7 +100,7 @@ def test_a_worker_that_cannot_start_is_said_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(module.sys, "executable", "/bin/false")
-    with pytest.raises(TuneError, match=r"tencost\.tune\.worker"):
+    with pytest.raises(MeasureError, match=r"tencost\.measure\.worker"):
         WarmWorker(MeasureOptions(), 1).measure(tmp_path / "x", target, [])
 
 

@@ -1,22 +1,25 @@
-"""Building and timing programs quickly on this host, for `builder=` and `runner=` of MetaSchedule.
+"""Building and timing programs quickly, for `tencost measure run` and for `builder=` and `runner=` of MetaSchedule.
 
 The stock LocalBuilder starts a process a program and pays for TVM's imports each time, about a second; here a warm
-worker process (:mod:`tencost.measure.worker`) builds and times one program after another in about 0.1 s. The builder
+worker (:mod:`tencost.measure.worker`) builds and times one program after another in about 0.1 s. The builder
 only writes the module down; what fails while building is reported by the runner, with its status. A program that
-crashes or hangs costs its own worker, which is replaced, and nothing else.
+crashes or hangs costs its own process, which is replaced within milliseconds, and nothing else.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,129 +28,197 @@ from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.errors import TuneError
+from tencost.errors import MeasureError
+from tencost.measure.evaluator import MeasureOptions as MeasureOptions
 from tencost.records.status import Status, Timing, timing_from_log
 
 START_TIMEOUT_S = 300.0
 """Longest time that importing TVM in a new worker may take."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """How long to measure, and when to give up."""
+@dataclass(frozen=True)
+class TracedProgram:
+    """A program as a database holds it: a file with its workload's module (TVM JSON), and a trace."""
 
-    number: int = 3
-    """Runs averaged into one time."""
-    repeat: int = 3
-    """Times a program."""
-    min_repeat_ms: int = 10
-    """Least duration of one time, milliseconds."""
-    build_timeout_s: float = 30.0
-    """Longest time that the compiler gets."""
-    run_timeout_s: float = 10.0
-    """Longest time that all runs together get."""
+    workload: Path
+    trace: list[Any]
 
 
 class WarmWorker:
-    """One worker process, started when first needed and again after each crash or timeout."""
+    """One worker, started when first needed; its process is replaced after each crash or timeout.
 
-    def __init__(self, options: MeasureOptions, cores: int, log: Path | None = None) -> None:
+    Args:
+        options: how programs are timed.
+        cores: cores that a program may use.
+        log: file for what TVM and the programs write to stderr.
+        build_cpus: CPUs that the compiler runs on; None leaves it to the system.
+        run_cpus: CPUs that programs run on.
+        remote: address of an RPC tracker ({"host", "port", "key"}) whose devices run the programs.
+    """
+
+    def __init__(
+        self,
+        options: MeasureOptions,
+        cores: int,
+        log: Path | None = None,
+        *,
+        build_cpus: Sequence[int] | None = None,
+        run_cpus: Sequence[int] | None = None,
+        remote: dict[str, Any] | None = None,
+    ) -> None:
         self.options = options
+        self.num_starts = 0
         self._cores = cores
         self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._remote = remote
+        self._settings = {
+            "build_cpus": list(build_cpus) if build_cpus else None,
+            "run_cpus": list(run_cpus) if run_cpus else None,
+        }
+        self._server: subprocess.Popen[bytes] | None = None
+        self._child: int | None = None
         self._buffer = b""
-        self.num_starts = 0
 
-    def measure(self, module: Path, target: dict[str, Any], args: Sequence[Any]) -> Timing:
-        """Build and time one module file (TVM JSON) and return what came of it.
+    def measure(
+        self,
+        program: Path | TracedProgram,
+        target: dict[str, Any],
+        args: Sequence[Any],
+        run_slot: AbstractContextManager[Any] | None = None,
+    ) -> Timing:
+        """Build and time one program, a module file (TVM JSON) or a trace, and return what came of it.
+
+        Args:
+            program: the program.
+            target: what it is compiled for.
+            args: its arguments, ["TENSOR", dtype, [shape]] each.
+            run_slot: held while the program runs, so that several workers run one at a time.
 
         Raises:
-            TuneError: a worker cannot be started at all.
+            MeasureError: a worker cannot be started at all.
         """
-        process = self._running()
-        options = self.options
-        request = {
-            "module": str(module),
+        request: dict[str, Any] = {
             "target": target,
             "args": list(args),
-            "number": options.number,
-            "repeat": options.repeat,
-            "min_repeat_ms": options.min_repeat_ms,
+            "options": self.options.settings(),
         }
-        assert process.stdin is not None
-        phase, limit = "build", options.build_timeout_s
+        if isinstance(program, TracedProgram):
+            request |= {"workload": str(program.workload), "trace": program.trace}
+        else:
+            request["module"] = str(program)
+        if self._remote is not None:
+            request["remote"] = self._remote
+        self._ready()
+        phase, limit = "build", self.options.build_timeout_s
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
+            self._send(request)
             answer = self._read(limit)
             if answer.get("phase") == "run":
-                phase, limit = "run", options.run_timeout_s
-                answer = self._read(limit)
+                phase, limit = "run", self.options.run_timeout_s
+                with run_slot or nullcontext():
+                    self._send({"go": True})
+                    answer = self._read(limit)
         except TimeoutError:
-            self.close()
+            self._kill_child()
             return Timing(Status(f"{phase}_timeout"), (), f"stopped after {limit:g} s")
         except (EOFError, BrokenPipeError):
-            code = process.wait()
             self.close()
-            return Timing(Status(f"{phase}_error"), (), f"its process ended with exit code {code}")
+            return Timing(Status(f"{phase}_error"), (), "its process ended")
+        if "exit" in answer:
+            self._child = None
+            told = f"its process ended with exit code {answer['exit']}"
+            return Timing(Status(f"{phase}_error"), (), told)
+        if answer.get("grown"):
+            self._child = None
         if "run_secs" in answer:
-            return Timing(Status.ok, tuple(answer["run_secs"]))
+            return timing_from_log(answer["run_secs"])
         return Timing(Status(answer["status"]), (), answer["error"])
 
-    def close(self) -> None:
-        """End the process; the next measurement starts a new one."""
-        process, self._process, self._buffer = self._process, None, b""
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue
+    def probe(self) -> float | None:
+        """Time the reference kernel of :mod:`tencost.measure.noise` where programs run, seconds; None if it fails."""
+        self._ready()
+        try:
+            self._send({"probe": True})
+            answer = self._read(START_TIMEOUT_S)
+        except (TimeoutError, EOFError, BrokenPipeError):
+            self.close()
+            return None
+        if "exit" in answer or answer.get("grown"):
+            self._child = None
+        return answer.get("probe_s")
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        self.close()
+    def close(self) -> None:
+        """End the processes; the next measurement starts new ones."""
+        server, self._server, self._child, self._buffer = self._server, None, None, b""
+        if server is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # the session that it leads: server and child
+        server.wait()
+        for stream in (server.stdin, server.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def _ready(self) -> None:
+        """Have a server with a child that waits for a request."""
+        if self._server is None or self._server.poll() is not None:
+            self.close()
+            self._start()
+        while self._child is None:
+            try:
+                answer = self._read(START_TIMEOUT_S)
+            except (TimeoutError, EOFError) as error:
+                self.close()
+                raise MeasureError(
+                    f"expected a measuring process (`{sys.executable} -m tencost.measure.worker`) to start, it did "
+                    "not. Run that command by hand to see why"
+                    f"{f', or read {self._log}' if self._log else ''}."
+                ) from error
+            if "ready" in answer:
+                self._child = int(answer["ready"])
+                self.num_starts += 1
+
+    def _start(self) -> None:
         environment = {
             **os.environ,
             "TVM_NUM_THREADS": str(self._cores),
             "OMP_NUM_THREADS": str(self._cores),
+            "TVM_BIND_THREADS": "0",  # our affinity decides
             "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
         }
         log = self._log.open("ab") if self._log else subprocess.DEVNULL
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tencost.measure.worker"],
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tencost.measure.worker", json.dumps(self._settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is the tuner's business: it finishes the batch
+                start_new_session=True,  # Ctrl-C is the caller's business: it finishes the program
             )
         finally:
             if not isinstance(log, int):
                 log.close()
-        self.num_starts += 1
-        try:
-            self._read(START_TIMEOUT_S)
-        except (TimeoutError, EOFError) as error:
-            self.close()
-            raise TuneError(
-                f"expected a measuring process (`{sys.executable} -m tencost.measure.worker`) to start, it did not. "
-                f"Run that command by hand to see why{f', or read {self._log}' if self._log else ''}."
-            ) from error
-        return self._process
+
+    def _kill_child(self) -> None:
+        """Kill the child; the server says so and forks another, see _ready."""
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+        self._child = None
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._server is not None
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(message).encode() + b"\n")
+        self._server.stdin.flush()
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the next answer; raises TimeoutError, or EOFError when the process has ended."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
+        """Return the next answer; raises TimeoutError, or EOFError when the server has ended."""
+        assert self._server is not None
+        assert self._server.stdout is not None
+        descriptor = self._server.stdout.fileno()
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)

@@ -1,101 +1,242 @@
 """The process that builds and times programs: kept warm, because starting one costs seconds and a program 0.1 s.
 
-Started by :mod:`tencost.measure.runner` as ``python -m tencost.measure.worker``. One JSON object a line each way:
+Started by :mod:`tencost.measure.runner` as ``python -m tencost.measure.worker '<settings>'``. It imports TVM once
+and then only forks: a child serves the requests; when it crashes, is killed or has grown too large, the next child is
+there within milliseconds. One JSON object a line each way:
 
-    parent -> worker   {"module": path, "target": {...}, "args": [["TENSOR", dtype, [shape]], ...],
-                        "number": 3, "repeat": 3, "min_repeat_ms": 10}
-    worker -> parent   {"ready": true}                                      once, when TVM is imported
-                       {"phase": "run"}                                     the program is built and is about to run
-                       {"run_secs": [...]}  or  {"status": "build_error" | "run_error", "error": "..."}
+    settings            {"build_cpus": [0] | null, "run_cpus": [1] | null, "max_rss_mib": 2048}
+    parent -> child     {"module": path} | {"workload": path, "trace": [instructions, decisions]}
+                        with "target": {...}, "args": [["TENSOR", dtype, [shape]], ...], "options": {MeasureOptions},
+                        "remote": {"host", "port", "key"} | absent
+                        {"probe": true}                     time the reference kernel of the noise probe
+                        {"go": true}                        the answer to {"phase": "run"}: the run may begin
+    child -> parent     {"ready": pid}                      once a child
+                        {"phase": "run"}                    the program is built and waits to run
+                        {"run_secs": [...], "build_s": s}   or {"status": ..., "error": ...} or {"probe_s": s}
+    server -> parent    {"exit": code}                      the child ended otherwise than by growing too large
 
 Nothing else may reach the pipe: file descriptor 1 is pointed at stderr before TVM is imported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-SLOW_PROGRAM_S = 0.15
-"""A program slower than this is timed once: repeating it would cost more than it tells."""
+from tencost.measure.evaluator import MeasureOptions, adaptive_times, local_timer
+
+GROWN = 77
+"""Exit code of a child that ends because it has grown too large."""
+_MAX_MODULES = 8
+
+
+class _BadTraceError(Exception):
+    """The trace does not apply to its workload."""
 
 
 def main() -> None:
-    """Serve requests until the parent closes the pipe."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Fork children that serve requests until the parent closes the pipe."""
+    settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    answers = os.dup(1)
     os.dup2(2, 1)
-    import tvm  # noqa: F401 - warm before the first request
+    _warm_up()
+    while True:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = _Child(answers, settings).serve()
+            finally:
+                os._exit(code)
+        _, ended = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(ended)
+        if code == 0:
+            return
+        if code != GROWN:
+            _answer(answers, {"exit": code})
 
-    _answer(answers, {"ready": True})
-    for line in sys.stdin:
-        _answer(answers, _serve(json.loads(line), answers))
+
+def _warm_up() -> None:
+    """Import and initialize all that children need; nothing here may start a thread, which a fork would lose."""
+    import tvm
+    from tvm import te
+
+    placeholder = te.placeholder((4,), name="A")
+    result = te.compute((4,), lambda i: placeholder[i] + 1.0, name="B")
+    module = tvm.IRModule({"main": te.create_prim_func([placeholder, result])})
+    tvm.compile(module, target="llvm")
 
 
-def _serve(request: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
-    try:
-        function = build(Path(request["module"]), request["target"])
-    except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this program's status
-        return {"status": "build_error", "error": _short(error)}
-    _answer(answers, {"phase": "run"})
-    try:
-        seconds = measure(
-            function,
-            request["args"],
-            request["number"],
-            request["repeat"],
-            request["min_repeat_ms"],
+class _Child:
+    def __init__(self, answers: int, settings: dict[str, Any]) -> None:
+        self._answers = answers
+        self._build_cpus = settings.get("build_cpus")
+        self._run_cpus = settings.get("run_cpus")
+        self._max_rss = int(settings.get("max_rss_mib", 2048)) * 2**20
+        self._modules: dict[str, Any] = {}
+        self._tensors: tuple[str, list[Any]] = ("", [])
+        self._probe: Any = None
+        self._remote: Any = None
+
+    def serve(self) -> int:
+        """Answer requests until the pipe ends (0) or this process has grown too large (GROWN)."""
+        _pin(self._build_cpus)
+        _answer(self._answers, {"ready": os.getpid()})
+        while (line := _read_line()) is not None:
+            request = json.loads(line)
+            reply = self._time_probe() if "probe" in request else self._measure(request)
+            grown = _rss_bytes() > self._max_rss
+            _answer(self._answers, {**reply, "grown": True} if grown else reply)
+            if grown:
+                return GROWN
+        return 0
+
+    def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
+        options = MeasureOptions(**request["options"])
+        started = time.perf_counter()
+        try:
+            executable = build(self._scheduled(request), request["target"])
+            function = None if request.get("remote") else executable.jit()
+            if function is not None:
+                function["main"]  # LLVM generates code on the first lookup
+        except _BadTraceError as error:
+            return {"status": "invalid_schedule", "error": str(error)}
+        except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this program's status
+            return {"status": "build_error", "error": _short(error)}
+        built_s = time.perf_counter() - started
+        _answer(self._answers, {"phase": "run"})
+        if _read_line() is None:
+            os._exit(0)
+        try:
+            if function is None:
+                seconds = self._time_remotely(executable, request, options)
+            else:
+                seconds = self._time(function, request, options)
+        except Exception as error:  # noqa: BLE001 - whatever the program raises is its status
+            return {"status": "run_error", "error": _short(error)}
+        return {"run_secs": seconds, "build_s": round(built_s, 4)}
+
+    def _scheduled(self, request: dict[str, Any]) -> Any:
+        import tvm
+
+        if "module" in request:
+            return tvm.ir.load_json(Path(request["module"]).read_text(encoding="utf-8"))
+        from tencost.features.replay import replay
+
+        path = request["workload"]
+        if path not in self._modules:
+            while len(self._modules) >= _MAX_MODULES:
+                self._modules.pop(next(iter(self._modules)))
+            self._modules[path] = tvm.ir.load_json(Path(path).read_text(encoding="utf-8"))
+        replayed = replay(self._modules[path], json.dumps(request["trace"]))
+        if replayed.schedule is None:
+            raise _BadTraceError(replayed.error)
+        return replayed.schedule.mod
+
+    def _time(self, function: Any, request: dict[str, Any], options: MeasureOptions) -> list[float]:
+        import tvm
+
+        device = tvm.device(
+            request["target"]["kind"] if request["target"]["kind"] != "llvm" else "cpu"
         )
-    except Exception as error:  # noqa: BLE001 - whatever the program raises is its status
-        return {"status": "run_error", "error": _short(error)}
-    return {"run_secs": seconds}
+        tensors = self._arguments(request["args"], device)
+        with _pinned(self._run_cpus, self._build_cpus):
+            timer = local_timer(function, tensors, device, flush=options.cache_flush)
+            return adaptive_times(timer, options)
+
+    def _time_remotely(
+        self, executable: Any, request: dict[str, Any], options: MeasureOptions
+    ) -> list[float]:
+        from tencost.measure.remote import RemoteAddress, RemoteDevices
+
+        if self._remote is None:
+            self._remote = RemoteDevices(RemoteAddress(**request["remote"]))
+        seconds: list[float] = self._remote.time(
+            executable, request["target"], request["args"], options
+        )
+        return seconds
+
+    def _arguments(self, args: list[Any], device: Any) -> list[Any]:
+        """Return random arguments; those of the program before are used again if they fit."""
+        import tvm
+
+        key = json.dumps([str(device), args])
+        if self._tensors[0] != key:
+            self._tensors = ("", [])
+            fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
+            made = []
+            for kind, dtype, shape in args:
+                if kind != "TENSOR":
+                    raise ValueError(f"expected tensor arguments only, found {kind}")
+                tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype, device=device)
+                fill(tensor)
+                made.append(tensor)
+            self._tensors = (key, made)
+        return self._tensors[1]
+
+    def _time_probe(self) -> dict[str, Any]:
+        from tencost.measure.noise import NoiseProbe
+
+        if self._probe is None:
+            self._probe = NoiseProbe()
+        with _pinned(self._run_cpus, self._build_cpus):
+            return {"probe_s": self._probe.measure()}
 
 
-def build(module: Path, target: dict[str, Any]) -> Any:
-    """Compile a scheduled module (TVM JSON) inside this process and return the loaded module."""
+def build(module: Any, target: dict[str, Any]) -> Any:
+    """Compile a scheduled module and return the tvm Executable, the code not yet generated for `jit()`."""
     import tvm
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    loaded = tvm.ir.load_json(module.read_text(encoding="utf-8"))
-    loaded = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(loaded)
-    return tvm.compile(loaded, target=tvm.target.Target(target)).jit()
+    module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    return tvm.compile(module, target=tvm.target.Target(target))
 
 
-def measure(
-    function: Any, args: list[Any], number: int, repeat: int, min_repeat_ms: int
-) -> list[float]:
-    """Time the entry function on random inputs: `repeat` means of `number` runs each, seconds."""
-    import tvm
-
-    device = tvm.cpu()
-    fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
-    tensors = []
-    for kind, dtype, shape in args:
-        if kind != "TENSOR":
-            raise ValueError(f"expected tensor arguments only, found {kind}")
-        tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype, device=device)
-        fill(tensor)
-        tensors.append(tensor)
-    first = _times(function, device, tensors, 1, 1, 0)
-    if first[0] > SLOW_PROGRAM_S:
-        return first
-    return _times(function, device, tensors, number, repeat, min_repeat_ms)
+def _pin(cpus: list[int] | None) -> None:
+    if cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
 
 
-def _times(
-    function: Any, device: Any, tensors: list[Any], number: int, repeat: int, min_repeat_ms: int
-) -> list[float]:
-    evaluator = function.time_evaluator(
-        "main", device, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms
-    )
-    return [float(seconds) for seconds in evaluator(*tensors).results]
+@contextlib.contextmanager
+def _pinned(cpus: list[int] | None, afterwards: list[int] | None) -> Iterator[None]:
+    _pin(cpus)
+    try:
+        yield
+    finally:
+        _pin(afterwards)
 
 
-def _answer(answers: IO[str], message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+_pending = b""
+
+
+def _read_line() -> bytes | None:
+    """Return the next request; None at the end. Unbuffered, as the next child reads the same pipe."""
+    global _pending
+    while b"\n" not in _pending:
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            return None
+        _pending += chunk
+    line, _, _pending = _pending.partition(b"\n")
+    return line
+
+
+def _answer(descriptor: int, message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _rss_bytes() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
 
 
 def _short(error: Exception) -> str:

@@ -1,0 +1,95 @@
+"""How long a program is timed: repeated until the times agree, in number by its length.
+
+TenSet's evaluator measures again until the coefficient of variation is at most 10 %, and keeps all times; so does
+this one. What it does beyond: a first single run decides how many runs make one time, and whether a slow program
+deserves more than that one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Timer = Callable[[int, int, float], list[float]]
+"""(number, repeat, min_repeat_ms) -> `repeat` means of at least `number` runs each, seconds."""
+
+FLUSH = "cache_flush_cpu_non_first_arg"
+"""TVM's function that evicts every argument but the first from the caches before a time is taken."""
+_MAX_NUMBER = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """How long to measure, and when to give up."""
+
+    number: int = 1
+    """Runs averaged into one time, at least."""
+    repeat: int = 3
+    """Times a program at first."""
+    max_repeat: int = 3
+    """Times a program at most, when they scatter; not below `repeat`."""
+    max_cv: float = 0.1
+    """Coefficient of variation (standard deviation over mean) that asks for more times."""
+    min_repeat_ms: float = 10.0
+    """Least duration of one time, milliseconds."""
+    slow_ms: float = 150.0
+    """A program slower than this is timed once: repeating it would cost more than it tells."""
+    cache_flush: bool = False
+    """Flush the CPU's caches before each time, which is then a single run."""
+    build_timeout_s: float = 30.0
+    """Longest time that the compiler gets."""
+    run_timeout_s: float = 10.0
+    """Longest time that all runs together get."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields that decide about times, as plain JSON, for provenance."""
+        return asdict(self)
+
+
+def adaptive_times(timer: Timer, options: MeasureOptions) -> list[float]:
+    """Time one program: all times in the order taken, seconds.
+
+    Args:
+        timer: runs the program; on this host or on a remote device.
+        options: how long.
+    """
+    first = timer(1, 1, 0.0)
+    if first[0] * 1e3 > options.slow_ms:
+        return first
+    number, least_ms = options.number, options.min_repeat_ms
+    if options.cache_flush:
+        number, least_ms = 1, 0.0
+    else:
+        number = max(number, math.ceil(least_ms / 1e3 / max(first[0], 1e-9)))
+        number = min(number, _MAX_NUMBER)
+    times = timer(number, options.repeat, least_ms)
+    while coefficient_of_variation(times) > options.max_cv and len(times) < options.max_repeat:
+        times += timer(number, min(options.repeat, options.max_repeat - len(times)), least_ms)
+    return times
+
+
+def coefficient_of_variation(times: Sequence[float]) -> float:
+    """Return the sample standard deviation over the mean; 0 for fewer than two times."""
+    if len(times) < 2:
+        return 0.0
+    return statistics.stdev(times) / statistics.fmean(times)
+
+
+def local_timer(function: Any, tensors: Sequence[Any], device: Any, *, flush: bool) -> Timer:
+    """Return a timer of a loaded module's entry function ``main`` on this process's device."""
+
+    def timer(number: int, repeat: int, min_repeat_ms: float) -> list[float]:
+        evaluator = function.time_evaluator(
+            "main",
+            device,
+            number=number,
+            repeat=repeat,
+            min_repeat_ms=round(min_repeat_ms),
+            f_preproc=FLUSH if flush else "",
+        )
+        return [float(seconds) for seconds in evaluator(*tensors).results]
+
+    return timer
