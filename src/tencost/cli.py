@@ -48,6 +48,10 @@ def _command(function: str) -> Callable[[list[str]], None]:
 
 
 COMMANDS: dict[str, Command] = {
+    "measure": Command(
+        "collect a raw dataset on your hardware: measure networks, programs, run; also hardware, pack",
+        _command("measure"),
+    ),
     "fetch": Command("bring a raw dataset from where it lives to data/raw/", _stage("fetch")),
     "records": Command("read its logs into the record store", _stage("records")),
     "features": Command("turn every program into rows of named columns", _stage("features")),

@@ -57,6 +57,21 @@ def _sweep_job(config: Config, root: Path) -> float:
     return train_and_score(config, root)
 
 
+def measure(arguments: list[str]) -> None:
+    """Run one step of a collection: `tencost measure networks network=bert_tiny`, also as a sweep with -m."""
+    from tencost import composition
+    from tencost.measure import stage
+
+    word = arguments[0] if arguments else None
+    if word not in stage.COMMANDS:
+        raise ConfigError(
+            f"expected `tencost measure` and one of {', '.join(stage.COMMANDS)}, found {word or 'nothing'}. In this "
+            "order: tencost measure networks network=bert_tiny && tencost measure programs && tencost measure run "
+            "hardware=local"
+        )
+    composition.run_stage(stage.COMMANDS[word], f"measure {word}", arguments[1:])
+
+
 def register(arguments: list[str]) -> None:
     """Run the register stage, or `register status`, or `register rollback <model> [version]`."""
     from tencost import composition

@@ -9,9 +9,15 @@
                                             JSON text; optional
     to_measure_programs/<folder>/         database pair, run_secs null: what is or was to measure
     measure_records/<hardware>/<folder>/  database pair: what was measured
+    measure_records/<hardware>/<folder>/measurements.jsonl
+                                          {status, timestamp, session, noise?, error?} for each
+                                            record line; optional
     measure_records/<hardware>/provenance.json
                                           what holds for all its records (schema.Provenance);
                                             optional
+    measure_records/<hardware>/sessions.jsonl
+                                          {session, ...schema.Provenance}: what holds for the
+                                            records of a session; optional
 
 `<folder>` is any path below the hardware; :func:`folder_name` gives the one that tencost writes.
 Weights are numbers of occurrences in the network, flop is a count (not a rate).
@@ -39,6 +45,10 @@ from tencost.records.metaschedule import (
 )
 from tencost.records.schema import Provenance, provenance_from_json
 
+MEASUREMENTS_FILE = "measurements.jsonl"
+"""Beside a database pair: for each of its record lines what MetaSchedule has no place for."""
+SESSIONS_FILE = "sessions.jsonl"
+"""In a hardware's folder: what held for all measurements of one run of `tencost measure run`."""
 NAME_LENGTH = 80
 FOLDER_ID_LENGTH = 12
 

@@ -1,0 +1,265 @@
+"""A raw dataset that grows: networks, programs and measurements in the layout of records/tensetlayout.py.
+
+::
+
+    measured/<name>/
+        tasks.json                            index of all tasks, made from network_info/
+        network_info/<network>.json           tasks with weights and modules
+        network_info/<network>.relax          the fused Relax module as TVM's JSON, weights as inputs
+        to_measure_programs/<task>/           database pair, run_secs null
+        to_measure_programs/<task>/origin.json   how the programs were made: {"seed", "exhausted", "origins": [...]}
+        measure_records/<hardware>/<task>/    database pair and measurements.jsonl, see journal.py
+        measure_records/<hardware>/sessions.jsonl
+
+Files other than journals appear whole or not at all, so that a killed command leaves nothing half written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from tencost.errors import MeasureError
+from tencost.records.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedProgram,
+    encode_module,
+    read_programs,
+    read_workloads,
+)
+from tencost.records.tensetlayout import folder_name
+
+ORIGIN_FILE = "origin.json"
+
+
+@dataclass(frozen=True)
+class CollectedTask:
+    """A distinct workload of the collection.
+
+    Attributes:
+        folder: its folder under to_measure_programs/.
+        task_name: name of the fused function.
+        workload_id: content id.
+        mod_json: its module as TVM's JSON text.
+        flop: floating-point operations of a call.
+        networks: networks that have it.
+    """
+
+    folder: str
+    task_name: str
+    workload_id: str
+    mod_json: str
+    flop: float
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How the programs of a task were made.
+
+    Attributes:
+        seed: seed of the first sampling.
+        exhausted: the design space has no further programs.
+        origins: "random", or "evolved: <model>" for each program in order.
+    """
+
+    seed: int
+    exhausted: bool
+    origins: tuple[str, ...]
+
+
+class Collection:
+    """The folder of a collection; makes nothing until something is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def networks(self) -> list[str]:
+        """Return the names of its networks, sorted."""
+        return sorted(path.stem for path in (self.path / "network_info").glob("*.json"))
+
+    def add_network(self, network: str, relax_json: str, tasks: Sequence[dict[str, Any]]) -> None:
+        """Write a network's module and tasks ({task_name, weight, flop, workload_id, mod}) and the index."""
+        folder = self.path / "network_info"
+        write_whole(folder / f"{network}.relax", relax_json)
+        write_whole(folder / f"{network}.json", json.dumps(list(tasks), indent=1) + "\n")
+        self.write_index()
+
+    def write_index(self) -> None:
+        """Write tasks.json from network_info/ and the folders that have programs."""
+        index = []
+        for network in self.networks():
+            for entry in self._entries(network):
+                folder = folder_name(entry["task_name"], entry["workload_id"])
+                plain = {key: value for key, value in entry.items() if key != "mod"}
+                chosen = (self.path / "to_measure_programs" / folder).is_dir()
+                index.append(
+                    {
+                        "network": network,
+                        **plain,
+                        "measured": chosen,
+                        "folder": folder if chosen else None,
+                    }
+                )
+        write_whole(self.path / "tasks.json", json.dumps(index, indent=1) + "\n")
+
+    def tasks(self, min_mflop: float, networks: Sequence[str] = ()) -> list[CollectedTask]:
+        """Return the distinct workloads of at least so many MFLOP, in order of networks, costliest first.
+
+        Two networks name the same workload differently; the first network's name (alphabetically) counts.
+
+        Raises:
+            MeasureError: there is no network, or none of those that are asked for.
+        """
+        known = self.networks()
+        if not known:
+            raise MeasureError(
+                f"expected networks in {self.path}, found none. Add one: tencost measure networks network=bert_tiny"
+            )
+        found: dict[str, CollectedTask] = {}
+        for network in known:
+            for entry in self._entries(network):
+                if entry["flop"] < min_mflop * 1e6:
+                    continue
+                identity = entry["workload_id"]
+                earlier = found.get(identity)
+                name = earlier.task_name if earlier else entry["task_name"]
+                found[identity] = CollectedTask(
+                    folder_name(name, identity),
+                    name,
+                    identity,
+                    entry["mod"],
+                    float(entry["flop"]),
+                    (*(earlier.networks if earlier else ()), network),
+                )
+        wanted = set(networks)
+        return [task for task in found.values() if not wanted or wanted & set(task.networks)]
+
+    def programs(self, task: CollectedTask) -> list[LoggedProgram]:
+        """Return the programs to measure; empty if there are none yet."""
+        return self._read(self.path / "to_measure_programs" / task.folder)
+
+    def origin(self, task: CollectedTask) -> Origin | None:
+        """Return how its programs were made; None if there are none yet."""
+        path = self.path / "to_measure_programs" / task.folder / ORIGIN_FILE
+        if not path.is_file():
+            return None
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return Origin(value["seed"], value["exhausted"], tuple(value["origins"]))
+
+    def write_programs(
+        self, task: CollectedTask, shash: str, lines: Sequence[str], origin: Origin
+    ) -> None:
+        """Write a task's programs, each a record line of a database; replaces what was there."""
+        folder = self.path / "to_measure_programs" / task.folder
+        workload = [shash, encode_module(task.mod_json)]
+        write_whole(folder / WORKLOAD_FILE, json.dumps(workload, separators=(",", ":")) + "\n")
+        write_whole(folder / RECORD_FILE, "".join(f"{line}\n" for line in lines))
+        value = {
+            "seed": origin.seed,
+            "exhausted": origin.exhausted,
+            "origins": list(origin.origins),
+        }
+        write_whole(folder / ORIGIN_FILE, json.dumps(value) + "\n")
+
+    def records_folder(self, hardware: str, task: CollectedTask, shard: tuple[int, int]) -> Path:
+        """Return the folder of a task's measurements; a shard's has its own, so that shards merge by copying."""
+        folder = self.path / "measure_records" / hardware / task.folder
+        index, count = shard
+        return folder if count == 1 else folder / f"shard-{index}-of-{count}"
+
+    def measured(self, hardware: str, task: CollectedTask) -> list[LoggedProgram]:
+        """Return what was measured of a task on a hardware, all shards together."""
+        top = self.path / "measure_records" / hardware / task.folder
+        return [
+            item
+            for path in sorted(top.glob(f"**/{RECORD_FILE}"))
+            for item in self._read(path.parent)
+        ]
+
+    def hardware(self) -> list[str]:
+        """Return the names of the hardware that it has measurements of."""
+        return sorted(
+            path.name for path in (self.path / "measure_records").glob("*") if path.is_dir()
+        )
+
+    @contextmanager
+    def locked(self, what: str) -> Iterator[None]:
+        """Hold the collection for one kind of work, "networks and programs" or the name of a hardware.
+
+        Raises:
+            MeasureError: another process holds it.
+        """
+        folder = self.path / ".locks"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(folder, error) from error
+        lock = FileLock(folder / f"{what.replace(' ', '-')}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise MeasureError(
+                f"{self.path}: another process is at work on {what} of this collection. Wait for it, or collect "
+                "elsewhere: measure.name=..."
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _entries(self, network: str) -> list[dict[str, Any]]:
+        path = self.path / "network_info" / f"{network}.json"
+        try:
+            entries = json.loads(path.read_bytes())
+            for entry in entries:
+                entry["flop"], entry["mod"], entry["workload_id"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise MeasureError(
+                f"expected a list of tasks in {path}, found something else ({error}). Write it again: "
+                "tencost measure networks network=..."
+            ) from error
+        return list(entries)
+
+    def _read(self, folder: Path) -> list[LoggedProgram]:
+        if not (folder / RECORD_FILE).is_file():
+            return []
+        workloads, _ = read_workloads(folder / WORKLOAD_FILE)
+        found = read_programs(folder / RECORD_FILE, workloads)
+        return [item for item in found if isinstance(item, LoggedProgram)]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        MeasureError: the disk is full or read-only.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise disk_error(path, error) from error
+
+
+def disk_error(path: Path, error: OSError) -> MeasureError:
+    """Return the error of a file that cannot be written."""
+    return MeasureError(
+        f"cannot write {path}: {error.strerror or error}. What was measured before is kept; make room or choose "
+        "another place (measure.workdir=...), then run the command again to continue."
+    )

@@ -1,0 +1,118 @@
+"""Measurements of one task on one hardware, appended as they come: two files of one line a program.
+
+    database_tuning_record.json   as MetaSchedule writes it (records/metaschedule.py); run_secs [1e10] for a failure
+    measurements.jsonl            {"status", "timestamp", "session", "noise"?, "error"?}: what MetaSchedule has no
+                                  place for; `timestamp` in seconds since 1970, `noise` the reference kernel's time
+                                  over its best in the session, `session` names a line of sessions.jsonl
+
+A process that is killed leaves at most one line half written or without its counterpart: it is cut off when the
+journal is opened, and the program measured again. One writer at a time, which the collection's lock ensures.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from tencost.measure.collection import disk_error, write_whole
+from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram, encode_module
+from tencost.records.status import Status, Timing
+from tencost.records.tensetlayout import MEASUREMENTS_FILE
+
+FAILED_RUN_SECS = [1e10]
+"""What MetaSchedule's own database says of a failed program."""
+
+
+class Journal:
+    """An open journal; use as a context manager.
+
+    Args:
+        folder: where the files are.
+        program: any program of the task: its workload goes into the database.
+        target: the target of the hardware, which replaces the one that the programs were generated for.
+    """
+
+    def __init__(self, folder: Path, program: LoggedProgram, target: dict[str, Any]) -> None:
+        self._folder = folder
+        self._target = target
+        self._files: list[IO[str]] = []
+        workload = [program.workload.shash, encode_module(program.workload.mod_json)]
+        text = json.dumps(workload, separators=(",", ":")) + "\n"
+        if not (folder / WORKLOAD_FILE).is_file():
+            write_whole(folder / WORKLOAD_FILE, text)
+        mend(folder)
+
+    def __enter__(self) -> Journal:
+        try:
+            for name in (RECORD_FILE, MEASUREMENTS_FILE):
+                self._files.append((self._folder / name).open("a", encoding="utf-8"))
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise disk_error(self._folder, error) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def append(self, program: LoggedProgram, timing: Timing, about: dict[str, Any]) -> None:
+        """Add what came of a program; on disk (as far as the system is concerned) when this returns.
+
+        Args:
+            program: the program.
+            timing: its times or status.
+            about: further fields of its line in measurements.jsonl.
+
+        Raises:
+            MeasureError: the disk is full.
+        """
+        ok = timing.status is Status.ok
+        seconds = list(timing.run_secs) if ok else FAILED_RUN_SECS
+        body = [0, [program.trace, seconds, self._target, program.args_info]]
+        line: dict[str, Any] = {"status": timing.status.value, **about}
+        if timing.error:
+            line["error"] = timing.error
+        try:
+            for file, value in zip(self._files, (body, line), strict=True):
+                file.write(json.dumps(value, separators=(",", ":")) + "\n")
+                file.flush()
+        except OSError as error:
+            raise disk_error(self._folder, error) from error
+
+
+def mend(folder: Path) -> None:
+    """Cut off what a killed process left half written, or in one file only."""
+    paths = [folder / RECORD_FILE, folder / MEASUREMENTS_FILE]
+    contents = [path.read_bytes() if path.is_file() else b"" for path in paths]
+    whole = [_whole_lines(content) for content in contents]
+    count = min(len(lines) for lines in whole)
+    for path, content, lines in zip(paths, contents, whole, strict=True):
+        kept = b"".join(lines[:count])
+        if kept != content:
+            write_whole(path, kept.decode("utf-8"))
+
+
+def _whole_lines(content: bytes) -> list[bytes]:
+    """Return the leading lines that end and are JSON."""
+    lines = content.splitlines(keepends=True)
+    while lines and not _is_whole(lines[-1]):
+        lines.pop()
+    return lines
+
+
+def _is_whole(line: bytes) -> bool:
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

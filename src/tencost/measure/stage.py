@@ -1,0 +1,355 @@
+"""Stage measure: networks -> tasks -> programs -> measurements, a raw dataset that the pipeline takes.
+
+`tencost measure networks | programs | run | hardware | pack`; each continues where it was stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.errors import MeasureError
+from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.hardware import check_runnable, resolve_hardware
+
+
+def networks(cfg: Config, root: Path) -> Path:
+    """Import cfg.network and write its module and tasks into the collection; return the collection's folder.
+
+    Raises:
+        ConfigError: the network's definition does not fit.
+        MeasureError: it cannot be imported, or the disk is full.
+    """
+    from tvm.ir import save_json
+
+    from tencost.features.intrinsics import register_cpu_intrinsics
+    from tencost.measure.networks import load_network
+    from tencost.records.ids import workload_id
+
+    console = Console(stderr=True)
+    collection = collection_of(cfg, root)
+    hardware = resolve_hardware(cfg.hardware)
+    with collection.locked("networks and programs"):
+        started = time.monotonic()
+        with _native_messages_to(collection.path / ".locks" / "import.log"):
+            register_cpu_intrinsics()
+            network = load_network(cfg.network)
+            tasks = network.tasks(hardware.target)
+        merged: dict[str, dict[str, Any]] = {}
+        for task in tasks:
+            text = str(save_json(task.mod))
+            identity = workload_id(text)
+            weight = task.weight + merged.get(identity, {}).get("weight", 0)
+            merged.setdefault(
+                identity,
+                {
+                    "task_name": task.name,
+                    "weight": 0,
+                    "flop": task.flop,
+                    "workload_id": identity,
+                    "mod": text,
+                },
+            )["weight"] = weight
+        collection.add_network(network.name, str(save_json(network.mod)), list(merged.values()))
+    entries = list(merged.values())
+    chosen = [entry for entry in entries if entry["flop"] >= cfg.measure.min_mflop * 1e6]
+    work = sum(entry["flop"] * entry["weight"] for entry in entries)
+    share = sum(entry["flop"] * entry["weight"] for entry in chosen) / max(work, 1.0)
+    console.print(
+        f"{network.name}: {len(entries)} tasks, {len(chosen)} of them with at least {cfg.measure.min_mflop} MFLOP "
+        f"({share:.1%} of {work / 1e9:.2f} GFLOP), {time.monotonic() - started:.1f} s. "
+        f"{len(collection.networks())} networks in {_shown(collection.path, root)}"
+    )
+    return collection.path
+
+
+def programs(cfg: Config, root: Path) -> Path:
+    """Make programs for every task of the collection, cfg.measure.programs each; return the collection's folder.
+
+    Tasks that have enough are left as they are; others get more. A killed run loses the task that it was at.
+
+    Raises:
+        MeasureError: there are no networks, or the disk is full.
+    """
+    from tencost.measure.programs import ProgramSpace, task_seed
+    from tencost.measure.steering import steering
+
+    console = Console(stderr=True)
+    collection = collection_of(cfg, root)
+    hardware = resolve_hardware(cfg.hardware)
+    settings = cfg.measure
+    with collection.locked("networks and programs"):
+        tasks = collection.tasks(settings.min_mflop)
+        evolve = settings.evolved_share > 0
+        steered = (
+            steering(cfg.model_uri, hardware, collection, tasks, root, console) if evolve else None
+        )
+        made, exhausted, started = 0, [], time.monotonic()
+        with _bar(console) as bar:
+            shown = bar.add_task("programs", total=len(tasks), state="")
+            for done, task in enumerate(tasks):
+                bar.update(shown, completed=done, state=_rate(made, started, task))
+                before = collection.origin(task) or Origin(settings.seed, False, ())
+                have = len(before.origins)
+                if have >= settings.programs or before.exhausted:
+                    continue
+                present = collection.programs(task)
+                space = ProgramSpace(
+                    task.mod_json,
+                    hardware.target,
+                    task_seed(settings.seed, task.workload_id, have),
+                    population=settings.population,
+                    generations=settings.generations,
+                    model=steered.model if steered else None,
+                )
+                known = space.keys(present)
+                num_random, num_evolved = _shares(settings.programs, settings.evolved_share, before)
+                sample = space.random(num_random, known)
+                found, origins = list(sample.schedules), ["random"] * len(sample.schedules)
+                if num_evolved and steered and not sample.exhausted:
+                    picked = space.evolved(num_evolved, known).schedules
+                    found += picked
+                    origins += [f"evolved: {steered.name}"] * len(picked)
+                if not found and not present:
+                    raise MeasureError(
+                        f"task {task.task_name} of {', '.join(task.networks)} has no program at all for target "
+                        f"{hardware.target}: MetaSchedule's rules refuse it. Leave it out: measure.min_mflop=..."
+                    )
+                shash, lines = space.lines(found)
+                kept = _lines_of(collection, task)
+                origin = Origin(before.seed, sample.exhausted, (*before.origins, *origins))
+                collection.write_programs(task, shash, [*kept, *lines], origin)
+                made += len(lines)
+                if sample.exhausted:
+                    exhausted.append(f"{task.task_name} ({len(origin.origins)})")
+            bar.update(shown, completed=len(tasks), state="")
+        collection.write_index()
+        total = sum(len(origin.origins) for task in tasks if (origin := collection.origin(task)))
+    console.print(
+        f"{made} new programs, {total} in all for {len(tasks)} tasks, "
+        f"{made / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run hardware=..."
+    )
+    if exhausted:
+        console.print(
+            f"{len(exhausted)} tasks have fewer, their design space is used up: {', '.join(exhausted[:8])}"
+            f"{', ...' if len(exhausted) > 8 else ''}"
+        )
+    return collection.path
+
+
+def run(cfg: Config, root: Path) -> Path:
+    """Measure all programs of the collection on cfg.hardware; return the collection's folder.
+
+    Raises:
+        HardwareError: its programs would crash on this host, or its devices cannot be reached.
+        MeasureError: nothing to measure, no worker, or a full disk.
+    """
+    from tencost.measure.provenance import collect
+    from tencost.measure.run import (
+        CpuPlan,
+        Progress,
+        Session,
+        failures,
+        measure_blocks,
+        options_of,
+        plan,
+    )
+
+    console = Console(stderr=True)
+    collection = collection_of(cfg, root)
+    hardware = resolve_hardware(cfg.hardware)
+    if hardware.runner is RunnerKind.local:
+        check_runnable(hardware)
+    shard = cfg.measure.shard_of()
+    with collection.locked(_lock_name(hardware, shard)):
+        tasks = collection.tasks(cfg.measure.min_mflop)
+        blocks = plan(collection, tasks, hardware, shard)
+        count = sum(len(block.programs) for block in blocks)
+        if blocks:
+            settings = {**options_of(cfg.measure).settings(), "overlap": cfg.measure.overlap}
+            flags = _flags(hardware, cfg, console)
+            about = collect(hardware, settings, CpuPlan.of(hardware, cfg.measure).run)
+            folder = collection.path / "measure_records" / hardware.name
+            session = Session(folder, about)
+            with _bar(console) as bar:
+                shown = bar.add_task(hardware.name, total=count, state="starting")
+
+                def on_progress(progress: Progress) -> None:
+                    bar.update(shown, completed=progress.done, state=_state(progress))
+
+                try:
+                    progress = measure_blocks(
+                        collection, blocks, hardware, cfg.measure, session, on_progress
+                    )
+                except KeyboardInterrupt:
+                    _into_store(collection, hardware, cfg, root, console)
+                    raise
+            session.end(progress, flags + _noise_flags(progress))
+            _summary(hardware, progress, failures(progress), console)
+        else:
+            console.print(f"{hardware.name}: every program has been measured")
+    _into_store(collection, hardware, cfg, root, console)
+    if cfg.measure.pack:
+        pack(cfg, root)
+    return collection.path
+
+
+def hardware(cfg: Config, root: Path) -> Path:
+    """Describe the host as conf/hardware/<name>.yaml; return that file."""
+    from tencost.measure.describe import run_describe
+
+    return run_describe(cfg, root)
+
+
+def pack(cfg: Config, root: Path) -> Path:
+    """Pack the collection as datasets/<name>.tar.zst with conf/dataset/<name>.yaml; return the archive."""
+    from tencost.measure.packing import pack_collection
+
+    return pack_collection(collection_of(cfg, root), root, Console(stderr=True))
+
+
+COMMANDS = {
+    "networks": networks,
+    "programs": programs,
+    "run": run,
+    "hardware": hardware,
+    "pack": pack,
+}
+"""The words after `tencost measure`."""
+
+
+def collection_of(cfg: Config, root: Path) -> Collection:
+    """Return the collection that cfg.measure names."""
+    return Collection(root / cfg.measure.workdir / cfg.measure.name)
+
+
+def _shares(total: int, evolved_share: float, before: Origin) -> tuple[int, int]:
+    """Return how many random and how many evolved programs are wanted beyond those that are there."""
+    evolved = round(total * evolved_share)
+    have_evolved = sum(text != "random" for text in before.origins)
+    have_random = len(before.origins) - have_evolved
+    return max(0, total - evolved - have_random), max(0, evolved - have_evolved)
+
+
+def _lines_of(collection: Collection, task: CollectedTask) -> list[str]:
+    from tencost.records.metaschedule import RECORD_FILE
+
+    path = collection.path / "to_measure_programs" / task.folder / RECORD_FILE
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+
+
+def _into_store(
+    collection: Collection, hardware: HardwareConfig, cfg: Config, root: Path, console: Console
+) -> None:
+    """Bring what was measured on a hardware into the live record store; what is there already stays one row."""
+    from tencost.records.imports import import_dataset
+    from tencost.records.store import RecordStore
+
+    imported = import_dataset(collection.path, collection.name)
+    records = [record for record in imported.records if record.hardware == hardware.name]
+    written = RecordStore(str(root / cfg.paths.store)).write(records)
+    console.print(f"{written} new records in the store ({_shown(root / cfg.paths.store, root)})")
+
+
+def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]:
+    """Return what speaks against measuring now, said aloud."""
+    from tencost.measure.noise import host_load, is_busy
+    from tencost.measure.run import CpuPlan
+
+    cpus = CpuPlan.of(hardware, cfg.measure).run
+    reason = is_busy(host_load(set(cpus))) if cpus else None
+    if reason is None:
+        return []
+    console.print(
+        f"This host is busy: {reason}. Times will scatter; the records are flagged.", style="yellow"
+    )
+    return [reason]
+
+
+def _noise_flags(progress: Any) -> list[str]:
+    noise = sorted(progress.noise)
+    if not noise or noise[len(noise) // 2] < NOISY:
+        return []
+    return [f"the reference kernel took {noise[len(noise) // 2]:.2f} times its best, median"]
+
+
+NOISY = 1.1
+"""Median time of the reference kernel over its best that flags a session."""
+
+
+def _state(progress: Any) -> str:
+    left = (progress.total - progress.done) / max(progress.per_second, 1e-9)
+    failed = progress.done - progress.statuses.get("ok", 0)
+    noise = f" | noise {progress.noise[-1]:.2f}" if progress.noise else ""
+    return f"{progress.per_second:.1f}/s | {failed} failed{noise} | {_duration(left)} left"
+
+
+def _summary(
+    hardware: HardwareConfig, progress: Any, failed: dict[str, int], console: Console
+) -> None:
+    table = Table(title=f"measured on {hardware.name}", show_header=False)
+    noise = sorted(progress.noise)
+    rows = [
+        ("programs", f"{progress.done} at {progress.per_second:.1f} a second"),
+        ("failures", ", ".join(f"{count} {name}" for name, count in failed.items()) or "none"),
+    ]
+    if noise:
+        rows.append(("noise", f"{noise[len(noise) // 2]:.3f} median, {noise[-1]:.2f} most"))
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(min(seconds, 359_999)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _rate(made: int, started: float, task: CollectedTask) -> str:
+    return f"{made / max(time.monotonic() - started, 1e-9):.0f} programs/s | {task.task_name[:32]}"
+
+
+def _lock_name(hardware: HardwareConfig, shard: tuple[int, int]) -> str:
+    index, count = shard
+    return hardware.name if count == 1 else f"{hardware.name} shard {index} of {count}"
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def _bar(console: Console) -> Bar:
+    return Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[state]}"),
+        console=console,
+    )
+
+
+@contextmanager
+def _native_messages_to(path: Path) -> Iterator[None]:
+    """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
