@@ -62,6 +62,21 @@ class RunnerKind(Enum):
     """On devices that are registered with a TVM RPC tracker."""
 
 
+class Isa(Enum):
+    """What `tencost measure hardware` describes the host for."""
+
+    native = "native"
+    """The CPU with all its instruction sets."""
+    avx512 = "avx512"
+    """x86 with AVX-512 (LLVM's x86-64-v4)."""
+    avx2 = "avx2"
+    """x86 with AVX2 and FMA, nothing newer (x86-64-v3)."""
+    sse42 = "sse42"
+    """x86 with SSE4.2, nothing newer (x86-64-v2)."""
+    cuda = "cuda"
+    """The host's first NVIDIA GPU."""
+
+
 class SplitPolicy(Enum):
     """Which records may be learnt from and which are kept for testing."""
 
@@ -304,6 +319,10 @@ class MeasureConfig:
     """Build the next program on another CPU while one runs; False builds and runs strictly in turn."""
     shard: str = "0/1"
     """Part i of n of the programs, as i/n, i from 0: for several hosts of one kind; merging is a plain import."""
+    isa: Isa = Isa.native
+    """measure hardware: what programs may use."""
+    overwrite: bool = False
+    """measure hardware: replace conf/hardware/<name>.yaml where it says something else."""
     pack: bool = True
     """Pack the dataset when `measure run` ends, ready for the pipeline."""
     seed: int = 0

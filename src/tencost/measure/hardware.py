@@ -51,18 +51,18 @@ def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:
     if missing:
         target["mattr"] = [f"-{feature}" for feature in missing]
         promised -= set(missing)
-    caches = _caches_kib()
+    caches = caches_kib()
     return HardwareConfig(
         name=name,
         description=f"the host: {cpu}, {triple}",
         target=target,
-        model=_model_name(),
+        model=model_name(),
         cores=cores,
         simd_bits=_simd_bits(promised),
         l1d_kib=caches.get("1d", 32.0),
         l2_kib=caches.get("2", 256.0),
         l3_kib=caches.get("3", 0.0),
-        clock_ghz=_clock_ghz(),
+        clock_ghz=clock_ghz(),
         requires=sorted(_flag(feature, flags) for feature in promised if _is_checked(feature))
         if flags
         else [],
@@ -95,7 +95,7 @@ def check_runnable(hardware: HardwareConfig) -> None:
     if missing:
         raise HardwareError(
             f"programs for hardware {hardware.name!r} (mcpu {hardware.target.get('mcpu')}) use instruction sets that "
-            f"this host ({_model_name()}) lacks: {', '.join(missing)}; they would crash. Use hardware=local, which "
+            f"this host ({model_name()}) lacks: {', '.join(missing)}; they would crash. Use hardware=local, which "
             "compiles for this host, or run the command on that hardware."
         )
 
@@ -153,7 +153,8 @@ def _simd_bits(features: set[str]) -> int:
     return 128
 
 
-def _model_name() -> str:
+def model_name() -> str:
+    """Return the CPU's product name, as the kernel or else the platform gives it."""
     if CPUINFO.is_file():
         match = re.search(
             r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE
@@ -163,7 +164,8 @@ def _model_name() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-def _clock_ghz() -> float | None:
+def clock_ghz() -> float | None:
+    """Return the highest clock in GHz, else the present one; None where neither can be read."""
     try:
         frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError):
@@ -172,7 +174,7 @@ def _clock_ghz() -> float | None:
     return round(mhz / 1000.0, 2) if mhz else None
 
 
-def _caches_kib() -> dict[str, float]:
+def caches_kib() -> dict[str, float]:
     """Return KiB by level: "1d", "2", "3"; levels that sysfs does not list are absent."""
     sizes: dict[str, float] = {}
     for index in sorted(CACHES.glob("index*")):
