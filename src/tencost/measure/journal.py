@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import IO, Any
 
 from tencost.measure.collection import disk_error, write_whole
+from tencost.records.measurements import MEASUREMENTS_FILE
 from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram, encode_module
 from tencost.records.status import Status, Timing
-from tencost.records.tensetlayout import MEASUREMENTS_FILE
 
 FAILED_RUN_SECS = [1e10]
 """What MetaSchedule's own database says of a failed program."""

@@ -159,7 +159,7 @@ def task_seed(seed: int, workload_id: str, have: int) -> int:
 
 
 def _new(schedules: Sequence[Any], known: set[int], count: int) -> list[Any]:
-    fresh = []
+    fresh: list[Any] = []
     for schedule in schedules:
         if len(fresh) == count:
             break

@@ -29,9 +29,9 @@ from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.journal import Journal
 from tencost.measure.runner import TracedProgram, WarmWorker
 from tencost.records.ids import program_id
+from tencost.records.measurements import SESSIONS_FILE
 from tencost.records.metaschedule import LoggedProgram
 from tencost.records.status import Status, Timing
-from tencost.records.tensetlayout import SESSIONS_FILE
 
 BLOCK = 16
 """Programs of a task that are measured before the next task has its turn."""

@@ -135,7 +135,7 @@ def programs(cfg: Config, root: Path) -> Path:
                     exhausted.append(f"{task.task_name} ({len(origin.origins)})")
             bar.update(shown, completed=len(tasks), state="")
         collection.write_index()
-        total = sum(len(origin.origins) for task in tasks if (origin := collection.origin(task)))
+        total = sum(len(collection.programs(task)) for task in tasks)
     console.print(
         f"{made} new programs, {total} in all for {len(tasks)} tasks, "
         f"{made / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run hardware=..."

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tencost.records.ids import program_id, record_id
+from tencost.records.measurements import (
+    MEASUREMENTS_FILE,
+    Measurement,
+    read_measurements,
+    read_sessions,
+)
 from tencost.records.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload, Reject
 from tencost.records.schema import NetworkWeight, Provenance, Record, Source
 from tencost.records.status import Status, timing_from_log
@@ -75,6 +81,7 @@ def import_dataset(
     logged: dict[str, LoggedWorkload] = {}
     pairs = list(databases(folder))
     about = {pair.hardware: read_provenance(folder, pair.hardware) for pair in pairs}
+    sessions = {pair.hardware: read_sessions(folder, pair.hardware) for pair in pairs}
     for done, pair in enumerate(pairs):
         if on_database is not None:
             on_database(done, len(pairs))
@@ -88,10 +95,15 @@ def import_dataset(
                     names[workload.workload_id] = name
                     networks[workload.workload_id] = {dataset: 1}
                     tasks.append(Task(dataset, name, workload.workload_id, 1, 0.0, True))
+        measurements, bad_measurements = read_measurements(pair.folder)
+        beside = f"{pair.relative}/{MEASUREMENTS_FILE}"
+        rejects += [Reject(beside, line, reason) for line, reason in bad_measurements]
         for program in programs:
             if isinstance(program, Reject):
                 rejects.append(program)
                 continue
+            known = program.line <= len(measurements)
+            measurement = measurements[program.line - 1] if known else None
             identity = program.workload.workload_id
             context = _Context(
                 dataset=dataset,
@@ -99,20 +111,34 @@ def import_dataset(
                 hardware=pair.hardware,
                 task_name=names[identity],
                 networks=tuple(NetworkWeight(*item) for item in networks[identity].items()),
-                provenance=about[pair.hardware],
+                provenance=_provenance(measurement, sessions[pair.hardware], about[pair.hardware]),
             )
-            records.append(_record(program, context))
+            records.append(_record(program, measurement, context))
     measured = {record.workload_id for record in records}
     tasks = [replace(task, measured=task.workload_id in measured) for task in tasks]
     return Import(records, _workloads(folder, logged, names, measured), tasks, rejects)
 
 
-def _record(program: LoggedProgram, context: _Context) -> Record:
-    timing = timing_from_log(program.run_secs)
+def _provenance(
+    measurement: Measurement | None, sessions: dict[str, Provenance], common: Provenance
+) -> Provenance:
+    if measurement is None:
+        return common
+    about = sessions.get(measurement.session or "", common)
+    if measurement.timestamp is None:
+        return about
+    return replace(about, timestamp=measurement.timestamp)
+
+
+def _record(program: LoggedProgram, measurement: Measurement | None, context: _Context) -> Record:
+    logged = timing_from_log(program.run_secs)
+    timing = logged if measurement is None else measurement.timing(program.run_secs)
     identity = program_id(program.workload.workload_id, program.target["kind"], program.trace)
     extra: dict[str, Any] | None = None
     if timing.status is not Status.ok:
         extra = {"raw_run_secs": repr(program.run_secs)}
+    if measurement is not None:
+        extra = {**(extra or {}), "session": measurement.session, **measurement.extra}
     return Record(
         record_id=record_id(identity, program.target, context.hardware),
         program_id=identity,

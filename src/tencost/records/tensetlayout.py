@@ -45,10 +45,6 @@ from tencost.records.metaschedule import (
 )
 from tencost.records.schema import Provenance, provenance_from_json
 
-MEASUREMENTS_FILE = "measurements.jsonl"
-"""Beside a database pair: for each of its record lines what MetaSchedule has no place for."""
-SESSIONS_FILE = "sessions.jsonl"
-"""In a hardware's folder: what held for all measurements of one run of `tencost measure run`."""
 NAME_LENGTH = 80
 FOLDER_ID_LENGTH = 12
 

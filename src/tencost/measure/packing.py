@@ -1,0 +1,119 @@
+"""A collection as datasets/<name>.tar.zst with conf/dataset/<name>.yaml and its card: what the stage fetch takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from tencost.errors import MeasureError
+from tencost.fetch.pack import pack_folder
+from tencost.measure.card import dataset_card
+from tencost.measure.collection import Collection, write_whole
+from tencost.measure.journal import mend
+from tencost.records.imports import import_dataset
+from tencost.records.metaschedule import RECORD_FILE
+
+PARTS = ("network_info", "to_measure_programs", "measure_records", "tasks.json")
+"""What goes into the archive, beside the card as README.md."""
+LARGE_MIB = 25
+"""Above this an archive is better kept outside git."""
+
+
+def pack_collection(collection: Collection, root: Path, console: Console) -> Path:
+    """Pack what was measured; return the archive. The same collection gives the same bytes.
+
+    Raises:
+        MeasureError: nothing was measured, another process measures at this moment, or the disk is full.
+    """
+    name = collection.name
+    if not collection.hardware():
+        raise MeasureError(
+            f"expected measurements in {collection.path}/measure_records, found none. Measure first: tencost measure "
+            f"run measure.name={name} hardware=local"
+        )
+    archive = root / "datasets" / f"{name}.tar.zst"
+    with ExitStack() as held:
+        for hardware in collection.hardware():
+            held.enter_context(collection.locked(hardware))
+        for path in sorted((collection.path / "measure_records").glob(f"**/{RECORD_FILE}")):
+            mend(path.parent)
+        collection.write_index()
+        imported = import_dataset(collection.path, name)
+        card = dataset_card(name, imported, _origins(collection))
+        write_whole(root / "datasets" / f"{name}.md", card)
+        with console.status(f"packing {name}"), tempfile.TemporaryDirectory() as scratch:
+            staged = Path(scratch) / name
+            for part in PARTS:
+                _link(collection.path / part, staged / part)
+            (staged / "README.md").write_text(card, encoding="utf-8")
+            sha256 = pack_folder(staged, archive)
+    described = _describe(root, name, sha256, len(imported.records), card)
+    size = archive.stat().st_size / 2**20
+    hardware = ", ".join(collection.hardware())
+    console.print(
+        f"packed {len(imported.records)} records into datasets/{name}.tar.zst ({size:.1f} MiB), described in "
+        f"{described.relative_to(root)} and datasets/{name}.md. To train on it, put `dataset: {name}` and "
+        f"`hardware: [{hardware}]` into params.yaml and run `dvc repro`"
+    )
+    if size > LARGE_MIB:
+        console.print(
+            f"{size:.0f} MiB is much for git: keep it elsewhere and name the place as `source` in "
+            f"{described.relative_to(root)}",
+            style="yellow",
+        )
+    return archive
+
+
+def _origins(collection: Collection) -> Counter[str]:
+    count: Counter[str] = Counter()
+    for task in collection.tasks(0.0):
+        origin = collection.origin(task)
+        count.update(text.partition(":")[0] for text in (origin.origins if origin else ()))
+    return count
+
+
+def _describe(root: Path, name: str, sha256: str, records: int, card: str) -> Path:
+    """Write conf/dataset/<name>.yaml; what a person changed in an older one stays, the checksum is new."""
+    path = root / "conf" / "dataset" / f"{name}.yaml"
+    values = {
+        "name": name,
+        "source": f"datasets/{name}.tar.zst",
+        "sha256": sha256,
+        "description": card.splitlines()[2].partition(", collected")[0],
+    }
+    if path.is_file():
+        found = OmegaConf.to_container(OmegaConf.load(path))
+        assert isinstance(found, dict)
+        values = {
+            **{str(key): value for key, value in found.items()},
+            "sha256": sha256,
+            "description": values["description"],
+        }
+    head = f"# Collected with `tencost measure`: {records} records. Its card: datasets/{name}.md\n"
+    write_whole(path, head + OmegaConf.to_yaml(OmegaConf.create(values)))
+    return path
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make the same files at another place without copying their content where the file system allows it."""
+    files = (
+        [source]
+        if source.is_file()
+        else sorted(path for path in source.rglob("*") if path.is_file())
+    )
+    for file in files:
+        if file.name.startswith("."):
+            continue
+        place = target if file == source else target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, place)
+        except OSError:
+            shutil.copyfile(file, place)

@@ -1,0 +1,93 @@
+"""What `tencost measure run` writes beside a MetaSchedule database, read back: status, time and session of each record.
+
+    measurements.jsonl   beside a database pair, one line for each of its record lines, in the same order:
+        {"status": "build_timeout", "timestamp": 1795269619.6, "session": "...", "noise": 1.01, "error": "..."}
+        status as in status.py; timestamp in seconds since 1970; noise is the time of a fixed reference kernel shortly
+        before, over its best time in the session; error is absent where status is ok
+    sessions.jsonl       in the hardware's folder: {"session": "...", <fields of schema.Provenance>}; a later line of
+        the same session adds to the earlier one
+
+A record line without a line here (a foreign database, a file that was cut) is taken as the database alone has it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tencost.records.schema import Provenance, provenance_from_json
+from tencost.records.status import Status, Timing, timing_from_log
+
+MEASUREMENTS_FILE = "measurements.jsonl"
+SESSIONS_FILE = "sessions.jsonl"
+_OWN = frozenset({"status", "timestamp", "session", "error"})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A line of measurements.jsonl; `extra` holds the fields that are no column."""
+
+    status: Status
+    error: str
+    timestamp: float | None
+    session: str | None
+    extra: dict[str, Any]
+
+    def timing(self, run_secs: list[float] | None) -> Timing:
+        """Return what came of the program, from the database's times and this line's status."""
+        logged = timing_from_log(run_secs)
+        if self.status is Status.ok or logged.status is Status.ok:
+            return logged
+        return Timing(self.status, (), self.error or logged.error)
+
+
+def read_measurements(folder: Path) -> tuple[list[Measurement | None], list[tuple[int, str]]]:
+    """Read a database folder's measurements.jsonl: (a measurement for each line, (line, reason) of bad ones)."""
+    path = folder / MEASUREMENTS_FILE
+    if not path.is_file():
+        return [], []
+    found: list[Measurement | None] = []
+    rejects: list[tuple[int, str]] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            found.append(_measurement(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            found.append(None)
+            rejects.append((number, f"measurement: {error}"))
+    return found, rejects
+
+
+def read_sessions(dataset: Path, hardware: str) -> dict[str, Provenance]:
+    """Return what held for the records of each session on a hardware; bad lines are left out."""
+    path = dataset / "measure_records" / hardware / SESSIONS_FILE
+    if not path.is_file():
+        return {}
+    merged: dict[str, dict[str, Any]] = {}
+    for line in path.read_bytes().splitlines():
+        try:
+            value = json.loads(line)
+            name = value.pop("session")
+        except (ValueError, KeyError, AttributeError):
+            continue
+        known = merged.setdefault(name, {})
+        extra = {
+            **(known.get("additional_info") or {}),
+            **(value.pop("additional_info", None) or {}),
+        }
+        known |= value
+        if extra:
+            known["additional_info"] = extra
+    return {name: provenance_from_json(value) for name, value in merged.items()}
+
+
+def _measurement(value: dict[str, Any]) -> Measurement:
+    timestamp = value.get("timestamp")
+    return Measurement(
+        status=Status(value["status"]),
+        error=str(value.get("error") or ""),
+        timestamp=None if timestamp is None else float(timestamp),
+        session=value.get("session"),
+        extra={key: item for key, item in value.items() if key not in _OWN},
+    )
