@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from matmuls import make_matmul
+
 
 @pytest.fixture(scope="session")
 def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -199,17 +201,6 @@ def target() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def matmul() -> Any:
     return make_matmul(64)
-
-
-def make_matmul(size: int) -> Any:
-    import tvm
-    from tvm import te
-
-    a = te.placeholder((size, size), name="A", dtype="float32")
-    b = te.placeholder((size, size), name="B", dtype="float32")
-    k = te.reduce_axis((0, size), name="k")
-    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
-    return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
 
 @pytest.fixture(scope="session")

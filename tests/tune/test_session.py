@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import make_matmul
+from matmuls import make_matmul
 from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
 from tencost.records.status import Status

@@ -12,9 +12,10 @@ journal is opened, and the program measured again. One writer at a time, which t
 from __future__ import annotations
 
 import json
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from tencost.measure.collection import disk_error, write_whole
 from tencost.records.measurements import MEASUREMENTS_FILE
@@ -37,7 +38,7 @@ class Journal:
     def __init__(self, folder: Path, program: LoggedProgram, target: dict[str, Any]) -> None:
         self._folder = folder
         self._target = target
-        self._files: list[IO[str]] = []
+        self._files: list[FileIO] = []
         workload = [program.workload.shash, encode_module(program.workload.mod_json)]
         text = json.dumps(workload, separators=(",", ":")) + "\n"
         if not (folder / WORKLOAD_FILE).is_file():
@@ -47,7 +48,7 @@ class Journal:
     def __enter__(self) -> Journal:
         try:
             for name in (RECORD_FILE, MEASUREMENTS_FILE):
-                self._files.append((self._folder / name).open("a", encoding="utf-8"))
+                self._files.append((self._folder / name).open("ab", buffering=0))
         except OSError as error:
             self.__exit__(None, None, None)
             raise disk_error(self._folder, error) from error
@@ -82,8 +83,9 @@ class Journal:
             line["error"] = timing.error
         try:
             for file, value in zip(self._files, (body, line), strict=True):
-                file.write(json.dumps(value, separators=(",", ":")) + "\n")
-                file.flush()
+                data = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+                while data:
+                    data = data[file.write(data) :]
         except OSError as error:
             raise disk_error(self._folder, error) from error
 

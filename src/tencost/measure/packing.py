@@ -60,7 +60,8 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
     console.print(
         f"packed {len(imported.records)} records into datasets/{name}.tar.zst ({size:.1f} MiB), described in "
         f"{described.relative_to(root)} and datasets/{name}.md. To train on it, put `dataset: {name}` and "
-        f"`hardware: [{hardware}]` into params.yaml and run `dvc repro`"
+        f"`hardware: [{hardware}]` into params.yaml and run `dvc repro`",
+        markup=False,
     )
     if size > LARGE_MIB:
         console.print(

@@ -37,15 +37,16 @@ def networks(cfg: Config, root: Path) -> Path:
     from tencost.measure.networks import load_network
     from tencost.records.ids import workload_id
 
-    console = Console(stderr=True)
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
-    with collection.locked("networks and programs"):
+    with (
+        collection.locked("networks and programs"),
+        _own_terminal(collection.path / ".locks" / "tvm.log") as console,
+    ):
         started = time.monotonic()
-        with _native_messages_to(collection.path / ".locks" / "import.log"):
-            register_cpu_intrinsics()
-            network = load_network(cfg.network)
-            tasks = network.tasks(hardware.target)
+        register_cpu_intrinsics()
+        network = load_network(cfg.network, root)
+        tasks = network.tasks(hardware.target)
         merged: dict[str, dict[str, Any]] = {}
         for task in tasks:
             text = str(save_json(task.mod))
@@ -62,15 +63,15 @@ def networks(cfg: Config, root: Path) -> Path:
                 },
             )["weight"] = weight
         collection.add_network(network.name, str(save_json(network.mod)), list(merged.values()))
-    entries = list(merged.values())
-    chosen = [entry for entry in entries if entry["flop"] >= cfg.measure.min_mflop * 1e6]
-    work = sum(entry["flop"] * entry["weight"] for entry in entries)
-    share = sum(entry["flop"] * entry["weight"] for entry in chosen) / max(work, 1.0)
-    console.print(
-        f"{network.name}: {len(entries)} tasks, {len(chosen)} of them with at least {cfg.measure.min_mflop} MFLOP "
-        f"({share:.1%} of {work / 1e9:.2f} GFLOP), {time.monotonic() - started:.1f} s. "
-        f"{len(collection.networks())} networks in {_shown(collection.path, root)}"
-    )
+        entries = list(merged.values())
+        chosen = [entry for entry in entries if entry["flop"] >= cfg.measure.min_mflop * 1e6]
+        work = sum(entry["flop"] * entry["weight"] for entry in entries)
+        share = sum(entry["flop"] * entry["weight"] for entry in chosen) / max(work, 1.0)
+        console.print(
+            f"{network.name}: {len(entries)} tasks, {len(chosen)} of them with at least {cfg.measure.min_mflop} MFLOP "
+            f"({share:.1%} of {work / 1e9:.2f} GFLOP), {time.monotonic() - started:.1f} s. "
+            f"{len(collection.networks())} networks in {_shown(collection.path, root)}"
+        )
     return collection.path
 
 
@@ -85,11 +86,13 @@ def programs(cfg: Config, root: Path) -> Path:
     from tencost.measure.programs import ProgramSpace, task_seed
     from tencost.measure.steering import steering
 
-    console = Console(stderr=True)
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
     settings = cfg.measure
-    with collection.locked("networks and programs"):
+    with (
+        collection.locked("networks and programs"),
+        _own_terminal(collection.path / ".locks" / "tvm.log") as console,
+    ):
         tasks = collection.tasks(settings.min_mflop)
         evolve = settings.evolved_share > 0
         steered = (
@@ -136,15 +139,16 @@ def programs(cfg: Config, root: Path) -> Path:
             bar.update(shown, completed=len(tasks), state="")
         collection.write_index()
         total = sum(len(collection.programs(task)) for task in tasks)
-    console.print(
-        f"{made} new programs, {total} in all for {len(tasks)} tasks, "
-        f"{made / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run hardware=..."
-    )
-    if exhausted:
         console.print(
-            f"{len(exhausted)} tasks have fewer, their design space is used up: {', '.join(exhausted[:8])}"
-            f"{', ...' if len(exhausted) > 8 else ''}"
+            f"{made} new programs, {total} in all for {len(tasks)} tasks, "
+            f"{made / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run "
+            "hardware=..."
         )
+        if exhausted:
+            console.print(
+                f"{len(exhausted)} tasks have fewer, their design space is used up: {', '.join(exhausted[:8])}"
+                f"{', ...' if len(exhausted) > 8 else ''}"
+            )
     return collection.path
 
 
@@ -342,14 +346,14 @@ def _bar(console: Console) -> Bar:
 
 
 @contextmanager
-def _native_messages_to(path: Path) -> Iterator[None]:
-    """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
+def _own_terminal(log: Path) -> Iterator[Console]:
+    """Yield a console on the terminal, while what TVM's C++ side writes to stderr goes to a file."""
     sys.stderr.flush()
     saved = os.dup(2)
-    with path.open("ab") as file:
+    with log.open("ab") as file, os.fdopen(os.dup(saved), "w") as terminal:
         os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        try:
+            yield Console(file=terminal)
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

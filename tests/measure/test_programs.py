@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matmuls import make_matmul
+from tencost.config import Config
+from tencost.measure import stage
+from tencost.measure.collection import Collection
+from tencost.measure.programs import ProgramSpace, program_key, task_seed
+
+pytestmark = pytest.mark.tvm
+
+
+def space(target: dict[str, Any], size: int = 64, seed: int = 1) -> ProgramSpace:
+    from tvm.ir import save_json
+
+    text = str(save_json(make_matmul(size)))
+    return ProgramSpace(text, target, seed, population=32, generations=1)
+
+
+def test_random_programs_are_distinct_and_seeded(target: dict[str, Any]) -> None:
+    known: set[int] = set()
+    sample = space(target).random(40, known)
+    assert len(sample.schedules) == len(known) == 40
+    assert not sample.exhausted
+    again = space(target).random(40, set())
+    assert [program_key(one) for one in again.schedules] == [
+        program_key(one) for one in sample.schedules
+    ]
+    other = space(target, seed=2).random(40, set())
+    assert {program_key(one) for one in other.schedules} != known
+
+
+def test_known_programs_are_not_made_again(target: dict[str, Any]) -> None:
+    known: set[int] = set()
+    here = space(target)
+    first = {program_key(one) for one in here.random(20, known).schedules}
+    second = {program_key(one) for one in here.random(20, known).schedules}
+    third = {program_key(one) for one in here.evolved(8, known).schedules}
+    assert len(third) == 8
+    assert not first & second
+    assert not (first | second) & third
+
+
+def test_a_small_space_is_exhausted(target: dict[str, Any]) -> None:
+    known: set[int] = set()
+    sample = space(target, size=2).random(100_000, known)
+    assert sample.exhausted
+    assert 0 < len(sample.schedules) < 100_000
+
+
+def test_lines_are_a_database_that_tvm_loads(target: dict[str, Any], tmp_path: Path) -> None:
+    from tvm.ir import save_json
+    from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+    from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, encode_module
+
+    here = space(target)
+    schedules = here.random(5, set()).schedules
+    shash, lines = here.lines(schedules)
+    module = encode_module(str(save_json(here.mod)))
+    (tmp_path / WORKLOAD_FILE).write_text(json.dumps([shash, module]) + "\n")
+    (tmp_path / RECORD_FILE).write_text("".join(f"{line}\n" for line in lines))
+    database = JSONDatabase(work_dir=str(tmp_path))
+    assert len(database) == 5
+    assert all(json.loads(line)[1][1] is None for line in lines), "none of them is measured"
+
+
+def test_more_programs_are_added_to_those_that_are_there(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    collection = Collection(small_root / "measured" / "small")
+    tasks = collection.tasks(0.0)
+    assert [task.networks for task in tasks] == [("one",), ("one", "two")] or [
+        task.networks for task in tasks
+    ] == [("one", "two"), ("one",)]
+    before = {task.folder: collection.programs(task) for task in tasks}
+    assert {len(programs) for programs in before.values()} == {6}
+    stage.programs(configured("measure.programs=16", "measure.evolved_share=0.5"), small_root)
+    for task in tasks:
+        after = collection.programs(task)
+        assert [program.trace for program in after[:6]] == [
+            program.trace for program in before[task.folder]
+        ]
+        origin = collection.origin(task)
+        assert origin is not None
+        assert len(after) == len(origin.origins) == 16
+        assert sum(text.startswith("evolved") for text in origin.origins) == 8
+        assert len({json.dumps(program.trace) for program in after}) == 16
+
+
+def test_seeds_differ_by_task_and_by_what_is_there() -> None:
+    seeds = {task_seed(0, "a", 0), task_seed(0, "b", 0), task_seed(0, "a", 6), task_seed(1, "a", 0)}
+    assert len(seeds) == 4
