@@ -69,7 +69,10 @@ def measure(arguments: list[str]) -> None:
             "order: tencost measure networks network=bert_tiny && tencost measure programs && tencost measure run "
             "hardware=local"
         )
-    composition.run_stage(stage.COMMANDS[word], f"measure {word}", arguments[1:])
+    words = arguments[1:]
+    if word == "hardware" and not any(item.startswith("hardware=") for item in words):
+        words = ["hardware=local", *words]  # the one description that is read from the host
+    composition.run_stage(stage.COMMANDS[word], f"measure {word}", words)
 
 
 def register(arguments: list[str]) -> None:

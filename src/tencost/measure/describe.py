@@ -1,0 +1,408 @@
+"""The host as a file conf/hardware/<name>.yaml: `tencost measure hardware`.
+
+A host may stand for several hardware: with all that its CPU has (`native`), limited to an x86 level (`avx512`,
+`avx2`, `sse42`), its GPU (`cuda`), each with one core or more. The levels are LLVM's own (x86-64-v4, -v3, -v2): a
+program compiled for one uses nothing beyond it and runs on every CPU that has it.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from tencost.checking import instantiate
+from tencost.config import Config, HardwareConfig, Isa
+from tencost.errors import ConfigError, HardwareError, TencostError
+from tencost.measure.hardware import check_runnable, detect_host, host_flags, model_name
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PLAIN = re.compile(r"[A-Za-z][\w.-]*( [\w.()-]+)*")
+_WORDS_OF_YAML = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+_RARE = ("detect", "runner", "host", "port", "key")
+"""Fields that are written only where they are not the default."""
+_LOOSE = ("description", "clock_ghz")
+"""Fields that may differ between two descriptions of one hardware: a clock may be the momentary one."""
+_WIDTH = 112
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of x86: what its programs may use.
+
+    Attributes:
+        title: its name in a sentence.
+        mcpu: LLVM's name of it.
+        bits: width of its vector registers.
+        requires: instruction sets in /proc/cpuinfo's spelling.
+        mattr: what is switched on or off besides.
+        about: lines of comment for its file.
+    """
+
+    title: str
+    mcpu: str
+    bits: int
+    requires: tuple[str, ...]
+    mattr: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
+
+
+_V2 = ("cx16", "lahf_lm", "pni", "popcnt", "sse4_1", "sse4_2", "ssse3")
+_V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave", *_V2)
+_V4 = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl", *_V3)
+
+LEVELS = {
+    Isa.avx512: Level(
+        "AVX-512",
+        "x86-64-v4",
+        512,
+        _V4,
+        ("-prefer-256-bit",),
+        (
+            "Programs are compiled for LLVM's level x86-64-v4: AVX-512. LLVM tunes that name for CPUs that slow down",
+            "with 512-bit registers and vectorizes plain loops for 256 bits (as it does for sapphirerapids);",
+            "-prefer-256-bit undoes that: 512 bits wherever a program can use them, as for znver5.",
+        ),
+    ),
+    Isa.avx2: Level(
+        "AVX2",
+        "x86-64-v3",
+        256,
+        _V3,
+        about=(
+            "Programs are compiled for LLVM's level x86-64-v3: AVX2 and FMA, 256-bit registers.",
+        ),
+    ),
+    Isa.sse42: Level(
+        "SSE4.2",
+        "x86-64-v2",
+        128,
+        _V2,
+        about=(
+            "Programs are compiled for LLVM's level x86-64-v2: SSE4.2, 128-bit registers, no fused multiply-add.",
+        ),
+    ),
+}
+"""The x86 levels that a host can be limited to, the widest first."""
+
+
+def run_describe(cfg: Config, root: Path) -> Path:
+    """Describe the host as conf/hardware/<name>.yaml of a project; return that file.
+
+    `hardware.name` and `hardware.cores` of hardware=local, `measure.isa` and `measure.overwrite` choose.
+
+    Raises:
+        ConfigError: other hardware than the host was chosen, a name that no file can have, or the file exists and
+            says something else.
+        HardwareError: the host lacks what was asked for.
+    """
+    given = cfg.hardware
+    if not given.detect:
+        raise ConfigError(
+            f"expected hardware=local, whose values are read from the host, found hardware={given.name}, which is "
+            "described already. Run: tencost measure hardware hardware=local hardware.name=<name>"
+        )
+    name = None if given.name == "local" else given.name
+    hardware = describe_host(name, cfg.measure.isa.value, given.cores)
+    path = write_hardware(hardware, root / "conf" / "hardware", overwrite=cfg.measure.overwrite)
+    Console(stderr=True).print(
+        f"{hardware.description}: conf/hardware/{path.name}. Measure on it: "
+        f"tencost measure run hardware={hardware.name}",
+        soft_wrap=True,
+    )
+    return path
+
+
+def describe_host(name: str | None, isa: str | None, cores: int | None) -> HardwareConfig:
+    """Describe the host, or a part of it, as hardware.
+
+    Args:
+        name: its name; None makes one of model, instruction set and cores: ``amd-epyc-avx512-1c``.
+        isa: one of :class:`tencost.config.Isa`; None is native.
+        cores: cores that a program may use; None is one. A GPU is always described whole.
+
+    Raises:
+        ConfigError: `isa` or `cores` is not a choice.
+        HardwareError: the host lacks what was asked for.
+    """
+    try:
+        chosen = Isa(isa or "native")
+    except ValueError as error:
+        raise ConfigError(
+            f"measure.isa must be one of {', '.join(item.value for item in Isa)}, found {isa!r}"
+        ) from error
+    if chosen is Isa.cuda:
+        return gpu_hardware(_gpu_attributes(), name)
+    count, present = 1 if cores is None else cores, psutil.cpu_count() or 1
+    if not 1 <= count <= present:
+        raise ConfigError(
+            f"hardware.cores must be between 1 and {present}, the cores of this host, found {count}"
+        )
+    host = detect_host(name or "", count)
+    described = _limited(host, LEVELS[chosen]) if chosen in LEVELS else host
+    family = str(host.target["mcpu"])
+    word = chosen.value if chosen in LEVELS else family
+    limit = f" limited to {LEVELS[chosen].title}" if chosen in LEVELS else ""
+    share = f"{count} of {present} cores" if present > 1 else "its only core"
+    machine = " of a virtual machine" if "hypervisor" in host_flags() else ""
+    return replace(
+        described,
+        name=name or f"{slug(host.model)}-{slug(word)}-{count}c",
+        description=f"{host.model} ({family}){limit}, {share}{machine}",
+        target=_canonical(described.target),
+    )
+
+
+def gpu_hardware(attributes: Mapping[str, Any], name: str | None = None) -> HardwareConfig:
+    """Return a CUDA GPU as hardware.
+
+    Its `cores` are multiprocessors, `simd_bits` a warp of 32-bit lanes, `l1d_kib` the shared memory of a block.
+
+    Args:
+        attributes: what the device says: device_name, compute_version ("9.0"), max_threads_per_block,
+            max_shared_memory_per_block (bytes), warp_size, multi_processor_count, l2_cache_size_bytes and
+            max_clock_rate (kHz, may be None).
+        name: its name; None makes one of model and architecture.
+
+    Raises:
+        HardwareError: an attribute is missing or not a number above 0.
+    """
+    numbers: dict[str, int] = {}
+    for key in (
+        "max_threads_per_block",
+        "max_shared_memory_per_block",
+        "warp_size",
+        "multi_processor_count",
+        "l2_cache_size_bytes",
+    ):
+        value = attributes.get(key)
+        if not isinstance(value, int) or value <= 0:
+            raise HardwareError(
+                f"expected the GPU's {key} to be a number above 0, found {value!r}. Check its driver (nvidia-smi), or "
+                "write conf/hardware/<name>.yaml by hand: docs/adding-hardware.md"
+            )
+        numbers[key] = value
+    version = str(attributes.get("compute_version"))
+    if not re.fullmatch(r"\d+\.\d", version):
+        raise HardwareError(
+            f"expected the GPU's compute version as 9.0, found {version!r}. Check its driver (nvidia-smi)"
+        )
+    arch = f"sm_{version.replace('.', '')}"
+    model = str(attributes.get("device_name") or "NVIDIA GPU")
+    clock = attributes.get("max_clock_rate")
+    return HardwareConfig(
+        name=name or f"{slug(model)}-{slug(arch)}",
+        description=f"{model}, compute capability {version}",
+        target={
+            "kind": "cuda",
+            "keys": ["cuda", "gpu"],
+            "arch": arch,
+            "max_threads_per_block": numbers["max_threads_per_block"],
+            "max_num_threads": numbers["max_threads_per_block"],
+            "max_shared_memory_per_block": numbers["max_shared_memory_per_block"],
+            "thread_warp_size": numbers["warp_size"],
+            "l2_cache_size_bytes": numbers["l2_cache_size_bytes"],
+            "tag": "",
+        },
+        model=model,
+        cores=numbers["multi_processor_count"],
+        simd_bits=32 * numbers["warp_size"],
+        l1d_kib=numbers["max_shared_memory_per_block"] / 1024,
+        l2_kib=numbers["l2_cache_size_bytes"] / 1024,
+        l3_kib=0.0,
+        clock_ghz=round(clock / 1e6, 3) if clock else None,
+    )
+
+
+def write_hardware(hardware: HardwareConfig, folder: Path, *, overwrite: bool = False) -> Path:
+    """Write hardware as `<name>.yaml` into a folder of choices; return the file.
+
+    A file that says the same is left as it is, with whatever comments a person has added.
+
+    Raises:
+        ConfigError: the name cannot be a file's, the file exists and says something else, or it cannot be written.
+    """
+    if not _NAME.fullmatch(hardware.name):
+        raise ConfigError(
+            f"hardware.name must be letters, digits, '_', '-' and '.', found {hardware.name!r}: it names the file, "
+            "the records' folder and the model"
+        )
+    path = folder / f"{hardware.name}.yaml"
+    if path.exists() and not overwrite:
+        differing = _differing(path, hardware)
+        if not differing:
+            return path
+        raise ConfigError(
+            f"expected to write {path.name} anew, found one in conf/hardware that differs in {', '.join(differing)}. "
+            "Records of that name belong to it. Choose another name (hardware.name=...), or replace it: "
+            "measure.overwrite=true"
+        )
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(hardware_yaml(hardware), encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror or error}. Make room or check its permissions, then run again"
+        ) from error
+    return path
+
+
+def hardware_yaml(hardware: HardwareConfig) -> str:
+    """Return hardware as YAML with comments; Hydra composes it to the same values."""
+    is_gpu = hardware.target.get("kind") == "cuda"
+    remarks = {
+        "cores": "multiprocessors" if is_gpu else "",
+        "simd_bits": "a warp of 32-bit lanes" if is_gpu else "",
+        "l1d_kib": "shared memory of a block" if is_gpu else "",
+        "l3_kib": "shared by cores" if hardware.l3_kib else "",
+        "clock_ghz": "cannot be read" if hardware.clock_ghz is None else "as the system reports it",
+    }
+    lines = [
+        f"# {hardware.description}.",
+        *(f"# {line}" for line in _about(hardware)),
+        "# Written by `tencost measure hardware`; fields: HardwareConfig in src/tencost/config.py.",
+    ]
+    defaults = asdict(HardwareConfig(name=""))
+    for key, value in asdict(hardware).items():
+        if key == "requires":
+            if value:
+                lines.append(
+                    "# Instruction sets that programs may use, in /proc/cpuinfo's spelling."
+                )
+                lines += _wrapped(key, value)
+        elif key not in _RARE or value != defaults[key]:
+            remark = f"  # {remarks[key]}" if remarks.get(key) else ""
+            lines.append(f"{key}: {_flow(value)}{remark}")
+    return "\n".join(lines) + "\n"
+
+
+def slug(text: str) -> str:
+    """Return text as lower-case words joined by '-', without trademarks and what follows '@'."""
+    plain = re.sub(r"\((r|tm|c)\)|\bcpu\b|\bprocessor\b|@.*$", " ", text.lower())
+    return "-".join(re.findall(r"[a-z0-9]+", plain)) or "unknown"
+
+
+def _limited(host: HardwareConfig, level: Level) -> HardwareConfig:
+    machine = platform.machine().lower()
+    if machine not in ("x86_64", "amd64"):
+        raise HardwareError(
+            f"expected an x86 CPU for {level.title}, found {model_name()} ({machine}). Choose measure.isa=native"
+        )
+    flags = host_flags()
+    missing = sorted(set(level.requires) - flags) if flags else []
+    if missing:
+        able = [isa.value for isa, other in LEVELS.items() if set(other.requires) <= flags]
+        raise HardwareError(
+            f"expected a CPU with {level.title}, found {model_name()} without {', '.join(missing)}. Choose "
+            f"measure.isa from {', '.join(['native', *able])}"
+        )
+    target: dict[str, Any] = {"kind": "llvm", "mcpu": level.mcpu}
+    if level.mattr:
+        target["mattr"] = list(level.mattr)
+    target["num-cores"] = host.cores
+    limited = replace(
+        host, target=target, simd_bits=level.bits, requires=sorted(level.requires, key=_sets_first)
+    )
+    check_runnable(limited)
+    return limited
+
+
+def _sets_first(flag: str) -> tuple[bool, bool, str]:
+    return not flag.startswith("avx512"), not flag.startswith("avx"), flag
+
+
+def _canonical(target: dict[str, Any]) -> dict[str, Any]:
+    """Return the target as TVM's logs spell it, so that it compares equal to theirs."""
+    return {"kind": target["kind"], "keys": ["cpu"], **target, "tag": ""}
+
+
+def _gpu_attributes() -> dict[str, Any]:
+    import tvm
+
+    device = tvm.cuda()
+    if not device.exist:
+        raise HardwareError(
+            "expected an NVIDIA GPU and a TVM that was built with CUDA, found none. Describe the CPU: "
+            "measure.isa=native; for a GPU elsewhere write its file by hand: docs/adding-hardware.md"
+        )
+    return {
+        name: getattr(device, name)
+        for name in (
+            "device_name",
+            "compute_version",
+            "max_threads_per_block",
+            "max_shared_memory_per_block",
+            "warp_size",
+            "multi_processor_count",
+            "l2_cache_size_bytes",
+            "max_clock_rate",
+        )
+    }
+
+
+def _about(hardware: HardwareConfig) -> tuple[str, ...]:
+    mcpu = hardware.target.get("mcpu")
+    return next((level.about for level in LEVELS.values() if level.mcpu == mcpu), ())
+
+
+def _differing(path: Path, hardware: HardwareConfig) -> list[str]:
+    """Return the fields in which a file says something else; _LOOSE does not count."""
+    from omegaconf import OmegaConf
+    from yaml import YAMLError
+
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        if not isinstance(values, dict):
+            raise ConfigError(f"expected a mapping in {path}")
+        plain = {str(key): value for key, value in values.items()}
+        present = asdict(instantiate(HardwareConfig, plain, "hardware."))
+    except (TencostError, YAMLError, OSError, ValueError):
+        return ["everything: it is no description of hardware"]
+    wanted = asdict(hardware)
+    for values_of in (present, wanted):
+        values_of["requires"] = sorted(values_of["requires"])
+    return [name for name, value in wanted.items() if name not in _LOOSE and present[name] != value]
+
+
+def _flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        inner = ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_flow(item) for item in value)}]"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, int):
+        return str(value)
+    text = str(getattr(value, "value", value))
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML:
+        return text
+    return json.dumps(text, ensure_ascii=False).replace("${", "\\\\${")
+
+
+def _wrapped(key: str, values: list[str]) -> list[str]:
+    line = f"{key}: {_flow(values)}"
+    if len(line) <= _WIDTH:
+        return [line]
+    lines = [f"{key}: ["]
+    for value in values:
+        word = f"{_flow(value)},"
+        if len(lines[-1]) + len(word) + 1 > _WIDTH or len(lines) == 1:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return [*lines, "]"]
