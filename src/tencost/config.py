@@ -7,6 +7,7 @@ The model families' dataclasses are in :mod:`tencost.model_config` and can be im
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -146,6 +147,8 @@ class HardwareConfig:
     """rpc: port of the tracker."""
     key: str = ""
     """rpc: key that the devices registered with; empty means the hardware's name."""
+    cc: str = ""
+    """rpc: command that links programs for the devices here (a cross compiler); empty links them there."""
 
     def device_columns(self) -> dict[str, float]:
         """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB."""
@@ -218,7 +221,7 @@ class NetworkConfig:
     """A network: a transformers architecture with random weights, an ONNX file or a torch.export program."""
 
     name: str = MISSING
-    """Name of the network, the same for all its variants."""
+    """Name of the network, the same for all its variants; empty means the stem of `path`."""
     source: NetworkSource = NetworkSource.transformers
     """Where it comes from."""
     path: str = ""
@@ -236,11 +239,19 @@ class NetworkConfig:
     config: dict[str, Any] = field(default_factory=dict)
     """Arguments of the configuration class."""
     inputs: dict[str, NetworkInput] = field(default_factory=dict)
-    """Input tensors by argument name."""
+    """Input tensors by argument name. onnx, torch_export: only those whose shape the file leaves open."""
     output: str = "last_hidden_state"
-    """Field of the model's output that is compared and timed."""
+    """Output that is compared; onnx, torch_export: the first one where there is none of this name."""
     seed: int = 0
     """Seed of the weights and of the inputs."""
+
+    def __post_init__(self) -> None:
+        for name, bound in (("batch", 1), ("size", 0)):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < bound:
+                raise ConfigError(f"network.{name} must be at least {bound}, found {value}")
+        if not self.name:
+            self.name = re.sub(r"[^\w.-]+", "_", Path(self.path).stem)
 
 
 @dataclass(kw_only=True)

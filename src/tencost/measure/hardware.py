@@ -7,6 +7,7 @@ promises; those are switched off in the target (`mattr`), because using one is a
 
 from __future__ import annotations
 
+import difflib
 import platform
 import re
 from pathlib import Path
@@ -68,6 +69,54 @@ def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:
         else [],
         detect=False,
     )
+
+
+def check_target(hardware: HardwareConfig) -> None:
+    """Refuse a target that TVM would not compile for, or would silently replace by a generic one.
+
+    Raises:
+        HardwareError: TVM refuses the target, or LLVM does not know its mcpu.
+    """
+    from tvm.target import Target
+    from tvm.target.codegen import llvm_get_cpu_archlist
+
+    try:
+        target = Target(hardware.target)
+    except Exception as error:  # TVM raises whatever its C++ side says, under many types
+        raise HardwareError(
+            f"hardware {hardware.name!r}: TVM refuses its target {hardware.target}: {str(error).splitlines()[-1]}"
+        ) from error
+    cpu = hardware.target.get("mcpu")
+    if hardware.target.get("kind") != "llvm" or not cpu:
+        return
+    known = sorted({str(name) for name in llvm_get_cpu_archlist(target)})
+    if known and cpu not in known:
+        near = ", ".join(difflib.get_close_matches(str(cpu), known, n=5, cutoff=0.5))
+        raise HardwareError(
+            f"hardware {hardware.name!r}: LLVM {_llvm('llvm_version_major')} does not know the CPU {cpu!r} (mcpu)"
+            f"{f'; near it: {near}' if near else ''}. To describe this host: tencost measure hardware"
+        )
+
+
+def check_device(hardware: HardwareConfig) -> None:
+    """Refuse hardware whose programs cannot run in this process: another CPU, a GPU that is not there.
+
+    Raises:
+        HardwareError: as :func:`check_runnable`, or there is no device of the target's kind.
+    """
+    check_target(hardware)
+    kind = str(hardware.target.get("kind"))
+    if kind == "llvm":
+        check_runnable(hardware)
+        return
+    import tvm
+
+    if not tvm.device(kind).exist:
+        raise HardwareError(
+            f"hardware {hardware.name!r}: expected a {kind} device on this host, found none that TVM can use. Run the "
+            "command where the device is, or reach it through an RPC tracker: hardware.runner=rpc "
+            "(docs/remote-devices.md)"
+        )
 
 
 def check_runnable(hardware: HardwareConfig) -> None:

@@ -190,13 +190,9 @@ class Pool:
         if hardware.runner is RunnerKind.rpc:
             from tencost.measure.remote import RemoteAddress, check_tracker
 
-            address = RemoteAddress(hardware.host, hardware.port, hardware.key or hardware.name)
-            count = max(1, check_tracker(address))
-            remote: dict[str, Any] | None = {
-                "host": address.host,
-                "port": address.port,
-                "key": address.key,
-            }
+            address = RemoteAddress.of(hardware)
+            count = check_tracker(address)
+            remote: dict[str, Any] | None = address.as_dict()
             self._slot: Any = nullcontext()
         else:
             count, remote = (2 if config.overlap else 1), None

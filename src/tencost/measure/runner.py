@@ -28,12 +28,14 @@ from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.errors import MeasureError
+from tencost.errors import HardwareError, MeasureError
 from tencost.measure.evaluator import MeasureOptions as MeasureOptions
 from tencost.records.status import Status, Timing, timing_from_log
 
 START_TIMEOUT_S = 300.0
 """Longest time that importing TVM in a new worker may take."""
+DEVICE_TIMEOUT_S = 900.0
+"""Longest time that a worker may wait for a remote device: it gives up by itself before."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class WarmWorker:
         log: file for what TVM and the programs write to stderr.
         build_cpus: CPUs that the compiler runs on; None leaves it to the system.
         run_cpus: CPUs that programs run on.
-        remote: address of an RPC tracker ({"host", "port", "key"}) whose devices run the programs.
+        remote: fields of the RemoteAddress whose devices run the programs; None runs them here.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class WarmWorker:
 
         Raises:
             MeasureError: a worker cannot be started at all.
+            HardwareError: no remote device is there, or it cannot load programs.
         """
         request: dict[str, Any] = {
             "target": target,
@@ -109,17 +112,24 @@ class WarmWorker:
         if self._remote is not None:
             request["remote"] = self._remote
         self._ready()
-        phase, limit = "build", self.options.build_timeout_s
+        phase, limit, waits = "build", self.options.build_timeout_s, False
         try:
             self._send(request)
             answer = self._read(limit)
-            if answer.get("phase") == "run":
-                phase, limit = "run", self.options.run_timeout_s
-                with run_slot or nullcontext():
-                    self._send({"go": True})
+            while "phase" in answer:
+                waits, phase = answer["phase"] == "wait", "run"
+                limit = DEVICE_TIMEOUT_S if waits else self.options.run_timeout_s
+                with nullcontext() if waits else run_slot or nullcontext():
+                    if not waits:
+                        self._send({"go": True})
                     answer = self._read(limit)
         except TimeoutError:
             self._kill_child()
+            if waits:
+                raise HardwareError(
+                    f"expected a device to answer within {limit:g} s, it did not: {self._remote}. Ask the tracker what "
+                    "is there: python -m tvm.exec.query_rpc_tracker"
+                ) from None
             return Timing(Status(f"{phase}_timeout"), (), f"stopped after {limit:g} s")
         except (EOFError, BrokenPipeError):
             self.close()
@@ -130,6 +140,8 @@ class WarmWorker:
             return Timing(Status(f"{phase}_error"), (), told)
         if answer.get("grown"):
             self._child = None
+        if "no_device" in answer:
+            raise HardwareError(answer["no_device"])
         if "run_secs" in answer:
             return timing_from_log(answer["run_secs"])
         return Timing(Status(answer["status"]), (), answer["error"])

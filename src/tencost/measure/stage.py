@@ -21,7 +21,7 @@ from rich.table import Table
 from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, Origin
-from tencost.measure.hardware import check_runnable, resolve_hardware
+from tencost.measure.hardware import check_device, check_target, resolve_hardware
 
 
 def networks(cfg: Config, root: Path) -> Path:
@@ -88,6 +88,7 @@ def programs(cfg: Config, root: Path) -> Path:
 
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
+    check_target(hardware)
     settings = cfg.measure
     with (
         collection.locked("networks and programs"),
@@ -174,7 +175,9 @@ def run(cfg: Config, root: Path) -> Path:
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
     if hardware.runner is RunnerKind.local:
-        check_runnable(hardware)
+        check_device(hardware)
+    else:
+        check_target(hardware)
     shard = cfg.measure.shard_of()
     with collection.locked(_lock_name(hardware, shard)):
         tasks = collection.tasks(cfg.measure.min_mflop)

@@ -7,12 +7,14 @@ there within milliseconds. One JSON object a line each way:
     settings            {"build_cpus": [0] | null, "run_cpus": [1] | null, "max_rss_mib": 2048}
     parent -> child     {"module": path} | {"workload": path, "trace": [instructions, decisions]}
                         with "target": {...}, "args": [["TENSOR", dtype, [shape]], ...], "options": {MeasureOptions},
-                        "remote": {"host", "port", "key"} | absent
+                        "remote": {fields of RemoteAddress} | absent
                         {"probe": true}                     time the reference kernel of the noise probe
                         {"go": true}                        the answer to {"phase": "run"}: the run may begin
     child -> parent     {"ready": pid}                      once a child
+                        {"phase": "wait"}                   remote: a device is waited for
                         {"phase": "run"}                    the program is built and waits to run
                         {"run_secs": [...], "build_s": s}   or {"status": ..., "error": ...} or {"probe_s": s}
+                        {"no_device": why}                  remote: not the program's fault
     server -> parent    {"exit": code}                      the child ended otherwise than by growing too large
 
 Nothing else may reach the pipe: file descriptor 1 is pointed at stderr before TVM is imported.
@@ -29,6 +31,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tencost.errors import HardwareError
 from tencost.measure.evaluator import MeasureOptions, adaptive_times, local_timer
 
 GROWN = 77
@@ -94,33 +97,55 @@ class _Child:
             grown = _rss_bytes() > self._max_rss
             _answer(self._answers, {**reply, "grown": True} if grown else reply)
             if grown:
+                self._end()
                 return GROWN
+        self._end()
         return 0
+
+    def _end(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
         options = MeasureOptions(**request["options"])
         started = time.perf_counter()
         try:
             executable = build(self._scheduled(request), request["target"])
-            function = None if request.get("remote") else executable.jit()
-            if function is not None:
-                function["main"]  # LLVM generates code on the first lookup
+            if request.get("remote"):
+                built = self._devices(request["remote"]).export(executable)
+            else:
+                built = executable.jit()
+                built["main"]  # LLVM generates code on the first lookup
         except _BadTraceError as error:
             return {"status": "invalid_schedule", "error": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this program's status
             return {"status": "build_error", "error": _short(error)}
         built_s = time.perf_counter() - started
-        _answer(self._answers, {"phase": "run"})
-        if _read_line() is None:
-            os._exit(0)
         try:
-            if function is None:
-                seconds = self._time_remotely(executable, request, options)
+            if request.get("remote"):
+                seconds = self._devices(request["remote"]).time(
+                    built,
+                    request["target"],
+                    request["args"],
+                    options,
+                    waiting=lambda: _answer(self._answers, {"phase": "wait"}),
+                    running=self._wait_for_go,
+                )
             else:
-                seconds = self._time(function, request, options)
+                self._wait_for_go()
+                seconds = self._time(built, request, options)
+        except HardwareError as error:
+            return {"no_device": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever the program raises is its status
             return {"status": "run_error", "error": _short(error)}
         return {"run_secs": seconds, "build_s": round(built_s, 4)}
+
+    def _devices(self, address: dict[str, Any]) -> Any:
+        if self._remote is None:
+            from tencost.measure.remote import RemoteAddress, RemoteDevices
+
+            self._remote = RemoteDevices(RemoteAddress(**address))
+        return self._remote
 
     def _scheduled(self, request: dict[str, Any]) -> Any:
         import tvm
@@ -150,17 +175,10 @@ class _Child:
             timer = local_timer(function, tensors, device, flush=options.cache_flush)
             return adaptive_times(timer, options)
 
-    def _time_remotely(
-        self, executable: Any, request: dict[str, Any], options: MeasureOptions
-    ) -> list[float]:
-        from tencost.measure.remote import RemoteAddress, RemoteDevices
-
-        if self._remote is None:
-            self._remote = RemoteDevices(RemoteAddress(**request["remote"]))
-        seconds: list[float] = self._remote.time(
-            executable, request["target"], request["args"], options
-        )
-        return seconds
+    def _wait_for_go(self) -> None:
+        _answer(self._answers, {"phase": "run"})
+        if _read_line() is None:
+            os._exit(0)
 
     def _arguments(self, args: list[Any], device: Any) -> list[Any]:
         """Return random arguments; those of the program before are used again if they fit."""

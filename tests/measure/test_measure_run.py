@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tencost.config import Config
+from tencost.errors import ConfigError, HardwareError, MeasureError
+from tencost.measure import stage
+from tencost.measure.collection import Collection
+from tencost.measure.run import CpuPlan, plan
+from tencost.records.imports import import_dataset
+from tencost.records.status import Status
+from tencost.records.store import RecordStore
+
+pytestmark = pytest.mark.tvm
+
+
+def measured_ids(root: Path) -> Counter[str]:
+    imported = import_dataset(root / "measured" / "small", "small")
+    assert not imported.rejects
+    return Counter(record.record_id for record in imported.records)
+
+
+def test_all_programs_are_measured_once_and_reach_the_store(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    cfg = configured("measure.pack=false")
+    stage.run(cfg, small_root)
+    ids = measured_ids(small_root)
+    assert len(ids) == 12
+    assert set(ids.values()) == {1}
+    records = import_dataset(small_root / "measured" / "small", "small").records
+    assert {record.status for record in records} == {Status.ok}
+    one = records[0]
+    assert one.provenance.engine_version == "0.27.0.post1"
+    assert one.provenance.execution_config is not None
+    assert one.provenance.execution_config["max_cv"] == 0.1
+    assert one.provenance.timestamp is not None
+    assert one.extra is not None
+    assert one.extra["noise"] >= 1.0
+    store = RecordStore(str(small_root / "data" / "store"))
+    assert store.read().height == 12
+    stage.run(cfg, small_root)
+    assert measured_ids(small_root) == ids, "nothing is measured twice"
+    assert store.read().height == 12
+
+
+def test_shards_measure_disjoint_parts_that_merge_by_copying(
+    small_root: Path, tmp_path: Path, configured: Callable[..., Config]
+) -> None:
+    other = Path(shutil.copytree(small_root, tmp_path / "other"))
+    for root, shard in ((small_root, "0/2"), (other, "1/2")):
+        stage.run(configured("measure.pack=false", f"measure.shard={shard}"), root)
+    halves = measured_ids(small_root), measured_ids(other)
+    assert [len(half) for half in halves] == [6, 6]
+    records = Path("measured") / "small" / "measure_records"
+    for name in ("local",):
+        for path in (other / records / name).glob("*/shard-1-of-2"):
+            task = small_root / records / name / path.parent.name
+            shutil.copytree(path, task / path.name)
+    assert len(measured_ids(small_root)) == 12
+    cfg = configured()
+    collection = Collection(small_root / "measured" / "small")
+    assert plan(collection, collection.tasks(0.0), cfg.hardware, (0, 1)) == []
+
+
+@pytest.mark.parametrize("shard", ["2/2", "x", "1", "-1/2", "1/0"])
+def test_a_wrong_shard_is_refused(configured: Callable[..., Config], shard: str) -> None:
+    with pytest.raises(ConfigError, match=r"i/n with 0 <= i < n"):
+        configured(f"measure.shard={shard}")
+
+
+def test_blocks_take_turns(small_root: Path, configured: Callable[..., Config]) -> None:
+    stage.programs(configured("measure.programs=40"), small_root)
+    collection = Collection(small_root / "measured" / "small")
+    blocks = plan(collection, collection.tasks(0.0), configured().hardware)
+    assert [len(block.programs) for block in blocks] == [16, 16, 16, 16, 8, 8]
+    assert blocks[0].task != blocks[1].task
+
+
+def test_two_runs_on_one_hardware_exclude_each_other(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    collection = Collection(small_root / "measured" / "small")
+    with (
+        collection.locked("local"),
+        pytest.raises(MeasureError, match="another process is at work on local"),
+    ):
+        stage.run(configured(), small_root)
+
+
+def test_nothing_to_measure_names_the_next_command(
+    tmp_path: Path, configured: Callable[..., Config]
+) -> None:
+    with pytest.raises(MeasureError, match=r"tencost measure networks network="):
+        stage.run(configured(), tmp_path)
+    with pytest.raises(MeasureError, match=r"tencost measure networks network="):
+        stage.programs(configured(), tmp_path)
+    with pytest.raises(MeasureError, match=r"tencost measure\s+run"):
+        stage.pack(configured(), tmp_path)
+
+
+def test_networks_without_programs_name_the_next_command(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    shutil.rmtree(small_root / "measured" / "small" / "to_measure_programs")
+    with pytest.raises(MeasureError, match="tencost measure programs"):
+        stage.run(configured(), small_root)
+
+
+def test_a_target_that_llvm_does_not_know_is_one_clear_error(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    cfg = configured("hardware=epyc-avx2-1c", "hardware.target.mcpu=granite-mountain")
+    with pytest.raises(HardwareError, match="granite-mountain"):
+        stage.run(cfg, small_root)
+
+
+def test_more_cores_than_the_host_has_are_refused(configured: Callable[..., Config]) -> None:
+    cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=4096")
+    with pytest.raises(HardwareError, match="4096 CPUs"):
+        CpuPlan.of(cfg.hardware, cfg.measure)
+
+
+def test_the_last_cpus_run_and_the_others_build_meanwhile(
+    configured: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=2")
+    assert CpuPlan.of(cfg.hardware, cfg.measure) == CpuPlan((2, 3), (2, 3))
+    cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=2", "measure.overlap=true")
+    assert CpuPlan.of(cfg.hardware, cfg.measure) == CpuPlan((0, 1), (2, 3))
+    cfg = configured("hardware=epyc-avx2-1c", "measure.cpu=1")
+    assert CpuPlan.of(cfg.hardware, cfg.measure) == CpuPlan((1,), (1,))
+
+
+def test_building_may_overlap_running(small_root: Path, configured: Callable[..., Config]) -> None:
+    stage.run(configured("measure.overlap=true", "measure.pack=false"), small_root)
+    assert len(measured_ids(small_root)) == 12
+
+
+def test_a_packed_collection_is_a_dataset_that_fetch_takes(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    from omegaconf import OmegaConf
+
+    from tencost.config import DatasetConfig
+    from tencost.fetch import stage as fetch
+    from tencost.records import stage as records
+    from tencost.records.tables import load_tasks
+
+    cfg = configured()
+    stage.run(cfg, small_root)
+    described = OmegaConf.to_container(
+        OmegaConf.load(small_root / "conf" / "dataset" / "small.yaml")
+    )
+    assert isinstance(described, dict)
+    cfg.dataset = DatasetConfig(**{str(key): value for key, value in described.items()})
+    fetch.run(cfg, small_root)
+    folder = records.run(cfg, small_root)
+    assert json.loads((folder / "summary.json").read_text())["status"] == {"local": {"ok": 12}}
+    tasks = load_tasks(folder)
+    assert tasks.filter(pl.col("network") == "one").height == 2
+    card = (small_root / "datasets" / "small.md").read_text()
+    assert "12 records of 12 programs and 2 workloads" in card
+    archive = small_root / "datasets" / "small.tar.zst"
+    before = archive.read_bytes()
+    stage.pack(cfg, small_root)
+    assert archive.read_bytes() == before, "packing is reproducible"
+
+
+def test_a_foreign_line_in_the_journal_does_not_stop_the_rest(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    """A journal cut at a random byte, as a lost power supply leaves it, continues without loss or doubling."""
+    cfg = configured("measure.pack=false")
+    stage.run(cfg, small_root)
+    chance = random.Random(3)
+    for path in (small_root / "measured").glob("**/measure_records/**/*.json*"):
+        if path.name in ("database_tuning_record.json", "measurements.jsonl"):
+            content = path.read_bytes()
+            path.write_bytes(content[: chance.randrange(len(content))])
+    stage.run(cfg, small_root)
+    ids = measured_ids(small_root)
+    assert len(ids) == 12
+    assert set(ids.values()) == {1}
