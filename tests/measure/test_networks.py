@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tencost.config import NetworkConfig, NetworkInput
+from tencost.composition import compose
+from tencost.config import NetworkConfig, NetworkInput, NetworkSource
 from tencost.errors import ConfigError, TuneError
-from tencost.measure.networks import Network, load_network
+from tencost.measure.networks import Network, load_network, variant_name
 from tencost.tune.deploy import Agreement, compare, compile_network, require_agreement, run_network
 
 pytestmark = pytest.mark.tvm
@@ -75,6 +76,9 @@ def test_another_output_is_chosen_by_name() -> None:
         ({"config": {"hidden_size": 16, "num_attention_heads": 3}}, "refuses its configuration"),
         ({"output": "logits"}, "must be one of last_hidden_state, pooler_output; found 'logits'"),
         ({"inputs": {}}, "has no inputs"),
+        ({"architecture": ""}, "expected network.architecture, for example BertModel; found none"),
+        ({"config_class": ""}, "expected network.config_class, for example BertConfig; found none"),
+        ({"path": "bert.onnx"}, "reads no file, found network.path=bert.onnx. Use network=onnx"),
         ({"inputs": {"input_ids": NetworkInput(shape=[1, 8], dtype="int8")}}, "float32 or int64"),
         (
             {"inputs": {"pixel_values": NetworkInput(shape=[1, 8])}},
@@ -85,6 +89,39 @@ def test_another_output_is_chosen_by_name() -> None:
 def test_mistakes_in_a_definition_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_network(tiny_bert(**change))
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, "tiny"),
+        ({"batch": 4}, "tiny-b4"),
+        ({"size": 128}, "tiny-s128"),
+        ({"size": 128, "default_size": 128}, "tiny"),
+        ({"batch": 2, "size": 64, "default_size": 128}, "tiny-b2-s64"),
+        ({"default_size": 128}, "tiny"),
+    ],
+)
+def test_variants_have_names_of_their_own(values: dict[str, Any], name: str) -> None:
+    assert variant_name(tiny_bert(**values)) == name
+
+
+def test_batch_and_size_are_checked() -> None:
+    for values in ({"batch": 0}, {"size": -1}):
+        with pytest.raises(ConfigError, match="must be at least"):
+            tiny_bert(**values)
+
+
+@pytest.mark.parametrize("choice", ["onnx", "torch_export"])
+def test_a_network_of_a_file_is_named_after_it(choice: str) -> None:
+    path = "my nets/Mobile Net (v2).x"
+    overrides = [f"network={choice}", f"network.path='{path}'", "network.inputs.x.shape=[1,3]"]
+    config, _ = compose(overrides)
+    assert config.network.source is NetworkSource(choice)
+    assert config.network.name == "Mobile_Net_v2_"
+    assert config.network.inputs == {"x": NetworkInput(shape=[1, 3])}
+    named, _ = compose([*overrides, "network.name=mine", "network.batch=2"])
+    assert variant_name(named.network) == "mine-b2"
 
 
 def test_a_wrong_output_is_an_error(network: Network) -> None:

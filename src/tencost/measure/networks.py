@@ -1,4 +1,4 @@
-"""A network from its definition: transformers configuration -> PyTorch -> torch.export -> Relax -> tasks.
+"""A network from its source to Relax and tuning tasks: a transformers configuration, an ONNX file, a torch.export file.
 
 The weights stay inputs of the Relax module until after fusion, as in the sample dataset: folding them earlier would
 change the fused functions (a batch norm's scale becomes one constant) and with them the workloads, so that records
@@ -8,17 +8,19 @@ depends on weights only and leaves the tasks' functions as they are.
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from tencost.config import NetworkConfig, NetworkSource
+from tencost.errors import ConfigError, MeasureError
+from tencost.measure.imported import Imported, first_sentence
+from tencost.measure.network_inputs import Array as Array
+from tencost.measure.onnx_source import import_onnx
+from tencost.measure.torch_export_source import import_torch_export
+from tencost.measure.transformers_source import import_transformers
 
-from tencost.config import NetworkConfig
-from tencost.errors import ConfigError, TuneError
-
-Array = npt.NDArray[Any]
+_DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,11 @@ class Network:
     """An imported network.
 
     Attributes:
-        name: as configured.
+        name: the variant's name.
         mod: fused Relax IRModule; ``main`` takes the inputs, then the weights.
         params: the weights as TVM tensors, in the order of the parameters.
-        inputs: input arrays by argument name, drawn with the configured seed.
-        expected: what PyTorch computes for the inputs, all tensor outputs in order.
+        inputs: input arrays by name, drawn with the configured seed.
+        expected: what PyTorch or onnxruntime computes for the inputs, all tensor outputs in order.
         output: index of the output that is compared.
     """
 
@@ -85,103 +87,50 @@ class Network:
         return relax.transform.FoldConstant()(bound)
 
 
-def load_network(config: NetworkConfig) -> Network:
-    """Build, export and import a network with random weights.
+def variant_name(config: NetworkConfig) -> str:
+    """Return the network's name with the batch and size that differ from what the plain name stands for."""
+    batch = f"-b{config.batch}" if config.batch != 1 else ""
+    size = f"-s{config.size}" if config.size and config.size != config.default_size else ""
+    return f"{config.name}{batch}{size}"
+
+
+def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
+    """Import a network from its source and fuse its operators; network.path is relative to `root`.
 
     Raises:
-        ConfigError: transformers has no such class, refuses the configuration, or has no such output.
-        TuneError: the network cannot be exported or imported.
+        ConfigError: the definition, its file or its inputs are wrong.
+        MeasureError: an operator that TVM lacks, or a network that cannot be exported, imported or run.
+        MissingDependencyError: a package that reads this source is not installed.
     """
-    import torch
-
-    model, names = _torch_model(config)
-    inputs = _inputs(config)
-    tensors = tuple(torch.from_numpy(array) for array in inputs.values())
-    with torch.no_grad():
-        try:
-            expected = [array.numpy() for array in model(*tensors)]
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"network {config.name!r} does not run on its configured inputs: {error}"
-            ) from error
-    if config.output not in names:
-        raise ConfigError(
-            f"network.output must be one of {', '.join(names)}; found {config.output!r}"
-        )
-    mod, params = _import(config.name, model, tensors)
-    return Network(config.name, mod, params, inputs, expected, names.index(config.output))
-
-
-def _torch_model(config: NetworkConfig) -> tuple[Any, list[str]]:
-    """Return (module with positional inputs and a tuple of tensors as output, names of the outputs)."""
-    import torch
-    import transformers
-
-    for name in (config.architecture, config.config_class):
-        if not hasattr(transformers, name):
-            raise ConfigError(
-                f"network {config.name!r}: transformers {transformers.__version__} has no {name}"
-            )
+    if config.source is NetworkSource.onnx:
+        imported = import_onnx(config, root)
+    elif config.source is NetworkSource.torch_export:
+        imported = import_torch_export(config, root)
+    else:
+        imported = import_transformers(config)
+    output = _output_index(config, imported)
     try:
-        settings = getattr(transformers, config.config_class)(**config.config)
-        torch.manual_seed(config.seed)
-        network = getattr(transformers, config.architecture)(settings).eval()
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"network {config.name!r}: {config.config_class} refuses its configuration: {error}"
+        mod = _fused(imported.mod)
+    except Exception as error:
+        raise MeasureError(
+            f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
         ) from error
-    arguments = list(config.inputs)
-    names: list[str] = []
-
-    class Positional(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, *tensors: Any) -> tuple[Any, ...]:
-            outputs = self.network(**dict(zip(arguments, tensors, strict=True)))
-            kept = {
-                name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)
-            }
-            names[:] = list(kept)
-            return tuple(kept.values())
-
-    return Positional().eval(), names
+    name = variant_name(config)
+    return Network(name, mod, imported.params, imported.inputs, imported.expected, output)
 
 
-def _inputs(config: NetworkConfig) -> dict[str, Array]:
-    rng = np.random.default_rng(config.seed)
-    arrays: dict[str, Array] = {}
-    for name, item in config.inputs.items():
-        if item.dtype == "int64":
-            arrays[name] = rng.integers(0, item.high, size=item.shape, dtype=np.int64)
-        elif item.dtype == "float32":
-            arrays[name] = rng.standard_normal(item.shape, dtype=np.float32)
-        else:
-            raise ConfigError(
-                f"network.inputs.{name}.dtype must be float32 or int64, found {item.dtype!r}"
-            )
-    if not arrays:
-        raise ConfigError(
-            f"network {config.name!r} has no inputs; add network.inputs with a shape each"
-        )
-    return arrays
+def _output_index(config: NetworkConfig, imported: Imported) -> int:
+    """Return the index of network.output; a file's network has its own names, so its first one is the default."""
+    names = imported.outputs
+    if config.output in names:
+        return names.index(config.output)
+    if config.source is not NetworkSource.transformers and config.output == _DEFAULT_OUTPUT:
+        return 0
+    raise ConfigError(f"network.output must be one of {', '.join(names)}; found {config.output!r}")
 
 
-def _import(name: str, model: Any, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:
-    import torch
+def _fused(mod: Any) -> Any:
     from tvm import relax
-    from tvm.relax.frontend import detach_params
-    from tvm.relax.frontend.torch import from_exported_program
 
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # PyTorch's and TVM's own deprecations; nothing of ours
-        try:
-            exported = torch.export.export(model, tensors)
-            mod = from_exported_program(exported, keep_params_as_input=True)
-        except Exception as error:
-            raise TuneError(f"network {name!r} cannot be exported or imported: {error}") from error
-    mod, params = detach_params(mod)
     mod = relax.transform.DecomposeOpsForInference()(mod)
-    mod = relax.get_pipeline("zero")(mod)
-    return mod, list(params["main"])
+    return relax.get_pipeline("zero")(mod)

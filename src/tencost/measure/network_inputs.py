@@ -1,0 +1,193 @@
+"""The inputs of a network from a file: dynamic dimensions settled, arrays drawn."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tencost.config import NetworkConfig, NetworkInput
+from tencost.errors import ConfigError
+
+Array = npt.NDArray[Any]
+
+_FLOATS = ("float16", "float32", "float64")
+_INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+
+
+@dataclass(frozen=True)
+class DeclaredInput:
+    """An input as a network's file declares it.
+
+    Attributes:
+        dims: its dimensions: a number where the file fixes one, the dimension's name where it is dynamic, "" for one
+            without a name; None if the file does not say how many there are.
+        dtype: NumPy name of its type.
+    """
+
+    dims: tuple[int | str, ...] | None
+    dtype: str
+
+
+def option_name(name: str) -> str:
+    """Return an input's name as it is written in network.inputs.<name>: other than word characters become "_"."""
+    return re.sub(r"\W", "_", name)
+
+
+def resolve_shapes(
+    config: NetworkConfig, declared: dict[str, DeclaredInput]
+) -> dict[str, tuple[int, ...]]:
+    """Settle the dynamic dimensions of all inputs.
+
+    What network.inputs.<name>.shape says counts first and holds for dimensions of the same name in other inputs; else
+    the first dimension is network.batch and the others are network.size, if that is given.
+
+    Raises:
+        ConfigError: a dimension that nothing settles, a shape that the file contradicts, an unknown input, or a
+            batch or size that no input takes.
+    """
+    given = _given(config, declared)
+    known: dict[str, int] = {}
+    for name, shape in given.items():
+        _learn(config, name, declared[name], shape, known)
+    for name, item in declared.items():
+        if item.dims and name not in given and isinstance(item.dims[0], str) and item.dims[0]:
+            known.setdefault(item.dims[0], config.batch)
+    shapes = {
+        name: given[name] if name in given else _shape(config, name, item, known)
+        for name, item in declared.items()
+    }
+    _check_taken(config, shapes)
+    return shapes
+
+
+def _given(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> dict[str, tuple[int, ...]]:
+    by_option = {option_name(name): name for name in declared} | {name: name for name in declared}
+    given = {}
+    for key, item in config.inputs.items():
+        if key not in by_option:
+            raise ConfigError(
+                f"network.inputs: network {config.name!r} has the inputs "
+                f"{', '.join(option_name(name) for name in declared)}; found {key!r}"
+            )
+        given[by_option[key]] = tuple(int(size) for size in item.shape)
+    return given
+
+
+def _learn(
+    config: NetworkConfig,
+    name: str,
+    item: DeclaredInput,
+    shape: tuple[int, ...],
+    known: dict[str, int],
+) -> None:
+    """Check a given shape against the file and note the dimensions that it settles."""
+    dims = shape if item.dims is None else item.dims
+    settled = dict(known)
+    agrees = len(dims) == len(shape) and all(size > 0 for size in shape)
+    if agrees:
+        for dim, size in zip(dims, shape, strict=True):
+            if isinstance(dim, int):
+                agrees = agrees and dim == size
+            elif dim:
+                agrees = agrees and settled.setdefault(dim, size) == size
+    if not agrees:
+        raise ConfigError(
+            f"network.inputs.{option_name(name)}.shape: network {config.name!r} expected {_pattern(dims, known)}, "
+            f"found {list(shape)}"
+        )
+    known.update(settled)
+
+
+def _shape(
+    config: NetworkConfig, name: str, item: DeclaredInput, known: dict[str, int]
+) -> tuple[int, ...]:
+    option = f"network.inputs.{option_name(name)}.shape"
+    if item.dims is None:
+        raise ConfigError(
+            f"network {config.name!r}: input {name} has no shape in its file. Give one: {option}=[{config.batch},...]"
+        )
+    shape = []
+    for axis, dim in enumerate(item.dims):
+        size = known.get(dim) if isinstance(dim, str) else dim
+        if size is None:
+            size = config.batch if axis == 0 else config.size
+        if not size:
+            called = f" ({dim})" if dim else ""
+            raise ConfigError(
+                f"network {config.name!r}: dimension {axis}{called} of input {name} is dynamic; expected a number for "
+                f"it, found none. Give the input's shape: {option}={_pattern(item.dims, known, config.batch)}, or "
+                "network.size=<number> for all such dimensions"
+            )
+        shape.append(size)
+    return tuple(shape)
+
+
+def _pattern(dims: tuple[int | str, ...], known: dict[str, int], batch: int | None = None) -> str:
+    words = []
+    for axis, dim in enumerate(dims):
+        size = known.get(dim) if isinstance(dim, str) else dim
+        if size is None and axis == 0:
+            size = batch
+        words.append(f"<{dim or 'number'}>" if size is None else str(size))
+    return f"[{','.join(words)}]"
+
+
+def _check_taken(config: NetworkConfig, shapes: dict[str, tuple[int, ...]]) -> None:
+    listed = ", ".join(f"{option_name(name)}={list(shape)}" for name, shape in shapes.items())
+    advice = "Export it with that dimension dynamic, or leave the option out"
+    if config.batch != 1 and not any(shape[:1] == (config.batch,) for shape in shapes.values()):
+        raise ConfigError(
+            f"network.batch={config.batch}: no input of network {config.name!r} takes it ({listed}). {advice}"
+        )
+    if config.size and not any(config.size in shape[1:] for shape in shapes.values()):
+        raise ConfigError(
+            f"network.size={config.size}: no input of network {config.name!r} takes it ({listed}). {advice}"
+        )
+
+
+def draw_inputs(
+    config: NetworkConfig,
+    declared: dict[str, DeclaredInput],
+    shapes: dict[str, tuple[int, ...]],
+) -> dict[str, Array]:
+    """Draw the inputs of a file's network with the configured seed: normal floats, integers below `high`.
+
+    Masks that nothing is said about are ones: what a random mask hides differs from run to run, and a row that is
+    hidden altogether is not a number.
+
+    Raises:
+        ConfigError: an input of a type that cannot be drawn.
+    """
+    rng = np.random.default_rng(config.seed)
+    arrays = {}
+    for name, item in declared.items():
+        settings = config.inputs.get(name, config.inputs.get(option_name(name)))
+        if item.dtype == "bool" or (
+            settings is None and item.dtype in _INTEGERS and "mask" in name.lower()
+        ):
+            arrays[name] = np.ones(shapes[name], item.dtype)
+        else:
+            high = (settings or NetworkInput(shape=[])).high
+            arrays[name] = draw(rng, shapes[name], item.dtype, high, f"input {name}")
+    return arrays
+
+
+def draw(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, high: int, where: str
+) -> Array:
+    """Draw one array.
+
+    Raises:
+        ConfigError: a type that cannot be drawn.
+    """
+    if dtype in _FLOATS:
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False)
+    if dtype in _INTEGERS:
+        return rng.integers(0, high, size=shape, dtype=dtype)
+    raise ConfigError(
+        f"{where}: its type must be one of {', '.join((*_FLOATS, *_INTEGERS))}; found {dtype!r}"
+    )
