@@ -26,8 +26,20 @@ from tencost.measure.hardware import check_runnable, detect_host, host_flags, mo
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*( [\w.()-]+)*")
 _WORDS_OF_YAML = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-_RARE = ("detect", "runner", "host", "port", "key")
-"""Fields that are written only where they are not the default."""
+_ALWAYS = frozenset(
+    {
+        "name",
+        "description",
+        "model",
+        "cores",
+        "simd_bits",
+        "l1d_kib",
+        "l2_kib",
+        "l3_kib",
+        "clock_ghz",
+    }
+)
+"""Fields that are written whatever they are; others only where they are not the default."""
 _LOOSE = ("description", "clock_ghz")
 """Fields that may differ between two descriptions of one hardware: a clock may be the momentary one."""
 _WIDTH = 112
@@ -267,7 +279,7 @@ def hardware_yaml(hardware: HardwareConfig) -> str:
         "clock_ghz": "cannot be read" if hardware.clock_ghz is None else "as the system reports it",
     }
     lines = [
-        f"# {hardware.description}.",
+        f"# {' '.join(hardware.description.split())}.",
         *(f"# {line}" for line in _about(hardware)),
         "# Written by `tencost measure hardware`; fields: HardwareConfig in src/tencost/config.py.",
     ]
@@ -279,7 +291,9 @@ def hardware_yaml(hardware: HardwareConfig) -> str:
                     "# Instruction sets that programs may use, in /proc/cpuinfo's spelling."
                 )
                 lines += _wrapped(key, value)
-        elif key not in _RARE or value != defaults[key]:
+        elif key == "target":
+            lines += _wrapped(key, value)
+        elif key in _ALWAYS or value != defaults[key]:
             remark = f"  # {remarks[key]}" if remarks.get(key) else ""
             lines.append(f"{key}: {_flow(value)}{remark}")
     return "\n".join(lines) + "\n"
@@ -391,18 +405,22 @@ def _flow(value: Any) -> str:
     text = str(getattr(value, "value", value))
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML:
         return text
-    return json.dumps(text, ensure_ascii=False).replace("${", "\\\\${")
+    return json.dumps(text, ensure_ascii=False)
 
 
-def _wrapped(key: str, values: list[str]) -> list[str]:
-    line = f"{key}: {_flow(values)}"
-    if len(line) <= _WIDTH:
-        return [line]
-    lines = [f"{key}: ["]
-    for value in values:
-        word = f"{_flow(value)},"
-        if len(lines[-1]) + len(word) + 1 > _WIDTH or len(lines) == 1:
+def _wrapped(key: str, value: list[Any] | dict[str, Any]) -> list[str]:
+    """Return a list or mapping as lines of YAML, one if it fits."""
+    whole = _flow(value)
+    if len(key) + len(whole) + 2 <= _WIDTH:
+        return [f"{key}: {whole}"]
+    if isinstance(value, dict):
+        words = [f"{_flow(str(name))}: {_flow(item)}," for name, item in value.items()]
+    else:
+        words = [f"{_flow(item)}," for item in value]
+    lines = [f"{key}: {whole[0]}", f"  {words[0]}"]
+    for word in words[1:]:
+        if len(lines[-1]) + len(word) + 1 > _WIDTH:
             lines.append(f"  {word}")
         else:
             lines[-1] += f" {word}"
-    return [*lines, "]"]
+    return [*lines, whole[-1]]
