@@ -37,7 +37,7 @@ NETWORK = ("network=bert_tiny", "network.size=16", "network.config.num_hidden_la
 
 def command(root: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tencost.cli", "measure", *words, *QUICK],
+        [sys.executable, "-m", "tencost.cli", "measure", words[0], *QUICK, *words[1:]],
         cwd=root,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -116,17 +116,16 @@ def test_all_three_commands_continue_after_kill_9(tmp_path: Path) -> None:
     assert workers_of(tmp_path) == [], "a killed command leaves no worker behind"
 
 
-def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
-    shutil.copytree(CONF, tmp_path / "conf")
-    finish(tmp_path, "networks", *NETWORK)
-    finish(tmp_path, "programs")
-    process = command(tmp_path, "run")
+def test_ctrl_c_says_how_to_continue(small_root: Path) -> None:
+    shutil.copytree(CONF, small_root / "conf")
+    finish(small_root, "programs", "measure.programs=40", "measure.min_mflop=0")
+    process = command(small_root, "run", "measure.min_mflop=0")
     deadline = time.monotonic() + 120
-    while num_lines(tmp_path) < 3 and time.monotonic() < deadline:
+    while num_lines(small_root) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     assert "run the command again to continue" in told
     assert "records in the store" in told
-    assert workers_of(tmp_path) == []
+    assert workers_of(small_root) == []

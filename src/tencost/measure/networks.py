@@ -130,7 +130,9 @@ def _output_index(config: NetworkConfig, imported: Imported) -> int:
 
 
 def _fused(mod: Any) -> Any:
+    """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes."""
     from tvm import relax
 
     mod = relax.transform.DecomposeOpsForInference()(mod)
+    mod = relax.transform.CanonicalizeBindings()(mod)  # else a tuple keeps ReLU out of the fusion
     return relax.get_pipeline("zero")(mod)
