@@ -1,4 +1,4 @@
-"""Only the tensor intrinsics that CPU programs can use: 1 s instead of 17 s at the first TuneContext.
+"""Only the tensor intrinsics that a target's programs can use: for a CPU 1 s instead of 17 s at the first TuneContext.
 
 TuneContext imports ``tvm.s_tir.tensor_intrin``, whose ``__init__`` registers the intrinsics of every architecture,
 thousands of CUDA and ROCm ones among them. In our own processes (featurizing workers, ``tencost tune``) a package of
@@ -14,18 +14,29 @@ from importlib import import_module
 from pathlib import Path
 
 PACKAGE = "tvm.s_tir.tensor_intrin"
-CPU_MODULES = ("x86", "arm_cpu")
+MODULES = {
+    "llvm": ("x86", "arm_cpu", "riscv_cpu"),
+    "cuda": ("cuda",),
+    "rocm": ("rocm",),
+    "metal": ("metal",),
+    "hexagon": ("hexagon",),
+}
+"""Modules of that package by target kind; other kinds have no intrinsics."""
+
+
+def register_intrinsics(target_kind: str) -> None:
+    """Register the intrinsics of a target kind, unless that has been done; those of other kinds stay."""
+    if PACKAGE not in sys.modules:
+        import tvm.s_tir
+
+        package = types.ModuleType(PACKAGE)
+        package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
+        sys.modules[PACKAGE] = package
+        tvm.s_tir.tensor_intrin = package
+    for name in MODULES.get(target_kind, ()):
+        import_module(f"{PACKAGE}.{name}")
 
 
 def register_cpu_intrinsics() -> None:
-    """Register the intrinsics of x86 and ARM, unless all have been registered already."""
-    if PACKAGE in sys.modules:
-        return
-    import tvm.s_tir
-
-    package = types.ModuleType(PACKAGE)
-    package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
-    sys.modules[PACKAGE] = package
-    tvm.s_tir.tensor_intrin = package
-    for name in CPU_MODULES:
-        import_module(f"{PACKAGE}.{name}")
+    """Register the intrinsics of CPUs."""
+    register_intrinsics("llvm")

@@ -97,12 +97,13 @@ def _featurize_per_store(chunk: Chunk) -> list[Featurized]:
     from tvm.target import Target
 
     from tencost.features import per_store
-    from tencost.features.intrinsics import register_cpu_intrinsics
+    from tencost.features.intrinsics import register_intrinsics
     from tencost.features.replay import load_module, replay
 
-    register_cpu_intrinsics()
+    target = Target(orjson.loads(chunk.target))
+    register_intrinsics(target.kind.name)
     module = load_module(chunk.mod_json)
-    context = TuneContext(module, target=Target(orjson.loads(chunk.target)), num_threads=1)
+    context = TuneContext(module, target=target, num_threads=1)
     replayed = [replay(module, program) for program in chunk.programs]
     candidates = [
         MeasureCandidate(one.schedule, []) for one in replayed if one.schedule is not None

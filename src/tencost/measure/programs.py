@@ -21,7 +21,7 @@ from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
 from tvm_ffi import structural_hash
 
-from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.features.intrinsics import register_intrinsics
 from tencost.features.replay import load_module
 from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
 
@@ -65,8 +65,7 @@ class ProgramSpace:
         generations: int = 3,
         model: Any = None,
     ) -> None:
-        if target["kind"] == "llvm":
-            register_cpu_intrinsics()
+        register_intrinsics(target["kind"])
         self.mod = load_module(mod_json)
         self.target = Target(target)
         self._population = population

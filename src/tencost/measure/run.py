@@ -205,6 +205,7 @@ class Pool:
                 build_cpus=cpus.build,
                 run_cpus=cpus.run,
                 remote=remote,
+                target_kind=hardware.target["kind"],
             )
             for _ in range(count)
         ]

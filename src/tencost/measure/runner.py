@@ -56,6 +56,7 @@ class WarmWorker:
         build_cpus: CPUs that the compiler runs on; None leaves it to the system.
         run_cpus: CPUs that programs run on.
         remote: fields of the RemoteAddress whose devices run the programs; None runs them here.
+        target_kind: kind of the targets of traced programs, whose tensor intrinsics they may use.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class WarmWorker:
         build_cpus: Sequence[int] | None = None,
         run_cpus: Sequence[int] | None = None,
         remote: dict[str, Any] | None = None,
+        target_kind: str | None = None,
     ) -> None:
         self.options = options
         self.num_starts = 0
@@ -76,6 +78,7 @@ class WarmWorker:
         self._settings = {
             "build_cpus": list(build_cpus) if build_cpus else None,
             "run_cpus": list(run_cpus) if run_cpus else None,
+            "target_kind": target_kind,
         }
         self._server: subprocess.Popen[bytes] | None = None
         self._child: int | None = None

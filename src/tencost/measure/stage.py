@@ -33,7 +33,7 @@ def networks(cfg: Config, root: Path) -> Path:
     """
     from tvm.ir import save_json
 
-    from tencost.features.intrinsics import register_cpu_intrinsics
+    from tencost.features.intrinsics import register_intrinsics
     from tencost.measure.networks import load_network
     from tencost.records.ids import workload_id
 
@@ -44,7 +44,7 @@ def networks(cfg: Config, root: Path) -> Path:
         _own_terminal(collection.path / ".locks" / "tvm.log") as console,
     ):
         started = time.monotonic()
-        register_cpu_intrinsics()
+        register_intrinsics(hardware.target["kind"])
         network = load_network(cfg.network, root)
         tasks = network.tasks(hardware.target)
         merged: dict[str, dict[str, Any]] = {}

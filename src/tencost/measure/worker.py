@@ -4,7 +4,8 @@ Started by :mod:`tencost.measure.runner` as ``python -m tencost.measure.worker '
 and then only forks: a child serves the requests; when it crashes, is killed or has grown too large, the next child is
 there within milliseconds. One JSON object a line each way:
 
-    settings            {"build_cpus": [0] | null, "run_cpus": [1] | null, "max_rss_mib": 2048}
+    settings            {"build_cpus": [0] | null, "run_cpus": [1] | null, "max_rss_mib": 2048,
+                         "target_kind": "llvm" | null}      whose intrinsics traces may use
     parent -> child     {"module": path} | {"workload": path, "trace": [instructions, decisions]}
                         with "target": {...}, "args": [["TENSOR", dtype, [shape]], ...], "options": {MeasureOptions},
                         "remote": {fields of RemoteAddress} | absent
@@ -48,7 +49,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     answers = os.dup(1)
     os.dup2(2, 1)
-    _warm_up()
+    _warm_up(settings.get("target_kind"))
     while True:
         child = os.fork()
         if child == 0:
@@ -65,7 +66,7 @@ def main() -> None:
             _answer(answers, {"exit": code})
 
 
-def _warm_up() -> None:
+def _warm_up(target_kind: str | None) -> None:
     """Import and initialize all that children need; nothing here may start a thread, which a fork would lose."""
     import tvm
     from tvm import te
@@ -74,6 +75,10 @@ def _warm_up() -> None:
     result = te.compute((4,), lambda i: placeholder[i] + 1.0, name="B")
     module = tvm.IRModule({"main": te.create_prim_func([placeholder, result])})
     tvm.compile(module, target="llvm")
+    if target_kind:
+        from tencost.features.intrinsics import register_intrinsics
+
+        register_intrinsics(target_kind)
 
 
 class _Child:
