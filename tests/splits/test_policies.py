@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tencost.config import SplitConfig, SplitPolicy
 from tencost.errors import SplitError
 from tencost.splits.leakage import check_leakage
-from tencost.splits.policies import assign, unit_hash, workload_family
+from tencost.splits.policies import assign, held_out_networks, unit_hash, workload_family
 from tencost.splits.table import load_split, save_split
 
 HARDWARE = ("h0", "h1")
@@ -64,6 +64,18 @@ def test_by_network_takes_shared_workloads_to_the_test_side() -> None:
     assert tested == {f"w{index}" for index in range(0, 40, 3)} | {"w1"}
 
 
+def test_a_name_stands_for_all_variants_of_a_network() -> None:
+    networks = ["net", "net-b4", "net-s8", "net-b4-s8", "net-large", "netb4", "internet"]
+    tasks = pl.DataFrame({"network": networks, "workload_id": networks})
+    held_out, absent = held_out_networks(tasks, ["net", "gpt2"])
+    assert held_out == ["net", "net-b4", "net-b4-s8", "net-s8"]
+    assert absent == ["gpt2"]
+
+
+def test_networks_that_the_dataset_lacks_hold_nothing_out() -> None:
+    assert split_of("by_network", test=["n1", "gpt2"]).equals(split_of("by_network", test=["n1"]))
+
+
 @pytest.mark.parametrize(
     ("policy", "test"),
     [("by_network", ["n1"]), ("by_task", None), ("by_time", None)],
@@ -106,7 +118,9 @@ def test_by_hardware_and_within_task() -> None:
 
 def test_unknown_network_lists_the_known_ones() -> None:
     with pytest.raises(SplitError, match=r"\(n0, n1, n2\), found nope"):
-        split_of("by_network", test=["n1", "nope"])
+        split_of("by_network", test=["nope"])
+    with pytest.raises(SplitError, match=r"\(n0, n1, n2\), found none"):
+        split_of("by_network", test=[])
     with pytest.raises(SplitError, match=r"\(h0, h1\), found none"):
         split_of("by_hardware")
 

@@ -7,21 +7,28 @@ import shutil
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
+import polars as pl
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from tencost.errors import MeasureError
+from tencost.checking import instantiate
+from tencost.config import SplitConfig
+from tencost.errors import MeasureError, SplitError
 from tencost.fetch.pack import pack_folder
 from tencost.measure.card import dataset_card
 from tencost.measure.collection import Collection, write_whole
 from tencost.measure.journal import mend
-from tencost.records.imports import import_dataset
+from tencost.records.imports import Import, import_dataset
 from tencost.records.metaschedule import RECORD_FILE
+from tencost.splits.policies import assign
 
 PARTS = ("network_info", "to_measure_programs", "measure_records", "tasks.json")
 """What goes into the archive, beside the card as README.md."""
+SPLITS = ("by_network", "by_task", "within_task")
+"""Splits from the strictest to the one that always works."""
 LARGE_MIB = 25
 """Above this an archive is better kept outside git."""
 
@@ -56,13 +63,15 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
             sha256 = pack_folder(staged, archive)
     described = _describe(root, name, sha256, len(imported.records), card)
     size = archive.stat().st_size / 2**20
-    hardware = ", ".join(collection.hardware())
     console.print(
         f"packed {len(imported.records)} records into datasets/{name}.tar.zst ({size:.1f} MiB), described in "
-        f"{described.relative_to(root)} and datasets/{name}.md. To train on it, put `dataset: {name}` and "
-        f"`hardware: [{hardware}]` into params.yaml and run `dvc repro`",
-        markup=False,
+        f"{described.relative_to(root)} and datasets/{name}.md. To train on it, put this into params.yaml and run "
+        "`dvc repro`:",
     )
+    split, why = fitting_split(root, imported)
+    console.print(f"  dataset: {name}", markup=False)
+    console.print(f"  hardware: [{', '.join(collection.hardware())}]", markup=False)
+    console.print(f"  split: {split}{f'  # {why}' if why else ''}", markup=False)
     if size > LARGE_MIB:
         console.print(
             f"{size:.0f} MiB is much for git: keep it elsewhere and name the place as `source` in "
@@ -70,6 +79,42 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
             style="yellow",
         )
     return archive
+
+
+def fitting_split(root: Path, imported: Import) -> tuple[str, str]:
+    """Return the strictest split of conf/split that the dataset fills, and why the stricter ones do not fit.
+
+    A few networks are too few to hold some out, a few tasks too few to divide; programs of a task can always be.
+    """
+    records = pl.DataFrame(
+        [
+            {
+                "record_id": record.record_id,
+                "program_id": record.program_id,
+                "workload_id": record.workload_id,
+                "task_name": record.task_name,
+                "hardware": record.hardware,
+                "timestamp": record.provenance.timestamp,
+            }
+            for record in imported.records
+        ]
+    )
+    tasks = pl.DataFrame([asdict(task) for task in imported.tasks])
+    reasons = []
+    for name in SPLITS:
+        path = root / "conf" / "split" / f"{name}.yaml"
+        if not path.is_file():
+            continue
+        values = OmegaConf.to_container(OmegaConf.load(path))
+        assert isinstance(values, dict)
+        plain = {str(key): value for key, value in values.items()}
+        try:
+            assign(records, tasks, instantiate(SplitConfig, plain, "split."))
+        except SplitError as error:
+            reasons.append(f"not {name}: {str(error).partition(':')[0]}")
+        else:
+            return name, "; ".join(reasons)
+    return SPLITS[0], "; ".join(reasons)
 
 
 def _origins(collection: Collection) -> Counter[str]:

@@ -6,6 +6,7 @@ Neither the user's nor the host's name, nor a path: collections are meant to be 
 from __future__ import annotations
 
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -92,7 +93,7 @@ def host_facts(cpus: Sequence[int] | None = None) -> dict[str, Any]:
         "governor": _read(first / "scaling_governor"),
         "clock_driver": _read(first / "scaling_driver"),
         "boost": _boost(),
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": _kernel(),
         "os": _os_name(),
         "virtualization": _virtualization(),
         "container": any(path.exists() for path in _CONTAINERS),
@@ -101,7 +102,13 @@ def host_facts(cpus: Sequence[int] | None = None) -> dict[str, Any]:
 
 def _system() -> str:
     name = _os_name() or platform.system()
-    return f"{name}, {platform.system()} {platform.release()} {platform.machine()}"
+    return f"{name}, {_kernel()} {platform.machine()}"
+
+
+def _kernel() -> str:
+    """Return name and version; what a distributor or owner appended to the version says nothing about times."""
+    release = re.match(r"\d+(\.\d+)*", platform.release())
+    return f"{platform.system()} {release.group() if release else platform.release()}"
 
 
 def _os_name() -> str | None:

@@ -200,7 +200,7 @@ class Pool:
         self._workers = [
             WarmWorker(
                 options,
-                hardware.cores,
+                cpus_of(hardware),
                 log,
                 build_cpus=cpus.build,
                 run_cpus=cpus.run,
@@ -276,23 +276,29 @@ class CpuPlan:
         if hardware.runner is RunnerKind.rpc or not hasattr(os, "sched_getaffinity"):
             return cls(None, None)
         free = sorted(os.sched_getaffinity(0))
-        need = hardware.cores + (1 if config.overlap else 0)
+        cores = cpus_of(hardware)
+        need = cores + (1 if config.overlap else 0)
         if len(free) < need:
             told = " and one to build meanwhile (measure.overlap)" if config.overlap else ""
             raise HardwareError(
-                f"expected {hardware.cores} CPUs for hardware {hardware.name!r}{told}, found {len(free)} on this host. "
+                f"expected {cores} CPUs for hardware {hardware.name!r}{told}, found {len(free)} on this host. "
                 "Choose hardware with fewer cores, or measure.overlap=false."
             )
-        first = len(free) - hardware.cores
+        first = len(free) - cores
         if config.cpu is not None:
-            if config.cpu not in free or free.index(config.cpu) + hardware.cores > len(free):
+            if config.cpu not in free or free.index(config.cpu) + cores > len(free):
                 raise HardwareError(
-                    f"expected measure.cpu to be one of {free[: len(free) - hardware.cores + 1]}, found {config.cpu}"
+                    f"expected measure.cpu to be one of {free[: len(free) - cores + 1]}, found {config.cpu}"
                 )
             first = free.index(config.cpu)
-        run = tuple(free[first : first + hardware.cores])
+        run = tuple(free[first : first + cores])
         others = tuple(cpu for cpu in free if cpu not in run)
         return cls(others if config.overlap else run, run)
+
+
+def cpus_of(hardware: HardwareConfig) -> int:
+    """Return the CPUs that a program uses: the cores of a GPU are its multiprocessors."""
+    return hardware.cores if hardware.target.get("kind") == "llvm" else 1
 
 
 def options_of(config: MeasureConfig) -> MeasureOptions:

@@ -6,6 +6,7 @@ import polars as pl
 
 from tencost.config import SplitConfig, SplitPolicy
 from tencost.errors import SplitError
+from tencost.splits.policies import held_out_networks
 
 
 def check_leakage(split: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> None:
@@ -25,12 +26,13 @@ def check_leakage(split: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig)
     else:
         _on_one_side(split, "workload_id")
     if config.policy is SplitPolicy.by_network:
-        held_out = tasks.filter(pl.col("network").is_in(config.test))
+        networks, _ = held_out_networks(tasks, config.test)
+        held_out = tasks.filter(pl.col("network").is_in(networks))
         learnt = split.filter(pl.col("part") != "test").join(held_out, on="workload_id", how="semi")
         if len(learnt):
             raise SplitError(
                 f"the split leaks: {learnt['workload_id'].n_unique()} workloads of the test networks "
-                f"{', '.join(config.test)} are outside the test side, first {learnt['workload_id'][0]}"
+                f"{', '.join(networks)} are outside the test side, first {learnt['workload_id'][0]}"
             )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
@@ -97,15 +97,29 @@ def with_families(records: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_network(_: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.Expr:
+def held_out_networks(tasks: pl.DataFrame, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (networks of the dataset that are held out, names that the dataset does not have).
+
+    A name stands for all variants of the network: `resnet_50` also for `resnet_50-b4` and `resnet_50-b4-s256`.
+    """
     known = sorted(tasks["network"].unique().to_list())
-    unknown = sorted(set(config.test) - set(known))
-    if unknown or not config.test:
-        found = ", ".join(unknown) if unknown else "none"
+    variants = {name: re.compile(rf"{re.escape(name)}(-b\d+)?(-s\d+)?") for name in names}
+    found = {
+        name: [network for network in known if pattern.fullmatch(network)]
+        for name, pattern in variants.items()
+    }
+    absent = [name for name, networks in found.items() if not networks]
+    return sorted({network for networks in found.values() for network in networks}), absent
+
+
+def _by_network(_: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.Expr:
+    networks, absent = held_out_networks(tasks, config.test)
+    if not networks:
+        known = ", ".join(sorted(tasks["network"].unique().to_list()))
         raise SplitError(
-            f"split.test must name networks of the dataset ({', '.join(known)}), found {found}"
+            f"split.test must name networks of the dataset ({known}), found {', '.join(absent) or 'none'}"
         )
-    held_out = tasks.filter(pl.col("network").is_in(config.test))["workload_id"].unique()
+    held_out = tasks.filter(pl.col("network").is_in(networks))["workload_id"].unique()
     return pl.col("workload_id").is_in(held_out.to_list())
 
 

@@ -9,10 +9,10 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from tencost.config import Config
+from tencost.config import Config, SplitPolicy
 from tencost.records.tables import load_records, load_tasks
 from tencost.splits.leakage import check_leakage
-from tencost.splits.policies import PARTS, assign
+from tencost.splits.policies import PARTS, assign, held_out_networks
 from tencost.splits.table import save_split
 
 
@@ -41,6 +41,7 @@ def run(cfg: Config, root: Path) -> Path:
     report = {
         "policy": cfg.split.policy.value,
         "test": list(cfg.split.test),
+        "absent": _absent(cfg, tasks),
         "seed": cfg.split.seed,
         "leak_free": cfg.split.policy.value != "within_task",
         "counts": counts.to_dicts(),
@@ -48,6 +49,19 @@ def run(cfg: Config, root: Path) -> Path:
     (folder / "report.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
     _show(cfg, counts)
     return folder
+
+
+def _absent(cfg: Config, tasks: pl.DataFrame) -> list[str]:
+    """Return the networks that are held out by default and are not in this dataset, said aloud: a name may be wrong."""
+    if cfg.split.policy is not SplitPolicy.by_network:
+        return []
+    _, absent = held_out_networks(tasks, cfg.split.test)
+    if absent:
+        Console(stderr=True).print(
+            f"Not in {cfg.dataset.name}, so nothing of them is held out: {', '.join(absent)}",
+            style="yellow",
+        )
+    return absent
 
 
 def _counts(split: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:

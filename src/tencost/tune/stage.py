@@ -19,6 +19,7 @@ from tencost.config import Config, HardwareConfig
 from tencost.errors import RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
+from tencost.measure.networks import variant_name
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
@@ -42,8 +43,9 @@ def run(cfg: Config, root: Path) -> Path:
     console = Console(stderr=True)
     hardware = resolve_hardware(cfg.hardware)
     check_runnable(hardware)
-    path = root / cfg.tuner.workdir / f"{cfg.network.name}-{hardware.name}"
-    with open_folder(path, cfg.network.name, hardware.name, hardware.target) as folder:
+    name = variant_name(cfg.network)
+    path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
+    with open_folder(path, name, hardware.name, hardware.target) as folder:
         return _run(replace(cfg, hardware=hardware), root, folder, console)
 
 
@@ -59,7 +61,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     console.print(f"importing {cfg.network.name}")
     with _native_messages_to(folder.logs / "import.log"):
         register_cpu_intrinsics()
-        network = load_network(cfg.network)
+        network = load_network(cfg.network, root)
         tasks = network.tasks(hardware.target, cfg.tuner.min_mflop)
     if not tasks:
         raise TuneError(
