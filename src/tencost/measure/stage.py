@@ -192,8 +192,14 @@ def run(cfg: Config, root: Path) -> Path:
             with _bar(console) as bar:
                 shown = bar.add_task(hardware.name, total=count, state="starting")
 
+                said = time.monotonic()
+
                 def on_progress(progress: Progress) -> None:
+                    nonlocal said
                     bar.update(shown, completed=progress.done, state=_state(progress))
+                    if not console.is_terminal and time.monotonic() - said > SAY_EVERY_S:
+                        said = time.monotonic()
+                        console.print(f"{progress.done} of {count} | {_state(progress)}")
 
                 try:
                     progress = measure_blocks(
@@ -291,6 +297,8 @@ def _noise_flags(progress: Any) -> list[str]:
     return [f"the reference kernel took {noise[len(noise) // 2]:.2f} times its best, median"]
 
 
+SAY_EVERY_S = 60.0
+"""How often progress is said where there is no terminal to show a bar."""
 NOISY = 1.1
 """Median time of the reference kernel over its best that flags a session."""
 
