@@ -57,6 +57,7 @@ class WarmWorker:
         run_cpus: CPUs that programs run on.
         remote: fields of the RemoteAddress whose devices run the programs; None runs them here.
         target_kind: kind of the targets of traced programs, whose tensor intrinsics they may use.
+        max_rss_mib: a process larger than this after a program gives way to a fresh one, MiB.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class WarmWorker:
         run_cpus: Sequence[int] | None = None,
         remote: dict[str, Any] | None = None,
         target_kind: str | None = None,
+        max_rss_mib: int = 2048,
     ) -> None:
         self.options = options
         self.num_starts = 0
@@ -79,6 +81,7 @@ class WarmWorker:
             "build_cpus": list(build_cpus) if build_cpus else None,
             "run_cpus": list(run_cpus) if run_cpus else None,
             "target_kind": target_kind,
+            "max_rss_mib": max_rss_mib,
         }
         self._server: subprocess.Popen[bytes] | None = None
         self._child: int | None = None
