@@ -1,0 +1,124 @@
+"""Programs for a GPU, made and built on a host that has none: everything but running them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import tarfile
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from tencost.composition import compose
+from tencost.config import HardwareConfig
+from tencost.measure.remote import RemoteDevices
+from tencost.measure.tracker import RemoteAddress
+
+pytestmark = pytest.mark.tvm
+
+AARCH64 = 183
+"""e_machine of an ELF file for 64-bit ARM."""
+
+
+@dataclass
+class Task:
+    """A matmul on a GPU, with some of its programs."""
+
+    dtype: str
+    mod_json: str
+    hardware: HardwareConfig
+    schedules: list[Any]
+    traces: list[str]
+
+
+@pytest.fixture(scope="module", params=["float32", "float16"])
+def task(request: pytest.FixtureRequest) -> Task:
+    """MetaSchedule schedules float16 for the tensor cores, with intrinsics of its own."""
+    import tvm
+    from tvm import te
+    from tvm.ir import save_json
+
+    from tencost.measure.programs import ProgramSpace
+
+    hardware = compose(["hardware=nvidia-h200"])[0].hardware
+    a, b = (te.placeholder((256, 256), name=name, dtype=request.param) for name in "AB")
+    k = te.reduce_axis((0, 256), name="k")
+    c = te.compute((256, 256), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
+    mod_json = str(save_json(tvm.IRModule({"main": te.create_prim_func([a, b, c])})))
+    space = ProgramSpace(mod_json, hardware.target, 1)
+    schedules = list(space.random(6, set()).schedules)
+    _, lines = space.lines(schedules)
+    traces = [json.dumps(json.loads(line)[1][0]) for line in lines]
+    return Task(request.param, mod_json, hardware, schedules, traces)
+
+
+def test_the_design_space_is_a_gpus(task: Task) -> None:
+    assert len(task.traces) == 6
+    assert all("threadIdx.x" in trace for trace in task.traces)
+    assert {"Tensorize" in trace for trace in task.traces} == {task.dtype == "float16"}
+
+
+@pytest.mark.parametrize("kind", ["per_store", "tiles"])
+def test_programs_have_features(task: Task, kind: str) -> None:
+    from tencost.features.extractor import spec_for
+    from tencost.features.parallel import Chunk, featurize_chunk
+
+    spec = spec_for(compose([f"features={kind}"])[0].features)
+    names = tuple(f"p{index}" for index in range(6))
+    chunk = Chunk("w", task.mod_json, json.dumps(task.hardware.target), names, tuple(task.traces))
+    found = featurize_chunk(spec, chunk)
+    assert [one.reason for one in found] == [""] * 6
+    assert len({one.rows.tobytes() for one in found if one.rows is not None}) >= 4
+
+
+def test_replayed_programs_are_built_and_packed_for_the_device(task: Task) -> None:
+    from tencost.features.replay import load_module, replay
+    from tencost.measure.worker import build
+
+    replayed = replay(load_module(task.mod_json), task.traces[0])
+    assert replayed.schedule is not None, replayed.error
+    devices = RemoteDevices(RemoteAddress.of(task.hardware))
+    objects = unpacked(devices.export(build(replayed.schedule.mod, task.hardware.target)))
+    assert any(b"main_kernel" in data for data in objects.values())
+    board = {**task.hardware.target, "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}}
+    objects = unpacked(devices.export(build(replayed.schedule.mod, board)))
+    assert {struct.unpack_from("<H", data, 18)[0] for data in objects.values()} == {AARCH64}
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_nvcc_takes_the_generated_code(task: Task) -> None:
+    from tvm.support.nvcc import compile_cuda
+    from tvm.target import Target
+
+    from tencost.measure.worker import build
+
+    executable = build(task.schedules[0].mod, task.hardware.target)
+    (kernels,) = executable.mod.imports
+    with Target(task.hardware.target):
+        made = compile_cuda(kernels.inspect_source("cuda"), "fatbin", compiler="nvcc")
+    assert len(made) > 1000
+
+
+def test_other_intrinsics_than_the_gpus_stay_away() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from tencost.features.intrinsics import PACKAGE, register_intrinsics; "
+        "register_intrinsics('metal'); register_intrinsics('vulkan'); "
+        "print([name.split('.')[-1] for name in sys.modules if name.startswith(PACKAGE + '.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['metal']"
+
+
+def unpacked(archive: bytearray) -> dict[str, bytes]:
+    with tarfile.open(fileobj=BytesIO(archive)) as files:
+        return {
+            member.name: found.read()
+            for member in files
+            if (found := files.extractfile(member)) is not None
+        }
