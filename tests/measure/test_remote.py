@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,11 +19,14 @@ from typing import Any
 import psutil
 import pytest
 
+from tencost.config import Config
 from tencost.errors import HardwareError
+from tencost.measure import stage
 from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.remote import RemoteAddress, RemoteDevices, check_tracker
 from tencost.measure.runner import WarmWorker
 from tencost.measure.tracker import TrackerConnection
+from tencost.records.imports import import_dataset
 from tencost.records.status import Status, Timing
 
 pytestmark = [
@@ -290,6 +294,27 @@ def test_no_device_is_no_result(farm: Farm, matmul: Any, target: dict[str, Any])
     devices = RemoteDevices(replace(farm.address, key="toaster"), no_device_s=0.5)
     with pytest.raises(HardwareError, match="expected a device with key 'toaster'"):
         devices.time(compiled(matmul, target), target, ARGS, QUICK)
+
+
+def test_a_collection_is_measured_on_remote_devices(
+    farm: Farm, small_root: Path, configured: Callable[..., Config]
+) -> None:
+    farm.add()
+    farm.wait_for(2)
+    stage.run(
+        configured(
+            "measure.pack=false",
+            "hardware.name=boards",
+            "hardware.runner=rpc",
+            f"hardware.port={farm.port}",
+            f"hardware.key={KEY}",
+        ),
+        small_root,
+    )
+    records = import_dataset(small_root / "measured" / "small", "small").records
+    assert Counter(record.status for record in records) == {Status.ok: 12}
+    assert {record.hardware for record in records} == {"boards"}
+    assert records[0].provenance.runtime_config["runner"] == "rpc"
 
 
 def compiled(module: Any, target: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import platform
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,15 @@ _TUNING = re.compile(
 
 
 def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
-    """Return the hardware as it is configured, or the host's where `detect` is set (name and cores are kept)."""
-    return detect_host(hardware.name, hardware.cores) if hardware.detect else hardware
+    """Return the hardware as it is configured, or the host's where `detect` is set.
+
+    Name and cores are kept, and where the programs run: remote devices may be like this host.
+    """
+    if not hardware.detect:
+        return hardware
+    kept = ("runner", "host", "port", "key", "cc")
+    found = detect_host(hardware.name, hardware.cores)
+    return replace(found, **{name: getattr(hardware, name) for name in kept})
 
 
 def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:

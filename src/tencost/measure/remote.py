@@ -152,8 +152,8 @@ class RemoteDevices:
                 raise
             raise HardwareError(
                 f"expected the device of key {self.address.key!r} to link and load a program, found: {_last(error)}. "
-                "Install a C++ compiler on it, or link here with hardware.cc=<cross compiler>; the host of "
-                "hardware.target must be the device's processor"
+                "Install a C++ compiler on it (for a GPU nvcc, too), or link here with hardware.cc=<cross compiler>; "
+                "hardware.target must name the device's processor"
             ) from error
         self._has_loaded = True
         return module
