@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections import Counter
@@ -141,6 +142,7 @@ def test_the_last_cpus_run_and_the_others_build_meanwhile(
     assert CpuPlan.of(cfg.hardware, cfg.measure) == CpuPlan((1,), (1,))
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs, one to build on")
 def test_building_may_overlap_running(small_root: Path, configured: Callable[..., Config]) -> None:
     stage.run(configured("measure.overlap=true", "measure.pack=false"), small_root)
     assert len(measured_ids(small_root)) == 12

@@ -112,14 +112,14 @@ def measure_blocks(
     hardware: HardwareConfig,
     config: MeasureConfig,
     session: Session,
+    progress: Progress,
     on_progress: Callable[[Progress], None],
-) -> Progress:
-    """Measure blocks and write them down as they are done; Ctrl-C ends it between two programs.
+) -> None:
+    """Measure blocks and write them down, and into `progress`, as they are done; Ctrl-C ends it between two programs.
 
     Raises:
         MeasureError: no worker can be started, or the disk is full. What was measured is kept.
     """
-    progress = Progress(sum(len(block.programs) for block in blocks))
     with tempfile.TemporaryDirectory(prefix="tencost-workloads-") as scratch:
         pool = Pool(hardware, config, collection.path / ".locks" / "worker.log")
         try:
@@ -142,7 +142,6 @@ def measure_blocks(
                         on_progress(progress)
         finally:
             pool.close()
-    return progress
 
 
 class Session:

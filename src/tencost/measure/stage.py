@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import MeasureError
-from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.collection import CollectedTask, Collection, Origin, disk_error
 from tencost.measure.hardware import check_device, check_target, resolve_hardware
 
 
@@ -187,11 +187,11 @@ def run(cfg: Config, root: Path) -> Path:
             settings = {**options_of(cfg.measure).settings(), "overlap": cfg.measure.overlap}
             flags = _flags(hardware, cfg, console)
             about = collect(hardware, settings, CpuPlan.of(hardware, cfg.measure).run)
-            folder = collection.path / "measure_records" / hardware.name
-            session = Session(folder, about)
+            about["additional_info"] = {**about.get("additional_info", {}), "flags": flags}
+            session = Session(collection.path / "measure_records" / hardware.name, about)
+            progress = Progress(count)
             with _bar(console) as bar:
                 shown = bar.add_task(hardware.name, total=count, state="starting")
-
                 said = time.monotonic()
 
                 def on_progress(progress: Progress) -> None:
@@ -202,13 +202,15 @@ def run(cfg: Config, root: Path) -> Path:
                         console.print(f"{progress.done} of {count} | {_state(progress)}")
 
                 try:
-                    progress = measure_blocks(
-                        collection, blocks, hardware, cfg.measure, session, on_progress
+                    measure_blocks(
+                        collection, blocks, hardware, cfg.measure, session, progress, on_progress
                     )
                 except KeyboardInterrupt:
+                    bar.stop()
                     _into_store(collection, hardware, cfg, root, console)
                     raise
-            session.end(progress, flags + _noise_flags(progress))
+                finally:
+                    session.end(progress, flags + _noise_flags(progress))
             _summary(hardware, progress, failures(progress), console)
         else:
             console.print(f"{hardware.name}: every program has been measured")
@@ -271,7 +273,10 @@ def _into_store(
 
     imported = import_dataset(collection.path, collection.name)
     records = [record for record in imported.records if record.hardware == hardware.name]
-    written = RecordStore(str(root / cfg.paths.store)).write(records)
+    try:
+        written = RecordStore(str(root / cfg.paths.store)).write(records)
+    except OSError as error:
+        raise disk_error(root / cfg.paths.store, error) from error
     console.print(f"{written} new records in the store ({_shown(root / cfg.paths.store, root)})")
 
 
