@@ -71,9 +71,7 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
     split, why = fitting_split(root, imported)
     console.print(f"  dataset: {name}", markup=False, soft_wrap=True)
     console.print(f"  hardware: [{', '.join(collection.hardware())}]", markup=False, soft_wrap=True)
-    console.print(
-        f"  split: {split}{f'  # {why}' if why else ''}", markup=False, soft_wrap=True
-    )
+    console.print(f"  split: {split}{f'  # {why}' if why else ''}", markup=False, soft_wrap=True)
     if size > LARGE_MIB:
         console.print(
             f"{size:.0f} MiB is much for git: keep it elsewhere and name the place as `source` in "
