@@ -209,6 +209,18 @@ def test_a_small_board_takes_what_is_linked_here(
         devices.close()
 
 
+def test_a_missing_cross_compiler_is_no_result(
+    farm: Farm, matmul: Any, target: dict[str, Any], tmp_path: Path
+) -> None:
+    address = replace(farm.address, cc="warbler-g++ -O1").as_dict()
+    worker = WarmWorker(QUICK, 1, tmp_path / "worker.log", remote=address)
+    try:
+        with pytest.raises(HardwareError, match=r"the compiler 'warbler-g\+\+' of hardware\.cc"):
+            measured(worker, matmul, target, tmp_path)
+    finally:
+        worker.close()
+
+
 def test_a_failing_program_costs_no_session(
     devices: RemoteDevices, matmul: Any, target: dict[str, Any]
 ) -> None:
@@ -299,8 +311,6 @@ def test_no_device_is_no_result(farm: Farm, matmul: Any, target: dict[str, Any])
 def test_a_collection_is_measured_on_remote_devices(
     farm: Farm, small_root: Path, configured: Callable[..., Config]
 ) -> None:
-    farm.add()
-    farm.wait_for(2)
     stage.run(
         configured(
             "measure.pack=false",

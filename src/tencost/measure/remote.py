@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -53,11 +54,17 @@ class RemoteDevices:
         """Return a compiled tvm Executable as the device takes it: objects to link there, or a library linked here.
 
         Raises:
-            RuntimeError: LLVM cannot generate its code, or the address's `cc` cannot link it.
+            HardwareError: there is no such compiler as the address's `cc`.
+            RuntimeError: LLVM cannot generate its code, or `cc` cannot link it.
         """
+        command = shlex.split(self.address.cc)
+        if command and shutil.which(command[0]) is None:
+            raise HardwareError(
+                f"expected the compiler {command[0]!r} of hardware.cc on this host, found none. Install it, or leave "
+                "hardware.cc empty to link programs on the device"
+            )
         with tempfile.TemporaryDirectory(prefix="tencost-export-") as folder:
             path = Path(folder) / f"program{self._suffix}"
-            command = shlex.split(self.address.cc)
             if command:
                 options = {"options": command[1:]} if command[1:] else {}
                 executable.export_library(str(path), cc=command[0], **options)

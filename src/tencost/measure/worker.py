@@ -123,6 +123,8 @@ class _Child:
                 built["main"]  # LLVM generates code on the first lookup
         except _BadTraceError as error:
             return {"status": "invalid_schedule", "error": str(error)}
+        except HardwareError as error:
+            return {"no_device": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this program's status
             return {"status": "build_error", "error": _short(error)}
         built_s = time.perf_counter() - started
