@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -21,6 +22,14 @@ def at_least(prefix: str, config: object, **least: int) -> None:
         value = getattr(config, name)
         if isinstance(value, int) and value < bound:
             raise ConfigError(f"{prefix}.{name} must be at least {bound}, found {value}")
+
+
+def plain_name(field: str, name: object) -> None:
+    """Refuse a name that is no name of a file or folder on every system."""
+    if isinstance(name, str) and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name):
+        raise ConfigError(
+            f"{field} must be letters, digits, dots, dashes and underscores, as it names a folder; found {name!r}"
+        )
 
 
 def instantiate(schema: type[Any], values: dict[str, Any], prefix: str) -> Any:

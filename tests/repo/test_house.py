@@ -23,7 +23,7 @@ FLOW = [
     "measure",
     "tune",
 ]
-FOUNDATION = {"errors", "config", "checking", "model_config"}
+FOUNDATION = {"errors", "config", "checking", "measure_config", "model_config"}
 """May be imported from everywhere; every value they carry is in conf/ and tracked there."""
 
 

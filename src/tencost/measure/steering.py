@@ -81,7 +81,8 @@ def steering(
         bundle = load_bundle(pull(uri, root=root), target_kind=hardware.target["kind"])
         spec = bundle.info.feature_spec
         device = hardware.device_columns() if spec.device_columns else {}
-        return Steering(ScoringModel(make_extractor(spec, device), bundle.scores), uri)
+        name = uri if ":/" in uri else Path(uri).name  # a folder's place says nothing elsewhere
+        return Steering(ScoringModel(make_extractor(spec, device), bundle.scores), name)
     fitted = _quick_fit(hardware.name, collection, tasks)
     if fitted is None:
         console.print(
