@@ -26,7 +26,7 @@ from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
 from tencost.errors import HardwareError, MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.measure.evaluator import MeasureOptions
-from tencost.measure.journal import Journal
+from tencost.measure.journal import Journal, mend
 from tencost.measure.runner import TracedProgram, WarmWorker
 from tencost.records.ids import program_id
 from tencost.records.measurements import SESSIONS_FILE
@@ -80,6 +80,8 @@ def plan(
 ) -> list[Block]:
     """Return the programs that have not been measured on a hardware, in the order to measure them.
 
+    Journals that a killed process left are mended first: what is cut off there is to be measured again.
+
     Raises:
         MeasureError: there are no programs.
     """
@@ -89,6 +91,7 @@ def plan(
     for task in tasks:
         programs = collection.programs(task)
         num_programs += len(programs)
+        mend(collection.records_folder(hardware.name, task, shard))
         done = {_identity(program) for program in collection.measured(hardware.name, task)}
         todo = [
             program
