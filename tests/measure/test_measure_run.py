@@ -159,6 +159,7 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     from tencost.records.tables import load_tasks
 
     cfg = configured()
+    (small_root / "measured" / "small" / "NOTES.md").write_text("## Limits\n\nA toy.\n")
     stage.run(cfg, small_root)
     described = OmegaConf.to_container(
         OmegaConf.load(small_root / "conf" / "dataset" / "small.yaml")
@@ -172,6 +173,7 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     assert tasks.filter(pl.col("network") == "one").height == 2
     card = (small_root / "datasets" / "small.md").read_text()
     assert "12 records of 12 programs and 2 workloads" in card
+    assert card.endswith("## Limits\n\nA toy.\n")
     archive = small_root / "datasets" / "small.tar.zst"
     before = archive.read_bytes()
     stage.pack(cfg, small_root)

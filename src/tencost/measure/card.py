@@ -14,13 +14,14 @@ from tencost.records.schema import Record
 from tencost.records.status import Status
 
 
-def dataset_card(name: str, imported: Import, origins: Counter[str]) -> str:
+def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str = "") -> str:
     """Return the card.
 
     Args:
         name: the dataset's name.
         imported: all that it holds.
         origins: programs by how they were made.
+        notes: what a person has to say about it, Markdown.
     """
     records = imported.records
     programs = len({record.program_id for record in records})
@@ -38,7 +39,7 @@ def dataset_card(name: str, imported: Import, origins: Counter[str]) -> str:
         "deviation of a record's times over their mean, for records with more than one time. Programs slower than "
         "`slow_ms` were timed once. Failures are statuses, never times.",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *([notes] if notes else [])]) + "\n"
 
 
 def _networks(imported: Import) -> list[list[str]]:

@@ -10,6 +10,7 @@
         to_measure_programs/<task>/origin.json   how the programs were made: {"seed", "exhausted", "origins": [...]}
         measure_records/<hardware>/<task>/    database pair and measurements.jsonl, see journal.py
         measure_records/<hardware>/sessions.jsonl
+        NOTES.md                              what a person has to say about it, part of the card; optional
 
 Files other than journals appear whole or not at all, so that a killed command leaves nothing half written.
 """

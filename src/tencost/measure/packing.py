@@ -27,6 +27,8 @@ from tencost.splits.policies import assign
 
 PARTS = ("network_info", "to_measure_programs", "measure_records", "tasks.json")
 """What goes into the archive, beside the card as README.md."""
+NOTES_FILE = "NOTES.md"
+"""What a person has to say about a collection: becomes part of its card."""
 SPLITS = ("by_network", "by_task", "within_task")
 """Splits from the strictest to the one that always works."""
 LARGE_MIB = 25
@@ -53,7 +55,7 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
             mend(path.parent)
         collection.write_index()
         imported = import_dataset(collection.path, name)
-        card = dataset_card(name, imported, _origins(collection))
+        card = dataset_card(name, imported, _origins(collection), _notes(collection))
         write_whole(root / "datasets" / f"{name}.md", card)
         with console.status(f"packing {name}"), tempfile.TemporaryDirectory() as scratch:
             staged = Path(scratch) / name
@@ -79,6 +81,11 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
             style="yellow",
         )
     return archive
+
+
+def _notes(collection: Collection) -> str:
+    path = collection.path / NOTES_FILE
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
 def fitting_split(root: Path, imported: Import) -> tuple[str, str]:
