@@ -43,7 +43,7 @@ def distinct_candidates(context: Any, count: int) -> list[Any]:
 
 
 def main() -> None:
-    uri = sys.argv[1] if len(sys.argv) > 1 else "models:/tencost-xeon-avx512-1c@champion"
+    uri = sys.argv[1] if len(sys.argv) > 1 else "models:/tencost-epyc-avx512-1c@champion"
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 256
     register_cpu_intrinsics()
     context = ms.TuneContext(

@@ -115,7 +115,7 @@ def _help() -> None:
     lines += [
         "",
         "Overrides are Hydra's: model=mlp features=trace model.epochs=20 seeds=[0,1,2]",
-        "Sweeps:                tencost train -m model=xgb,mlp hardware=xeon-avx512-1c,xeon-avx2-1c",
+        "Sweeps:                tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c",
         "Choices of a command:  tencost <command> --help",
     ]
     _say("\n".join(lines))

@@ -18,7 +18,7 @@ def test_the_snippet_runs(tmp_path: Path, make_bundle: Callable[[str], Path]) ->
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     snippet = next(block for block in blocks if "load_cost_model" in block)
     for written, used in (
-        ("models:/tencost-xeon-avx512-1c@champion", str(make_bundle("xgb"))),
+        ("models:/tencost-epyc-avx512-1c@champion", str(make_bundle("xgb"))),
         ("max_trials_global=64", "max_trials_global=4"),
     ):
         assert snippet.count(written) == 1

@@ -4,7 +4,7 @@ Stored as CSV with a header, one row a measured batch, appended to by resumed ru
 
     trials,total_latency_s,task,task_latency_s,failed,spearman,elapsed_s,model
     0,0.0471,,,0,,0.0,
-    16,0.0213,fused_matmul_add2,0.00021,0,0.71,9.8,models:/tencost-xeon-avx512-1c/1
+    16,0.0213,fused_matmul_add2,0.00021,0,0.71,9.8,models:/tencost-epyc-avx512-1c/1
 
 total_latency_s is the sum over tasks of weight x the best latency known (before its first batch: that of the default
 schedule); spearman is the rank correlation of the cost model's scores with the batch's speeds, empty if undefined.
