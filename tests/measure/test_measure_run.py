@@ -61,12 +61,12 @@ def test_shards_measure_disjoint_parts_that_merge_by_copying(
         stage.run(configured("measure.pack=false", f"measure.shard={shard}"), root)
     halves = measured_ids(small_root), measured_ids(other)
     assert [len(half) for half in halves] == [6, 6]
-    records = Path("measured") / "small" / "measure_records"
-    for name in ("local",):
-        for path in (other / records / name).glob("*/shard-1-of-2"):
-            task = small_root / records / name / path.parent.name
-            shutil.copytree(path, task / path.name)
+    records = Path("measured") / "small" / "measure_records" / "local"
+    shutil.copytree(other / records, small_root / records, dirs_exist_ok=True)
     assert len(measured_ids(small_root)) == 12
+    merged = import_dataset(small_root / "measured" / "small", "small").records
+    assert len({record.provenance.timestamp for record in merged}) > 1
+    assert all(record.provenance.execution_config for record in merged), "both hosts' sessions"
     cfg = configured()
     collection = Collection(small_root / "measured" / "small")
     assert plan(collection, collection.tasks(0.0), cfg.hardware, (0, 1)) == []

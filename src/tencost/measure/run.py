@@ -29,7 +29,7 @@ from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.journal import Journal, mend
 from tencost.measure.runner import TracedProgram, WarmWorker
 from tencost.records.ids import program_id
-from tencost.records.measurements import SESSIONS_FILE
+from tencost.records.measurements import sessions_file
 from tencost.records.metaschedule import LoggedProgram
 from tencost.records.status import Status, Timing
 
@@ -150,10 +150,10 @@ def measure_blocks(
 class Session:
     """One run of the command: its line in sessions.jsonl says what holds for all its records."""
 
-    def __init__(self, folder: Path, provenance: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, shard: tuple[int, int], provenance: dict[str, Any]) -> None:
         self.name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         self.reference_s: float | None = None
-        self._path = folder / SESSIONS_FILE
+        self._path = folder / sessions_file(shard)
         self._write(provenance)
 
     def end(self, progress: Progress, flags: Sequence[str]) -> None:

@@ -188,7 +188,7 @@ def run(cfg: Config, root: Path) -> Path:
             flags = _flags(hardware, cfg, console)
             about = collect(hardware, settings, CpuPlan.of(hardware, cfg.measure).run)
             about["additional_info"] = {**about.get("additional_info", {}), "flags": flags}
-            session = Session(collection.path / "measure_records" / hardware.name, about)
+            session = Session(collection.path / "measure_records" / hardware.name, shard, about)
             progress = Progress(count)
             with _bar(console) as bar:
                 shown = bar.add_task(hardware.name, total=count, state="starting")

@@ -4,8 +4,8 @@
         {"status": "build_timeout", "timestamp": 1795269619.6, "session": "...", "noise": 1.01, "error": "..."}
         status as in status.py; timestamp in seconds since 1970; noise is the time of a fixed reference kernel shortly
         before, over its best time in the session; error is absent where status is ok
-    sessions.jsonl       in the hardware's folder: {"session": "...", <fields of schema.Provenance>}; a later line of
-        the same session adds to the earlier one
+    sessions*.jsonl      in the hardware's folder: {"session": "...", <fields of schema.Provenance>}; a later line of
+        the same session adds to the earlier one; a shard has a file of its own, sessions-shard-<i>-of-<n>.jsonl
 
 A record line without a line here (a foreign database, a file that was cut) is taken as the database alone has it.
 """
@@ -21,7 +21,7 @@ from tencost.records.schema import Provenance, provenance_from_json
 from tencost.records.status import Status, Timing, timing_from_log
 
 MEASUREMENTS_FILE = "measurements.jsonl"
-SESSIONS_FILE = "sessions.jsonl"
+SESSIONS_PATTERN = "sessions*.jsonl"
 _OWN = frozenset({"status", "timestamp", "session", "error"})
 
 
@@ -43,6 +43,12 @@ class Measurement:
         return Timing(self.status, (), self.error or logged.error)
 
 
+def sessions_file(shard: tuple[int, int]) -> str:
+    """Return the name of the file that a shard's sessions are written to; (0, 1) is the whole."""
+    index, count = shard
+    return "sessions.jsonl" if count == 1 else f"sessions-shard-{index}-of-{count}.jsonl"
+
+
 def read_measurements(folder: Path) -> tuple[list[Measurement | None], list[tuple[int, str]]]:
     """Read a database folder's measurements.jsonl: (a measurement for each line, (line, reason) of bad ones)."""
     path = folder / MEASUREMENTS_FILE
@@ -61,11 +67,10 @@ def read_measurements(folder: Path) -> tuple[list[Measurement | None], list[tupl
 
 def read_sessions(dataset: Path, hardware: str) -> dict[str, Provenance]:
     """Return what held for the records of each session on a hardware; bad lines are left out."""
-    path = dataset / "measure_records" / hardware / SESSIONS_FILE
-    if not path.is_file():
-        return {}
+    folder = dataset / "measure_records" / hardware
     merged: dict[str, dict[str, Any]] = {}
-    for line in path.read_bytes().splitlines():
+    paths = sorted(folder.glob(SESSIONS_PATTERN))
+    for line in (line for path in paths for line in path.read_bytes().splitlines()):
         try:
             value = json.loads(line)
             name = value.pop("session")

@@ -15,7 +15,7 @@
     measure_records/<hardware>/provenance.json
                                           what holds for all its records (schema.Provenance);
                                             optional
-    measure_records/<hardware>/sessions.jsonl
+    measure_records/<hardware>/sessions*.jsonl
                                           {session, ...schema.Provenance}: what holds for the
                                             records of a session; optional
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tencost.config import Config, HardwareConfig
-from tencost.errors import RegistryError, TuneError
+from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.errors import HardwareError, RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.measure.networks import variant_name
@@ -42,6 +42,11 @@ def run(cfg: Config, root: Path) -> Path:
     """
     console = Console(stderr=True)
     hardware = resolve_hardware(cfg.hardware)
+    if hardware.runner is RunnerKind.rpc:
+        raise HardwareError(
+            f"hardware {hardware.name!r} is reached through an RPC tracker, and `tencost tune` measures on the host it "
+            "runs on. Run it on the device itself: hardware.runner=local"
+        )
     check_runnable(hardware)
     name = variant_name(cfg.network)
     path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
