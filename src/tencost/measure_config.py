@@ -69,7 +69,7 @@ class MeasureConfig:
     overwrite: bool = False
     """measure hardware: replace conf/hardware/<name>.yaml where it says something else."""
     pack: bool = True
-    """Pack the dataset when `measure run` ends, ready for the pipeline."""
+    """Pack the dataset when `measure run` ends, ready for the pipeline; a shard alone is never packed."""
     seed: int = 0
     """Seed of the sampling."""
 

@@ -215,7 +215,7 @@ def run(cfg: Config, root: Path) -> Path:
         else:
             console.print(f"{hardware.name}: every program has been measured")
     _into_store(collection, hardware, cfg, root, console)
-    if cfg.measure.pack:
+    if cfg.measure.pack and shard == (0, 1):
         pack(cfg, root)
     return collection.path
 
