@@ -38,10 +38,11 @@ from tvm.target import Target
 
 from tencost.config import HardwareConfig, MeasureConfig
 from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.hardware import detect_host
 from tencost.measure.programs import ProgramSpace
 from tencost.measure.run import Pool
-from tencost.measure.runner import MeasureOptions, TracedProgram, WarmWorker
+from tencost.measure.warm_worker import TracedProgram, WarmWorker
 from tencost.records.metaschedule import LoggedProgram
 
 SEED = 7

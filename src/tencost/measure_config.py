@@ -60,8 +60,8 @@ class MeasureConfig:
     """Longest time that all runs of a program together get."""
     cpu: int | None = None
     """First CPU that programs run on; None takes the last ones of the host."""
-    overlap: bool = False
-    """Build the next program on another CPU while one runs; False builds and runs strictly in turn."""
+    overlap: bool | None = None
+    """Build the next programs on other CPUs while one runs; None: if the host has others; False: strictly in turn."""
     shard: str = "0/1"
     """Part i of n of the programs, as i/n, i from 0: for several hosts of one kind; merging is a plain import."""
     isa: Isa = Isa.native

@@ -74,6 +74,14 @@ def workers_of(root: Path) -> list[int]:
     return found
 
 
+def no_worker_stays(root: Path) -> bool:
+    """Wait until the workers are gone; one that was killed takes a moment to give its memory back."""
+    deadline = time.monotonic() + 30
+    while workers_of(root) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return not workers_of(root)
+
+
 def test_all_three_commands_continue_after_kill_9(tmp_path: Path) -> None:
     chance = random.Random(11)
     shutil.copytree(CONF, tmp_path / "conf")
@@ -110,10 +118,7 @@ def test_all_three_commands_continue_after_kill_9(tmp_path: Path) -> None:
     assert len(ids) == total
     assert set(ids.values()) == {1}
 
-    deadline = time.monotonic() + 30
-    while workers_of(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert workers_of(tmp_path) == [], "a killed command leaves no worker behind"
+    assert no_worker_stays(tmp_path), "a killed command leaves no worker behind"
 
 
 def test_ctrl_c_says_how_to_continue(small_root: Path) -> None:
@@ -128,4 +133,4 @@ def test_ctrl_c_says_how_to_continue(small_root: Path) -> None:
     assert process.returncode == 130, told
     assert "run the command again to continue" in told
     assert "records in the store" in told
-    assert workers_of(small_root) == []
+    assert no_worker_stays(small_root)

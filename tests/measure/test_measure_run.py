@@ -15,7 +15,8 @@ from tencost.config import Config
 from tencost.errors import ConfigError, HardwareError, MeasureError
 from tencost.measure import stage
 from tencost.measure.collection import Collection
-from tencost.measure.run import CpuPlan, plan
+from tencost.measure.pool import CpuPlan
+from tencost.measure.run import cpu_plan, plan
 from tencost.records.imports import import_dataset
 from tencost.records.status import Status
 from tencost.records.store import RecordStore
@@ -127,7 +128,7 @@ def test_a_target_that_llvm_does_not_know_is_one_clear_error(
 def test_more_cores_than_the_host_has_are_refused(configured: Callable[..., Config]) -> None:
     cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=4096")
     with pytest.raises(HardwareError, match="4096 CPUs"):
-        CpuPlan.of(cfg.hardware, cfg.measure)
+        cpu_plan(cfg.hardware, cfg.measure)
 
 
 def test_the_last_cpus_run_and_the_others_build_meanwhile(
@@ -135,11 +136,16 @@ def test_the_last_cpus_run_and_the_others_build_meanwhile(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
     cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=2")
-    assert CpuPlan.of(cfg.hardware, cfg.measure) == CpuPlan((2, 3), (2, 3))
-    cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=2", "measure.overlap=true")
-    assert CpuPlan.of(cfg.hardware, cfg.measure) == CpuPlan((0, 1), (2, 3))
+    assert cpu_plan(cfg.hardware, cfg.measure) == CpuPlan((0, 1), (2, 3))
+    cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=2", "measure.overlap=false")
+    assert cpu_plan(cfg.hardware, cfg.measure) == CpuPlan((2, 3), (2, 3))
     cfg = configured("hardware=epyc-avx2-1c", "measure.cpu=1")
-    assert CpuPlan.of(cfg.hardware, cfg.measure) == CpuPlan((1,), (1,))
+    assert cpu_plan(cfg.hardware, cfg.measure) == CpuPlan((0, 2, 3), (1,))
+    cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=4")
+    assert cpu_plan(cfg.hardware, cfg.measure) == CpuPlan((0, 1, 2, 3), (0, 1, 2, 3))
+    cfg = configured("hardware=epyc-avx2-1c", "hardware.cores=4", "measure.overlap=true")
+    with pytest.raises(HardwareError, match="one to build meanwhile"):
+        cpu_plan(cfg.hardware, cfg.measure)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs, one to build on")

@@ -24,8 +24,8 @@ from tencost.errors import HardwareError
 from tencost.measure import stage
 from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.remote import RemoteAddress, RemoteDevices, check_tracker
-from tencost.measure.runner import WarmWorker
 from tencost.measure.tracker import TrackerConnection
+from tencost.measure.warm_worker import WarmWorker
 from tencost.records.imports import import_dataset
 from tencost.records.status import Status, Timing
 

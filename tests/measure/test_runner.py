@@ -7,24 +7,26 @@ from typing import Any
 import pytest
 
 from tencost.errors import MeasureError
-from tencost.measure import runner as module
+from tencost.measure import warm_worker as module
+from tencost.measure.evaluator import MeasureOptions
+from tencost.measure.pool import CpuPlan, Job, WorkerPool
 from tencost.measure.runner import (
-    MeasureOptions,
     WarmBuilder,
     WarmRunner,
-    WarmWorker,
     target_mapping,
     timing_from_result,
 )
+from tencost.measure.warm_worker import WarmWorker
 from tencost.records.status import Status
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[WarmWorker]:
-    one = WarmWorker(
-        MeasureOptions(number=1, repeat=2, min_repeat_ms=0, run_timeout_s=1.5), cores=1
+def pool() -> Iterator[WorkerPool]:
+    one = WorkerPool(
+        MeasureOptions(number=1, repeat=2, min_repeat_ms=0, run_timeout_s=1.5),
+        cpus=CpuPlan(None, None),
     )
     yield one
     one.close()
@@ -46,7 +48,7 @@ def calling(function: str) -> Any:
     return Module
 
 
-def measure(worker: WarmWorker, mod: Any, target: dict[str, Any]) -> Any:
+def measure(pool: WorkerPool, mod: Any, target: dict[str, Any]) -> Any:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
@@ -54,44 +56,44 @@ def measure(worker: WarmWorker, mod: Any, target: dict[str, Any]) -> Any:
     assert built[0].error_msg is None
     args = ms.arg_info.ArgInfo.from_entry_func(mod, False)
     inputs = [ms.runner.RunnerInput(built[0].artifact_path, "cpu", args)]
-    return timing_from_result(WarmRunner(worker).run(inputs)[0].result())
+    return timing_from_result(WarmRunner(pool).run(inputs)[0].result())
 
 
 def test_a_program_is_built_and_timed(
-    worker: WarmWorker, matmul: Any, target: dict[str, Any]
+    pool: WorkerPool, matmul: Any, target: dict[str, Any]
 ) -> None:
-    timing = measure(worker, matmul, target)
+    timing = measure(pool, matmul, target)
     assert timing.status is Status.ok
     assert len(timing.run_secs) == 2
     assert 1e-7 < min(timing.run_secs) < 0.1
 
 
 def test_a_crash_costs_only_its_program(
-    worker: WarmWorker, matmul: Any, target: dict[str, Any]
+    pool: WorkerPool, matmul: Any, target: dict[str, Any]
 ) -> None:
-    measure(worker, matmul, target)
-    starts = worker.num_starts
-    crashed = measure(worker, calling("abort"), target)
+    measure(pool, matmul, target)
+    starts = pool.workers[0].num_starts
+    crashed = measure(pool, calling("abort"), target)
     assert crashed.status is Status.run_error
     assert "exit code -6" in crashed.error
-    assert measure(worker, matmul, target).status is Status.ok
-    assert worker.num_starts == starts + 1
+    assert measure(pool, matmul, target).status is Status.ok
+    assert pool.workers[0].num_starts == starts + 1
 
 
 def test_a_hang_costs_only_its_program(
-    worker: WarmWorker, matmul: Any, target: dict[str, Any]
+    pool: WorkerPool, matmul: Any, target: dict[str, Any]
 ) -> None:
-    hung = measure(worker, calling("pause"), target)
+    hung = measure(pool, calling("pause"), target)
     assert hung.status is Status.run_timeout
     assert "1.5 s" in hung.error
-    assert measure(worker, matmul, target).status is Status.ok
+    assert measure(pool, matmul, target).status is Status.ok
 
 
 def test_what_does_not_compile_is_a_build_error(
-    worker: WarmWorker, tmp_path: Path, target: dict[str, Any]
+    pool: WorkerPool, tmp_path: Path, target: dict[str, Any]
 ) -> None:
     (tmp_path / "module.json").write_text("{}")
-    timing = worker.measure(tmp_path / "module.json", target, [])
+    timing = pool.measure_one(Job(tmp_path / "module.json", target, []))
     assert timing.status is Status.build_error
     assert timing.error
 

@@ -11,8 +11,9 @@ import pytest
 
 from matmuls import make_matmul
 from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.programs import ProgramSpace
-from tencost.measure.runner import MeasureOptions, TracedProgram, WarmWorker
+from tencost.measure.warm_worker import TracedProgram, WarmWorker
 from tencost.records.metaschedule import LoggedProgram
 from tencost.records.status import Status, Timing
 

@@ -235,9 +235,10 @@ def test_it_steers_a_real_search(
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
-    from tencost.measure.runner import MeasureOptions, WarmBuilder, WarmRunner, WarmWorker
+    from tencost.measure.pool import WorkerPool
+    from tencost.measure.runner import MeasureOptions, WarmBuilder, WarmRunner
 
-    worker = WarmWorker(MeasureOptions(number=1, repeat=1, min_repeat_ms=0), cores=1)
+    pool = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
     try:
         database = ms.tune_tir(
             mod=matmul,
@@ -246,7 +247,7 @@ def test_it_steers_a_real_search(
             max_trials_global=16,
             num_trials_per_iter=8,
             builder=WarmBuilder(),
-            runner=WarmRunner(worker),
+            runner=WarmRunner(pool),
             cost_model=model,
             strategy=ms.search_strategy.EvolutionarySearch(
                 population_size=16, init_min_unmeasured=8, genetic_num_iters=1
@@ -255,7 +256,7 @@ def test_it_steers_a_real_search(
             seed=1,
         )
     finally:
-        worker.close()
+        pool.close()
     assert len(database) == 16
     assert [item.num_measured for item in model.history] == [8, 8]
     assert ms.tir_integration.compile_tir(database, matmul, Target(target)) is not None

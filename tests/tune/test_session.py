@@ -18,10 +18,11 @@ pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Any]:
-    from tencost.measure.runner import MeasureOptions, WarmWorker
+def pool() -> Iterator[Any]:
+    from tencost.measure.evaluator import MeasureOptions
+    from tencost.measure.pool import WorkerPool
 
-    one = WarmWorker(MeasureOptions(number=1, repeat=1, min_repeat_ms=0), cores=1)
+    one = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
     yield one
     one.close()
 
@@ -38,7 +39,7 @@ def tasks() -> list[Any]:
 
 @pytest.fixture
 def tune(
-    tasks: list[Any], target: dict[str, Any], worker: Any, cpu_intrinsics: None
+    tasks: list[Any], target: dict[str, Any], pool: Any, cpu_intrinsics: None
 ) -> Callable[..., tuple[Session, Any, list[Batch], Any]]:
     def run(
         folder: WorkFolder,
@@ -58,7 +59,7 @@ def tune(
             batches.append(batch)
             on_batch(batch)
 
-        session = Session(tasks, target, tuner, model, folder, worker, threads=1, on_batch=note)
+        session = Session(tasks, target, tuner, model, folder, pool, threads=1, on_batch=note)
         session.measure_baseline()
         return session, session.run(), batches, model
 

@@ -2,7 +2,7 @@
 
 TenSet's evaluator measures again until the coefficient of variation is at most 10 %, and keeps all times; so does
 this one. What it does beyond: a first single run decides how many runs make one time, and whether a slow program
-deserves more than that one.
+deserves more than that one; where one run makes a time, the first is one of them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def adaptive_times(timer: Timer, options: MeasureOptions) -> list[float]:
     else:
         number = max(number, math.ceil(least_ms / 1e3 / max(first[0], 1e-9)))
         number = min(number, _MAX_NUMBER)
-    times = timer(number, options.repeat, least_ms)
+    times = first if number == 1 else []
+    if len(times) < options.repeat:
+        times = times + timer(number, options.repeat - len(times), least_ms)
     while coefficient_of_variation(times) > options.max_cv and len(times) < options.max_repeat:
         times += timer(number, min(options.repeat, options.max_repeat - len(times)), least_ms)
     return times

@@ -1,33 +1,29 @@
 """Measuring all programs of a collection on one hardware, from where the last run stopped.
 
 Programs are taken in blocks, a block of each task in turn, so that a run that is stopped early has measured some of
-every task. One worker builds and runs strictly in turn; with `overlap` a second one builds on another CPU meanwhile,
-but only one program runs at a time. On devices behind an RPC tracker there is a worker for each device.
+every task. Only one program runs at a time; who builds where meanwhile is decided in :mod:`tencost.measure.pool`. On
+devices behind an RPC tracker there is a worker for each device.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import queue
 import secrets
 import tempfile
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
-from tencost.errors import HardwareError, MeasureError
+from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.journal import Journal, mend
-from tencost.measure.runner import TracedProgram, WarmWorker
+from tencost.measure.pool import CpuPlan, Job, WorkerPool
+from tencost.measure.warm_worker import TracedProgram
 from tencost.records.ids import program_id
 from tencost.records.measurements import sessions_file
 from tencost.records.metaschedule import LoggedProgram
@@ -181,121 +177,69 @@ class Session:
 
 
 class Pool:
-    """The workers of a run."""
+    """The workers of a run, which look at the reference kernel of the noise probe now and then."""
 
     def __init__(self, hardware: HardwareConfig, config: MeasureConfig, log: Path) -> None:
         self.noise: float | None = None
         self._best_s: float | None = None
         self._probed = 0.0
-        options = options_of(config)
-        cpus = CpuPlan.of(hardware, config)
+        remote: dict[str, Any] | None = None
+        count: int | None = None
         if hardware.runner is RunnerKind.rpc:
             from tencost.measure.remote import RemoteAddress, check_tracker
 
             address = RemoteAddress.of(hardware)
             count = check_tracker(address)
-            remote: dict[str, Any] | None = address.as_dict()
-            self._slot: Any = nullcontext()
-        else:
-            count, remote = (2 if config.overlap else 1), None
-            self._slot = threading.Lock() if count > 1 else nullcontext()
-        self._workers = [
-            WarmWorker(
-                options,
-                cpus_of(hardware),
-                log,
-                build_cpus=cpus.build,
-                run_cpus=cpus.run,
-                remote=remote,
-                target_kind=hardware.target["kind"],
-            )
-            for _ in range(count)
-        ]
+            remote = address.as_dict()
         self._local = remote is None
-        self._idle: queue.SimpleQueue[WarmWorker] = queue.SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="measure")
+        self._workers = WorkerPool(
+            options_of(config),
+            cpus_of(hardware),
+            cpu_plan(hardware, config),
+            log,
+            remote=remote,
+            target_kind=hardware.target["kind"],
+            workers=count,
+        )
 
     def warm_up(self) -> float | None:
-        """Start the workers and time the reference kernel: its best time, seconds; None where there is none."""
+        """Start a worker and time the reference kernel: its best time, seconds; None where there is none."""
         for _ in range(5 if self._local else 0):
-            self._probe(self._workers[0])
+            self._probe()
         return self._best_s
 
     def measure(
         self, workload: Path, programs: Sequence[LoggedProgram], target: dict[str, Any]
     ) -> Iterator[tuple[LoggedProgram, Timing]]:
         """Measure programs of one workload, yielding each as it is done, in no particular order."""
-        waiting = deque(programs)
-        flying: dict[Future[Timing], LoggedProgram] = {}
-        while waiting or flying:
-            while waiting and len(flying) < len(self._workers):
-                program = waiting.popleft()
-                flying[self._threads.submit(self._one, workload, program, target)] = program
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                yield flying.pop(future), future.result()
+        jobs = [
+            Job(TracedProgram(workload, program.trace), target, program.args_info)
+            for program in programs
+        ]
+        for position, timing in self._workers.measure(jobs):
+            yield programs[position], timing
+            if self._local and time.monotonic() - self._probed > PROBE_EVERY_S:
+                self._probe()
 
     def close(self) -> None:
         """End all processes and threads."""
-        for worker in self._workers:
-            worker.close()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._workers.close()
 
-    def _one(self, workload: Path, program: LoggedProgram, target: dict[str, Any]) -> Timing:
-        worker = self._idle.get()
-        try:
-            if self._local and time.monotonic() - self._probed > PROBE_EVERY_S:
-                with self._slot:
-                    self._probe(worker)
-            traced = TracedProgram(workload, program.trace)
-            return worker.measure(traced, target, program.args_info, self._slot)
-        finally:
-            self._idle.put(worker)
-
-    def _probe(self, worker: WarmWorker) -> None:
-        seconds = worker.probe()
+    def _probe(self) -> None:
+        seconds = self._workers.probe()
         self._probed = time.monotonic()
         if seconds:
             self._best_s = min(seconds, self._best_s or seconds)
             self.noise = seconds / self._best_s
 
 
-@dataclass(frozen=True)
-class CpuPlan:
-    """Which CPUs build and which run."""
-
-    build: tuple[int, ...] | None
-    run: tuple[int, ...] | None
-
-    @classmethod
-    def of(cls, hardware: HardwareConfig, config: MeasureConfig) -> CpuPlan:
-        """Take the last CPUs of the host for running; building shares them unless it overlaps.
-
-        Raises:
-            HardwareError: the host has too few CPUs.
-        """
-        if hardware.runner is RunnerKind.rpc or not hasattr(os, "sched_getaffinity"):
-            return cls(None, None)
-        free = sorted(os.sched_getaffinity(0))
-        cores = cpus_of(hardware)
-        need = cores + (1 if config.overlap else 0)
-        if len(free) < need:
-            told = " and one to build meanwhile (measure.overlap)" if config.overlap else ""
-            raise HardwareError(
-                f"expected {cores} CPUs for hardware {hardware.name!r}{told}, found {len(free)} on this host. "
-                "Choose hardware with fewer cores, or measure.overlap=false."
-            )
-        first = len(free) - cores
-        if config.cpu is not None:
-            if config.cpu not in free or free.index(config.cpu) + cores > len(free):
-                raise HardwareError(
-                    f"expected measure.cpu to be one of {free[: len(free) - cores + 1]}, found {config.cpu}"
-                )
-            first = free.index(config.cpu)
-        run = tuple(free[first : first + cores])
-        others = tuple(cpu for cpu in free if cpu not in run)
-        return cls(others if config.overlap else run, run)
+def cpu_plan(hardware: HardwareConfig, config: MeasureConfig) -> CpuPlan:
+    """Return which CPUs of this host build and run; raises HardwareError as CpuPlan.choose."""
+    if hardware.runner is RunnerKind.rpc:
+        return CpuPlan(None, None)
+    return CpuPlan.choose(
+        cpus_of(hardware), overlap=config.overlap, cpu=config.cpu, name=hardware.name
+    )
 
 
 def cpus_of(hardware: HardwareConfig) -> int:

@@ -162,9 +162,9 @@ def run(cfg: Config, root: Path) -> Path:
     """
     from tencost.measure.provenance import collect
     from tencost.measure.run import (
-        CpuPlan,
         Progress,
         Session,
+        cpu_plan,
         failures,
         measure_blocks,
         options_of,
@@ -184,9 +184,10 @@ def run(cfg: Config, root: Path) -> Path:
         blocks = plan(collection, tasks, hardware, shard)
         count = sum(len(block.programs) for block in blocks)
         if blocks:
-            settings = {**options_of(cfg.measure).settings(), "overlap": cfg.measure.overlap}
+            cpus = cpu_plan(hardware, cfg.measure)
+            settings = {**options_of(cfg.measure).settings(), "overlap": cpus.overlaps}
             flags = _flags(hardware, cfg, console)
-            about = collect(hardware, settings, CpuPlan.of(hardware, cfg.measure).run)
+            about = collect(hardware, settings, cpus.run)
             about["additional_info"] = {**about.get("additional_info", {}), "flags": flags}
             session = Session(collection.path / "measure_records" / hardware.name, shard, about)
             progress = Progress(count)
@@ -283,9 +284,9 @@ def _into_store(
 def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]:
     """Return what speaks against measuring now, said aloud."""
     from tencost.measure.noise import host_load, is_busy
-    from tencost.measure.run import CpuPlan
+    from tencost.measure.run import cpu_plan
 
-    cpus = CpuPlan.of(hardware, cfg.measure).run
+    cpus = cpu_plan(hardware, cfg.measure).run
     reason = is_busy(host_load(set(cpus))) if cpus else None
     if reason is None:
         return []

@@ -1,10 +1,10 @@
 """The process that builds and times programs: kept warm, because starting one costs seconds and a program 0.1 s.
 
-Started by :mod:`tencost.measure.runner` as ``python -m tencost.measure.worker '<settings>'``. It imports TVM once
+Started by :mod:`tencost.measure.warm_worker` as ``python -m tencost.measure.worker '<settings>'``. It imports TVM once
 and then only forks: a child serves the requests; when it crashes, is killed or has grown too large, the next child is
 there within milliseconds. One JSON object a line each way:
 
-    settings            {"build_cpus": [0] | null, "run_cpus": [1] | null, "max_rss_mib": 2048,
+    settings            {"max_rss_mib": 2048,
                          "target_kind": "llvm" | null}      whose intrinsics traces may use
     parent -> child     {"module": path} | {"workload": path, "trace": [instructions, decisions]}
                         with "target": {...}, "args": [["TENSOR", dtype, [shape]], ...], "options": {MeasureOptions},
@@ -18,17 +18,16 @@ there within milliseconds. One JSON object a line each way:
                         {"no_device": why}                  remote: not the program's fault
     server -> parent    {"exit": code}                      the child ended otherwise than by growing too large
 
-Nothing else may reach the pipe: file descriptor 1 is pointed at stderr before TVM is imported.
+Which CPUs it builds and runs on is the parent's business. Nothing else may reach the pipe: file descriptor 1 is
+pointed at stderr before TVM is imported.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +83,6 @@ def _warm_up(target_kind: str | None) -> None:
 class _Child:
     def __init__(self, answers: int, settings: dict[str, Any]) -> None:
         self._answers = answers
-        self._build_cpus = settings.get("build_cpus")
-        self._run_cpus = settings.get("run_cpus")
         self._max_rss = int(settings.get("max_rss_mib", 2048)) * 2**20
         self._modules: dict[str, Any] = {}
         self._tensors: tuple[str, list[Any]] = ("", [])
@@ -94,7 +91,6 @@ class _Child:
 
     def serve(self) -> int:
         """Answer requests until the pipe ends (0) or this process has grown too large (GROWN)."""
-        _pin(self._build_cpus)
         _answer(self._answers, {"ready": os.getpid()})
         while (line := _read_line()) is not None:
             request = json.loads(line)
@@ -178,9 +174,8 @@ class _Child:
             request["target"]["kind"] if request["target"]["kind"] != "llvm" else "cpu"
         )
         tensors = self._arguments(request["args"], device)
-        with _pinned(self._run_cpus, self._build_cpus):
-            timer = local_timer(function, tensors, device, flush=options.cache_flush)
-            return adaptive_times(timer, options)
+        timer = local_timer(function, tensors, device, flush=options.cache_flush)
+        return adaptive_times(timer, options)
 
     def _wait_for_go(self) -> None:
         _answer(self._answers, {"phase": "run"})
@@ -210,8 +205,7 @@ class _Child:
 
         if self._probe is None:
             self._probe = NoiseProbe()
-        with _pinned(self._run_cpus, self._build_cpus):
-            return {"probe_s": self._probe.measure()}
+        return {"probe_s": self._probe.measure()}
 
 
 def build(module: Any, target: dict[str, Any]) -> Any:
@@ -221,20 +215,6 @@ def build(module: Any, target: dict[str, Any]) -> Any:
 
     module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
     return tvm.compile(module, target=tvm.target.Target(target))
-
-
-def _pin(cpus: list[int] | None) -> None:
-    if cpus and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)
-
-
-@contextlib.contextmanager
-def _pinned(cpus: list[int] | None, afterwards: list[int] | None) -> Iterator[None]:
-    _pin(cpus)
-    try:
-        yield
-    finally:
-        _pin(afterwards)
 
 
 _pending = b""

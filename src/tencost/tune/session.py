@@ -24,7 +24,8 @@ from tvm_ffi import structural_hash
 
 from tencost.config import TunerConfig
 from tencost.measure.networks import NetworkTask
-from tencost.measure.runner import WarmBuilder, WarmRunner, WarmWorker, arg_json, timing_from_result
+from tencost.measure.pool import Job, WorkerPool
+from tencost.measure.runner import WarmBuilder, WarmRunner, arg_json, timing_from_result
 from tencost.records.ids import workload_id
 from tencost.records.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
@@ -77,7 +78,7 @@ class Session:
         tuner: TunerConfig,
         model: Any,
         folder: WorkFolder,
-        worker: WarmWorker,
+        pool: WorkerPool,
         *,
         threads: int,
         on_batch: Callable[[Batch], None],
@@ -87,7 +88,7 @@ class Session:
         self.best_s: dict[str, float] = {}
         self.trials = 0
         self._target, self._tuner, self._model = target, tuner, model
-        self._folder, self._worker, self._threads = folder, worker, threads
+        self._folder, self._pool, self._threads = folder, pool, threads
         self._on_batch = on_batch
         self._stop = threading.Event()
         self._known: list[set[int]] = [set() for _ in tasks]
@@ -109,7 +110,7 @@ class Session:
 
         A task whose default schedule cannot be timed counts with the timeout.
         """
-        limit = self._worker.options.run_timeout_s
+        limit = self._pool.options.run_timeout_s
         for done, (task, identity) in enumerate(zip(self.tasks, self.ids, strict=True)):
             on_task(done)
             if identity in self._folder.baseline_s:
@@ -151,7 +152,7 @@ class Session:
                     remaining, len(self.tasks), self._tuner.trials_per_round
                 ),
                 builder=WarmBuilder(),
-                runner=WarmRunner(self._worker),
+                runner=WarmRunner(self._pool),
                 database=database,
                 cost_model=self._model,
                 measure_callbacks=callbacks,
@@ -243,7 +244,9 @@ class Session:
         with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as folder:
             module = Path(folder) / "module.json"
             module.write_text(str(save_json(task.mod)), encoding="utf-8")
-            return self._worker.measure(module, self._target, [arg_json(arg) for arg in args])
+            return self._pool.measure_one(
+                Job(module, self._target, [arg_json(arg) for arg in args])
+            )
 
     def _tvm_target(self) -> Any:
         from tvm.target import Target

@@ -55,8 +55,10 @@ def run(cfg: Config, root: Path) -> Path:
 
 
 def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
+    from tencost.measure.evaluator import MeasureOptions
     from tencost.measure.networks import load_network
-    from tencost.measure.runner import MeasureOptions, WarmWorker
+    from tencost.measure.pool import CpuPlan, WorkerPool
+    from tencost.measure.run import cpus_of
     from tencost.records.store import RecordStore
     from tencost.train.tracking import start_run
     from tencost.tune.recording import Recorder
@@ -76,7 +78,9 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     options = MeasureOptions(
         number=cfg.tuner.number, repeat=cfg.tuner.repeat, min_repeat_ms=cfg.tuner.min_repeat_ms
     )
-    worker = WarmWorker(options, hardware.cores, folder.logs / "worker.log")
+    cores = cpus_of(hardware)
+    cpus = CpuPlan.choose(cores, name=hardware.name)
+    pool = WorkerPool(options, cores, cpus, folder.logs / "worker.log")
     store = RecordStore(str(root / cfg.paths.store))
     name = f"{network.name}-{hardware.name}"
     started = start_run(cfg, root, stage="tune", name=f"tune · {name}", tags={"model": chosen.name})
@@ -95,7 +99,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             cfg.tuner,
             chosen.model,
             folder,
-            worker,
+            pool,
             threads=cfg.jobs or os.cpu_count() or 1,
             on_batch=on_batch,
         )
@@ -112,7 +116,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
                 lambda: bar.update(shown, description="tuning", completed=session.trials)
             )
         finally:
-            worker.close()
+            pool.close()
             plot_curve(read_points(folder.curve), folder.plot, f"{name}, {chosen.name}")
         bar.stop()
         values = _verify(
