@@ -43,7 +43,7 @@ from tencost.measure.hardware import detect_host
 from tencost.measure.programs import ProgramSpace
 from tencost.measure.run import Pool
 from tencost.measure.warm_worker import TracedProgram, WarmWorker
-from tencost.records.metaschedule import LoggedProgram
+from tencost.records.formats.metaschedule import LoggedProgram
 
 SEED = 7
 BATCH = 64

@@ -58,7 +58,7 @@ def test_lines_are_a_database_that_tvm_loads(target: dict[str, Any], tmp_path: P
     from tvm.ir import save_json
     from tvm.s_tir.meta_schedule.database import JSONDatabase
 
-    from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, encode_module
+    from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, encode_module
 
     here = space(target)
     schedules = here.random(5, set()).schedules

@@ -14,7 +14,7 @@ from tencost.measure.collection import CollectedTask, Collection, Origin
 from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.programs import ProgramSpace
 from tencost.measure.warm_worker import TracedProgram, WarmWorker
-from tencost.records.metaschedule import LoggedProgram
+from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.status import Status, Timing
 
 pytestmark = pytest.mark.tvm

@@ -20,7 +20,7 @@ from tencost.records.ids import (
     record_id,
     workload_id,
 )
-from tencost.records.metaschedule import read_programs, read_workloads
+from tencost.records.formats.metaschedule import read_programs, read_workloads
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tencost.errors import TuneError
-from tencost.records.metaschedule import (
+from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     LoggedProgram,

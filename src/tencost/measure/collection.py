@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tencost.errors import MeasureError
-from tencost.records.metaschedule import (
+from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     LoggedProgram,

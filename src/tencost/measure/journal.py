@@ -1,6 +1,6 @@
 """Measurements of one task on one hardware, appended as they come: two files of one line a program.
 
-    database_tuning_record.json   as MetaSchedule writes it (records/metaschedule.py); run_secs [1e10] for a failure
+    database_tuning_record.json   as MetaSchedule writes it (formats/metaschedule.py); run_secs [1e10] for a failure
     measurements.jsonl            {"status", "timestamp", "session", "noise"?, "error"?}: what MetaSchedule has no
                                   place for; `timestamp` in seconds since 1970, `noise` the reference kernel's time
                                   over its best in the session, `session` names a line of sessions.jsonl
@@ -18,8 +18,13 @@ from types import TracebackType
 from typing import Any
 
 from tencost.measure.collection import disk_error, write_whole
+from tencost.records.formats.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedProgram,
+    encode_module,
+)
 from tencost.records.measurements import MEASUREMENTS_FILE
-from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram, encode_module
 from tencost.records.status import Status, Timing
 
 FAILED_RUN_SECS = [1e10]

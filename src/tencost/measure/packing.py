@@ -21,8 +21,8 @@ from tencost.fetch.pack import pack_folder
 from tencost.measure.card import dataset_card
 from tencost.measure.collection import Collection, write_whole
 from tencost.measure.journal import mend
+from tencost.records.formats.metaschedule import RECORD_FILE
 from tencost.records.imports import Import, import_dataset
-from tencost.records.metaschedule import RECORD_FILE
 from tencost.splits.policies import assign
 
 PARTS = ("network_info", "to_measure_programs", "measure_records", "tasks.json")

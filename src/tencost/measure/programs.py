@@ -23,7 +23,7 @@ from tvm_ffi import structural_hash
 
 from tencost.features.intrinsics import register_intrinsics
 from tencost.features.replay import load_module
-from tencost.records.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
+from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
 
 BARREN_ROUNDS = 5
 """The space is used up when so many rounds in a row add nothing new."""

@@ -24,9 +24,9 @@ from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.journal import Journal, mend
 from tencost.measure.pool import CpuPlan, Job, WorkerPool
 from tencost.measure.warm_worker import TracedProgram
+from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.ids import program_id
 from tencost.records.measurements import sessions_file
-from tencost.records.metaschedule import LoggedProgram
 from tencost.records.status import Status, Timing
 
 BLOCK = 16

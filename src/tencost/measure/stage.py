@@ -259,7 +259,7 @@ def _shares(total: int, evolved_share: float, before: Origin) -> tuple[int, int]
 
 
 def _lines_of(collection: Collection, task: CollectedTask) -> list[str]:
-    from tencost.records.metaschedule import RECORD_FILE
+    from tencost.records.formats.metaschedule import RECORD_FILE
 
     path = collection.path / "to_measure_programs" / task.folder / RECORD_FILE
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []

@@ -93,6 +93,14 @@ def program_id(workload: str, target_kind: str, trace: Any) -> str:
     return _hash_text(canonical_json([workload, target_kind, trace]))
 
 
+def text_id(*parts: str) -> str:
+    """Return the id of some texts in their order: for logs whose workloads are no modules.
+
+    The readers of such logs call it with canonical texts, so that spaces and float digits do not matter.
+    """
+    return _hash_text("\n".join(parts))
+
+
 def record_id(program: str, target: dict[str, Any], hardware: str) -> str:
     """Return the id of a program compiled for `target` and measured on `hardware`."""
     return _hash_text(canonical_json([program, canonical_target(target), hardware]))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload, Reject
 from tencost.records.ids import program_id, record_id
 from tencost.records.measurements import (
     MEASUREMENTS_FILE,
@@ -15,7 +16,6 @@ from tencost.records.measurements import (
     read_measurements,
     read_sessions,
 )
-from tencost.records.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload, Reject
 from tencost.records.schema import NetworkWeight, Provenance, Record, Source
 from tencost.records.status import Status, timing_from_log
 from tencost.records.tensetlayout import (

@@ -18,10 +18,14 @@ import pyarrow as pa
 
 from tencost.records.status import Status
 
-SCHEMA_VERSION = "1"
-"""Of the columns below; a store with another version is refused."""
+SCHEMA_VERSION = "2"
+"""Of the columns below. A store of an earlier version is read, and gets the new columns when it is written to."""
 
-PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config")
+ADDED = {"2": ("wall_s", "foreign", "quarantine")}
+"""Columns that a version added, null in older rows; no version has ever taken one away."""
+
+PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "none")
+"""What the program column holds: see the module of that name in formats/; none: the log has no programs."""
 
 SCHEMA = pa.schema(
     [
@@ -40,7 +44,8 @@ SCHEMA = pa.schema(
         pa.field(
             "additional_info", pa.string()
         ),  # JSON: host provenance, what a foreign log says beyond
-        pa.field("workload", pa.string(), nullable=False),  # domain.name, here tir.<task_name>
+        # domain.name: tir.<task_name>, auto_scheduler.<...>, autotvm.<...>, or what the log says
+        pa.field("workload", pa.string(), nullable=False),
         pa.field("workload_args", pa.string()),  # JSON list: [["TENSOR", dtype, shape], ...]
         pa.field("engine", pa.string(), nullable=False),
         pa.field("engine_version", pa.string()),
@@ -57,7 +62,8 @@ SCHEMA = pa.schema(
         ),  # sample deviation; null for a single run
         # Beyond the RFC.
         pa.field("program_format", pa.string(), nullable=False),
-        pa.field("program", pa.string(), nullable=False),  # JSON: [instructions, decisions]
+        # JSON: [instructions, decisions], a list of steps, or a configuration; "" for none
+        pa.field("program", pa.string(), nullable=False),
         pa.field(
             "run_secs", pa.list_(pa.float64())
         ),  # seconds, all of them; null unless status is ok
@@ -67,6 +73,11 @@ SCHEMA = pa.schema(
             "source",
             pa.struct([("dataset", pa.string()), ("file", pa.string()), ("line", pa.int64())]),
         ),
+        # Since version 2.
+        pa.field("wall_s", pa.float64()),  # building and running together, seconds, as the log says
+        # JSON: what a foreign log's line says beyond the other columns, so that it can be written back
+        pa.field("foreign", pa.string()),
+        pa.field("quarantine", pa.string()),  # why the record is kept out of reads; null: it is not
     ],
     metadata={"tencost.schema_version": SCHEMA_VERSION},
 )
@@ -130,6 +141,7 @@ class Record:
     provenance: Provenance = Provenance()
     extra: dict[str, Any] | None = None
     """What this record's log says beyond the columns; goes to `additional_info`."""
+    foreign: str | None = None
 
     def __post_init__(self) -> None:
         assert self.program_format in PROGRAM_FORMATS, self.program_format
@@ -190,6 +202,9 @@ def _row(record: Record) -> dict[str, Any]:
             "file": record.source.file,
             "line": record.source.line,
         },
+        "wall_s": None,
+        "foreign": record.foreign,
+        "quarantine": None,
     }
 
 

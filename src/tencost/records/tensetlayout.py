@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from tencost.errors import DatasetError
-from tencost.records.ids import workload_id
-from tencost.records.metaschedule import (
+from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     LoggedProgram,
@@ -43,6 +42,7 @@ from tencost.records.metaschedule import (
     read_programs,
     read_workloads,
 )
+from tencost.records.ids import workload_id
 from tencost.records.schema import Provenance, provenance_from_json
 
 NAME_LENGTH = 80

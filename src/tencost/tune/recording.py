@@ -11,8 +11,8 @@ from importlib.metadata import version
 
 from tencost.config import HardwareConfig, TunerConfig
 from tencost.measure.networks import NetworkTask
+from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.records.ids import program_id, record_id
-from tencost.records.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.records.schema import NetworkWeight, Provenance, Record, Source
 from tencost.records.status import Timing
 

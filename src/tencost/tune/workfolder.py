@@ -1,7 +1,7 @@
 """The folder of a tuning run: a MetaSchedule database with one writer at a time, and what belongs to it.
 
     tuned/<network>-<hardware>/
-        database_workload.json, database_tuning_record.json   stock MetaSchedule database, see records/metaschedule.py
+        database_workload.json, database_tuning_record.json   stock MetaSchedule database, see formats/metaschedule.py
         session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds}}
         tuning_curve.csv, tuning_curve.png, report.json, logs/
 
@@ -21,14 +21,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tencost.errors import TuneError
-from tencost.records.ids import canonical_target
-from tencost.records.metaschedule import (
+from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     LoggedProgram,
     read_programs,
     read_workloads,
 )
+from tencost.records.ids import canonical_target
 
 SESSION_VERSION = 1
 

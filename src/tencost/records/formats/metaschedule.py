@@ -37,20 +37,12 @@ from pathlib import Path
 from typing import Any
 
 from tencost.errors import RecordError
+from tencost.records.formats.protocol import Reject as Reject
 from tencost.records.ids import workload_id
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 _HEADER_BYTES = 8
-
-
-@dataclass(frozen=True)
-class Reject:
-    """A line that could not be read: file, line from 1, reason."""
-
-    file: str
-    line: int
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,59 @@
+"""Target texts of older TVMs, ``cuda -keys=cuda,gpu -max_num_threads=1024``, as the mapping of today's.
+
+    text    kind {" -" name "=" value | " -" name value}
+    value   an integer, a comma-separated list (of keys, libs, mattr, ...), or text
+
+A text that is a JSON object already (TVM 0.8 and later write both) is read as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import lru_cache
+from typing import Any
+
+LISTS = frozenset({"keys", "libs", "mattr"})
+"""Attributes that hold a list, one item or many."""
+
+
+def parse_target(text: str) -> dict[str, Any]:
+    """Return a target text as a mapping with its kind; attributes in the text's order.
+
+    Raises:
+        ValueError: no kind, or something that is no attribute.
+    """
+    return dict(_parse(text))
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> tuple[tuple[str, Any], ...]:
+    if text.lstrip().startswith("{"):
+        found = json.loads(text)
+        if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+            raise ValueError(f"expected a target with a kind, found {text[:60]!r}")
+        return tuple(found.items())
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"expected a target, found {text[:60]!r}: {error}") from error
+    if not words or words[0].startswith("-"):
+        raise ValueError(f"expected a target that begins with its kind, found {text[:60]!r}")
+    found = {"kind": words[0]}
+    rest = words[1:]
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not name:
+            raise ValueError(f"expected -name=value in a target, found {word!r} in {text[:60]!r}")
+        if not equals and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        found[name] = _value(name, value)
+    return tuple(found.items())
+
+
+def _value(name: str, text: str) -> Any:
+    if name in LISTS:
+        return text.split(",")
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() else text
