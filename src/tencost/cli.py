@@ -53,7 +53,10 @@ COMMANDS: dict[str, Command] = {
         _command("measure"),
     ),
     "fetch": Command("bring a raw dataset from where it lives to data/raw/", _stage("fetch")),
-    "records": Command("read its logs into the record store", _stage("records")),
+    "records": Command(
+        "read its logs into the record store; also: records import, query, export, quarantine, compact",
+        _command("records"),
+    ),
     "features": Command("turn every program into rows of named columns", _stage("features")),
     "splits": Command(
         "divide the records into train, valid and test, leak-proof", _stage("splits")

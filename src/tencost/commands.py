@@ -75,6 +75,37 @@ def measure(arguments: list[str]) -> None:
     composition.run_stage(stage.COMMANDS[word], f"measure {word}", words)
 
 
+def records(arguments: list[str]) -> None:
+    """Run the records stage, or `records import`, `query`, `export`, `quarantine` and `compact` on the live store."""
+    from tencost import composition
+    from tencost.records import stage
+
+    word, words = (arguments[0], arguments[1:]) if arguments else ("", [])
+    root, _ = composition.config_folder()
+    if word == "import":
+        from tencost.records import import_command
+
+        import_command.run(words, root)
+    elif word == "query":
+        from tencost.records import query_command
+
+        query_command.run(words)
+    elif word == "export":
+        from tencost.records import export
+
+        export.run(words)
+    elif word in ("quarantine", "compact"):
+        from tencost.records import store_commands
+
+        getattr(store_commands, word)(words, root)
+    elif word and "=" not in word and not word.startswith("-"):
+        raise ConfigError(
+            f"expected `tencost records` and import, query, export, quarantine, compact or overrides, found {word!r}"
+        )
+    else:
+        composition.run_stage(stage.run, "records", arguments)
+
+
 def register(arguments: list[str]) -> None:
     """Run the register stage, or `register status`, or `register rollback <model> [version]`."""
     from tencost import composition

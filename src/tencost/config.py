@@ -44,6 +44,12 @@ class FeatureKind(Enum):
     """One row a program: the tile structure that its trace decides, no lowering."""
     per_store_tiles = "per_store_tiles"
     """The rows of per_store with the columns of tiles appended to each."""
+    ansor_steps = "ansor_steps"
+    """One row a step of an Ansor program, straight from the log."""
+    ansor_tiles = "ansor_tiles"
+    """One row an Ansor program: the tile structure that its steps decide."""
+    autotvm_knobs = "autotvm_knobs"
+    """One row an AutoTVM program: its task's arguments and its configuration's knobs."""
 
 
 class NetworkSource(Enum):
@@ -93,6 +99,8 @@ class DatasetConfig:
     """Expected checksum of the archive in hex; None skips the check (folders have none)."""
     description: str = ""
     """One sentence for the dataset's MLflow entry."""
+    hardware: str | None = None
+    """The device of its logs where they do not name it: Ansor and AutoTVM logs, say."""
 
     def __post_init__(self) -> None:
         if self.sha256 is not None and len(self.sha256) != 64:
@@ -163,11 +171,11 @@ class FeaturesConfig:
     device_columns: bool = False
     """Append the hardware's attributes (cores, SIMD width, caches) to every row."""
     max_steps: int = 64
-    """trace only: schedule primitives kept per program, the first ones."""
+    """trace, ansor_steps: schedule primitives or steps kept per program, the first ones."""
     vocabulary_buckets: int = 16
-    """trace only: hash buckets for names (blocks, annotations, storage scopes)."""
+    """trace, ansor_steps: hash buckets for names (blocks, annotations, storage scopes)."""
     max_numbers: int = 8
-    """trace only: numeric parameters kept per primitive."""
+    """trace, ansor_steps: numeric parameters kept per primitive."""
 
 
 @dataclass(kw_only=True)

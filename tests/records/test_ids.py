@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tencost.errors import RecordError
+from tencost.records.formats.metaschedule import read_programs, read_workloads
 from tencost.records.ids import (
     INLINE_INTEGERS,
     canonical_json,
@@ -20,7 +21,6 @@ from tencost.records.ids import (
     record_id,
     workload_id,
 )
-from tencost.records.formats.metaschedule import read_programs, read_workloads
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -14,8 +14,8 @@ import pytest
 from tencost.config import Config, DatasetConfig
 from tencost.errors import DatasetError, RecordError
 from tencost.records import stage
-from tencost.records.imports import import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_workloads
+from tencost.records.imports import import_dataset
 from tencost.records.snapshot import write_snapshot
 from tencost.records.status import Status
 from tencost.records.store import RecordStore

@@ -10,8 +10,8 @@ import yaml
 
 from tencost.config import Config, DatasetConfig, HardwareConfig
 from tencost.fetch import stage
-from tencost.records.ids import canonical_target
 from tencost.records.formats.metaschedule import LoggedProgram
+from tencost.records.ids import canonical_target
 from tencost.records.tensetlayout import (
     databases,
     folder_name,

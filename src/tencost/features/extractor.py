@@ -10,7 +10,9 @@ import numpy as np
 
 from tencost.config import FeatureKind, FeaturesConfig
 from tencost.errors import FeatureError
-from tencost.features import per_store
+from tencost.features import ansor, per_store
+from tencost.features.ansor import AnsorStepEncoder
+from tencost.features.knob_rows import KNOB_COLUMNS
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.tiles import TILE_COLUMNS, tile_row
@@ -19,17 +21,27 @@ from tencost.features.trace import TraceEncoder, trace_values
 
 def spec_for(config: FeaturesConfig) -> FeatureSpec:
     """Return the spec of a feature set as it is stored: without device columns."""
-    if config.kind is not FeatureKind.trace:
-        columns = _KINDS[config.kind.value].columns
-        return FeatureSpec(name=config.name, kind=config.kind.value, columns=columns)
+    kind = config.kind.value
+    if config.kind in (FeatureKind.ansor_tiles, FeatureKind.autotvm_knobs):
+        return FeatureSpec(name=config.name, kind=kind, columns=LOG_COLUMNS[kind])
+    if config.kind not in (FeatureKind.trace, FeatureKind.ansor_steps):
+        return FeatureSpec(name=config.name, kind=kind, columns=_KINDS[kind].columns)
     options = {
         "max_steps": config.max_steps,
         "vocabulary_buckets": config.vocabulary_buckets,
         "max_numbers": config.max_numbers,
     }
+    encoder = TraceEncoder if config.kind is FeatureKind.trace else AnsorStepEncoder
     return FeatureSpec(
-        name=config.name, kind="trace", columns=TraceEncoder(**options).columns, options=options
+        name=config.name, kind=kind, columns=encoder(**options).columns, options=options
     )
+
+
+LOG_COLUMNS: dict[str, tuple[str, ...]] = {
+    "ansor_tiles": ansor.TILE_COLUMNS,
+    "autotvm_knobs": KNOB_COLUMNS,
+}
+"""Columns of the sets that read programs of other tuners; nothing is extracted from a live MetaSchedule candidate."""
 
 
 class Extractor(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 
@@ -29,6 +30,7 @@ class Chunk:
 
     workload_id: str
     mod_json: str
+    """The workload: a module, or for a log without modules {"workload": name, "args": [...]}."""
     target: str
     """JSON text of one of the targets that the programs were measured for; only its kind matters to features."""
     program_ids: tuple[str, ...]
@@ -62,25 +64,44 @@ class Featurized:
 def featurize_chunk(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
     """Featurize the programs of a chunk in this process."""
     if spec.kind in TRACE_KINDS:
-        return _featurize_traces(spec, chunk)
+        return _featurize_texts(spec, chunk)
     stores = _featurize_per_store(chunk)
     return join_tiles(stores, chunk.programs) if spec.kind == "per_store_tiles" else stores
 
 
-TRACE_KINDS = ("trace", "tiles")
-"""Kinds that read the trace's text alone: no TVM, a fraction of a millisecond a program."""
+TRACE_KINDS = ("trace", "tiles", "ansor_steps", "ansor_tiles", "autotvm_knobs")
+"""Kinds that read the program's text alone: no TVM, a fraction of a millisecond a program."""
 
 
-def _featurize_traces(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
-    from tencost.features.trace import TraceEncoder
-
-    encode = tile_row if spec.kind == "tiles" else TraceEncoder(**spec.options).encode
+def _featurize_texts(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
+    encode = _encoder(spec, chunk)
     results = []
     for program_id, program in zip(chunk.program_ids, chunk.programs, strict=True):
-        rows = encode(orjson.loads(program))
-        reason = "" if rows is not None else "the trace has no primitive"
+        try:
+            rows = encode(orjson.loads(program))
+            reason = "" if rows is not None else "the trace has no primitive"
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            rows, reason = (
+                None,
+                f"no program that {spec.name} reads ({type(error).__name__}: {error})",
+            )
         results.append(Featurized(program_id, chunk.workload_id, rows, reason))
     return results
+
+
+def _encoder(spec: FeatureSpec, chunk: Chunk) -> Callable[[Any], FloatArray | None]:
+    from tencost.features import ansor
+    from tencost.features.knob_rows import knob_row
+    from tencost.features.trace import TraceEncoder
+
+    if spec.kind == "trace":
+        return TraceEncoder(**spec.options).encode
+    if spec.kind == "ansor_steps":
+        return ansor.AnsorStepEncoder(**spec.options).encode
+    if spec.kind == "autotvm_knobs":
+        workload = orjson.loads(chunk.mod_json)
+        return lambda program: knob_row(workload, program)
+    return tile_row if spec.kind == "tiles" else ansor.tile_row
 
 
 def join_tiles(stores: Sequence[Featurized], programs: Sequence[str]) -> list[Featurized]:

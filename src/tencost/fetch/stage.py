@@ -35,14 +35,18 @@ def run(cfg: Config, root: Path) -> Path:
         content = scratch / "content"
         content.mkdir()
         _bring(cfg.dataset, root, content, scratch, console)
-        publish(dataset_top(content), folder, scratch)
-    pairs = len(list((folder / "measure_records").glob("*/**/database_tuning_record.json")))
-    console.print(f"fetched {cfg.dataset.name}: {pairs} measured databases in {folder}")
+        publish(dataset_top(content, logs=cfg.dataset.hardware is not None), folder, scratch)
+    files = sum(1 for item in folder.rglob("*") if item.is_file())
+    console.print(f"fetched {cfg.dataset.name}: {files} files in {folder}")
     return folder
 
 
-def dataset_top(folder: Path) -> Path:
+def dataset_top(folder: Path, *, logs: bool = False) -> Path:
     """Return the folder that holds measure_records/: `folder`, or the only folder in it.
+
+    Args:
+        folder: what was fetched.
+        logs: it may hold logs in any other layout; the records stage looks for them.
 
     Raises:
         DatasetError: there is no measure_records/ with a hardware and a whole database pair in it.
@@ -51,6 +55,8 @@ def dataset_top(folder: Path) -> Path:
     entries = list(folder.iterdir())
     if not (folder / "measure_records").is_dir() and len(entries) == 1 and entries[0].is_dir():
         top = entries[0]
+    if logs and entries:
+        return top
     records = sorted((top / "measure_records").glob("*/**/database_tuning_record.json"))
     if not records:
         found = ", ".join(sorted(entry.name for entry in top.iterdir())[:8]) or "nothing"

@@ -16,17 +16,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import write_deltalake
 
+from tencost.records.delta import TABLE_DESCRIPTION, TABLE_NAME
+from tencost.records.layout import PARTITION
 from tencost.records.schema import Record, to_arrow
-from tencost.records.store import PARTITION, TABLE_DESCRIPTION, TABLE_NAME, first_of_each_id
+from tencost.records.store import first_of_each_id
 
 TABLE_ID = str(uuid.uuid5(uuid.NAMESPACE_URL, "tencost-records"))
 
 
-def write_snapshot(folder: Path, records: Iterable[Record]) -> int:
-    """Write records as a new store at `folder`, which must not exist; return how many distinct ones."""
-    table = first_of_each_id(to_arrow(records))
+def write_snapshot(folder: Path, records: Iterable[Record] | pa.Table) -> int:
+    """Write records, or a table of schema.SCHEMA, as a new store at `folder`, which must not exist.
+
+    Returns:
+        How many distinct ones.
+    """
+    table = first_of_each_id(records if isinstance(records, pa.Table) else to_arrow(records))
     write_deltalake(
         str(folder),
         table,

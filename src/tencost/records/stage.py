@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tencost.config import Config
 from tencost.errors import DatasetError
 from tencost.fetch.staging import publish, staged
 from tencost.records.imports import Import, import_dataset
+from tencost.records.log_dataset import LogDataset, read_log_dataset
+from tencost.records.logs import is_measured
+from tencost.records.schema import to_arrow
 from tencost.records.snapshot import write_snapshot
 from tencost.records.tables import STORE, TASKS, WORKLOADS
 
@@ -37,12 +41,12 @@ def run(cfg: Config, root: Path) -> Path:
     console = Console(stderr=True)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("records", total=None)
-        imported = import_dataset(
-            raw,
-            cfg.dataset.name,
-            on_database=lambda done, total: progress.update(bar, completed=done, total=total),
-        )
-    if not imported.records:
+
+        def on_file(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        imported = _read(raw, cfg, on_file)
+    if not len(imported.records):
         reasons = "; ".join(
             f"{item.file}:{item.line}: {item.reason}" for item in imported.rejects[:3]
         )
@@ -56,8 +60,16 @@ def run(cfg: Config, root: Path) -> Path:
     return folder
 
 
-def _write(folder: Path, imported: Import) -> dict[str, Any]:
-    written = write_snapshot(folder / STORE, imported.records)
+def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import | LogDataset:
+    """Read a dataset in our layout, or a folder of logs in any other."""
+    if is_measured(raw):
+        return import_dataset(raw, cfg.dataset.name, on_database=on_file)
+    return read_log_dataset(raw, cfg.dataset.name, cfg.dataset.hardware, on_file)
+
+
+def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
+    table = to_arrow(imported.records) if isinstance(imported, Import) else imported.records
+    written = write_snapshot(folder / STORE, table)
     pl.DataFrame(
         [asdict(item) for item in imported.workloads],
         schema={
@@ -82,13 +94,14 @@ def _write(folder: Path, imported: Import) -> dict[str, Any]:
     lines = [json.dumps(asdict(item)) + "\n" for item in imported.rejects]
     (folder / "rejects.jsonl").write_text("".join(lines), encoding="utf-8")
     counts: dict[str, Counter[str]] = {}
-    for record in imported.records:
-        counts.setdefault(record.hardware, Counter())[record.status.value] += 1
+    columns = (table.column(name).to_pylist() for name in ("hardware", "status"))
+    for hardware, status in zip(*columns, strict=True):
+        counts.setdefault(hardware, Counter())[status] += 1
     summary = {
         "records": written,
-        "duplicates": len(imported.records) - written,
-        "programs": len({record.program_id for record in imported.records}),
-        "workloads": len({record.workload_id for record in imported.records}),
+        "duplicates": table.num_rows - written,
+        "programs": len(table.column("program_id").unique()),
+        "workloads": len(table.column("workload_id").unique()),
         "tasks": len(imported.tasks),
         "networks": sorted({task.network for task in imported.tasks}),
         "status": {name: dict(sorted(count.items())) for name, count in sorted(counts.items())},

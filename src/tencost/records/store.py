@@ -1,50 +1,78 @@
 """The record store: a Delta Lake table partitioned by hardware, on a local path or an object store.
 
-Writing is idempotent: a record_id that the store has, on any hardware it names, is not written
-again. Writers do not lock: each commits against the version it read and starts over when another
-was faster. A reader sees whole commits.
+Writing is idempotent: a record that the store has is not written again. Writers do not lock: each
+writes its files, which nobody sees, and commits them as the version after the one that it checked
+for the same records. Where another was faster it checks what that one added and tries again. So a
+process may be killed at any time: what it committed is there once, what it did not is not there. A
+reader sees whole commits. layout.py says how rows lie in the files, docs/store.md how to live with a
+store.
 """
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
+from tencost.records.compaction import Compaction, choose, rewrite, still_there
+from tencost.records.delta import (
+    Place,
+    commit,
+    open_table,
+    removals,
+    require_table,
+    retry,
+    writable_table,
+)
+from tencost.records.ids import canonical_target
+from tencost.records.layout import PARTITION, DataFile, Folder, by_hardware, data_files, latency
+from tencost.records.lookups import best_rows, known_ids, workload_rows
 from tencost.records.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 
-PARTITION = "hardware"
-ATTEMPTS = 20
-"""Commits tried before a writer gives up because others keep being faster."""
-TABLE_NAME = "tencost-records"
-_DESCRIPTION = "schema_version="
-"""Stands before the version in the table's description: Delta refuses properties of our own."""
-TABLE_DESCRIPTION = f"{_DESCRIPTION}{SCHEMA_VERSION}"
-Result = TypeVar("Result")
-
-
-def latency() -> pl.Expr:
-    """Return the expression of a record's latency: median of run_secs, seconds; null without."""
-    return pl.col("run_secs").list.median()
+__all__ = ["PARTITION", "RecordStore", "first_of_each_id", "latency"]
 
 
 class RecordStore:
     """A table of records at `uri`; it need not exist yet.
 
+    Args:
+        uri: a path, or what else Delta Lake takes (``s3://bucket/store``, ``az://``, ``gs://``).
+        version: of the table, to read it as it was then; None reads the latest each time.
+        storage_options: Delta Lake's settings of an object store, over those of the environment
+            (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ...).
+
     Raises:
-        RecordError: the table at `uri` is not a record store, or of another schema version.
+        RecordError: the table at `uri` is not a record store, is of a schema version that this
+            program does not know, or has no such version.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(
+        self,
+        uri: str,
+        version: int | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         self.uri = str(uri)
-        self._open()
+        self._place = Place(self.uri, version, dict(storage_options) if storage_options else None)
+        self._folder = Folder(self.uri, self._place.storage_options)
+        self._last = self._open()
+        """As it was last seen: bringing it up to date costs less than opening the table."""
+        if self._last is None and version is not None:
+            self._require()
+
+    @property
+    def version(self) -> int | None:
+        """The version that is read: the one asked for, or the latest now; None: nothing written."""
+        table = self._open()
+        return None if table is None else int(table.version())
 
     def exists(self) -> bool:
         """Say whether something was ever written."""
@@ -57,9 +85,13 @@ class RecordStore:
     def write_table(self, table: pa.Table) -> int:
         """Add the rows of a table of :data:`SCHEMA` that are not in the store; return their number.
 
+        When it returns, the rows are in the store and stay there, whatever happens to the process.
+
         Raises:
-            RecordError: other columns, or other writers were faster too often.
+            RecordError: other columns, a store opened at a version, or other writers were faster
+                too often.
         """
+        self._refuse_pinned()
         if not table.schema.equals(SCHEMA):
             raise RecordError(
                 f"expected the columns of the record schema {SCHEMA_VERSION}, found "
@@ -68,154 +100,290 @@ class RecordStore:
         table = first_of_each_id(table)
         if table.num_rows == 0:
             return 0
-        return self._retry(lambda: self._merge(table))
+        return retry(self.uri, _Append(self._place, self._folder, table).commit)
 
     def read(
-        self, hardware: str | Sequence[str] | None = None, columns: Sequence[str] | None = None
+        self,
+        hardware: str | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        quarantined: bool = False,
     ) -> pl.DataFrame:
         """Return the records of the hardware named (None: of all), sorted by hardware and source.
+
+        Records in quarantine are left out unless `quarantined`.
 
         Raises:
             RecordError: there is no store, or it has no records of that hardware, or no such
             column.
         """
-        table = self._require()
+        wanted = _known_columns(columns)
+        files = data_files(self._require())
         named = [hardware] if isinstance(hardware, str) else hardware
-        wanted = list(columns) if columns is not None else list(SCHEMA.names)
-        unknown = [name for name in wanted if name not in SCHEMA.names]
-        if unknown:
-            raise RecordError(
-                f"expected columns of the record schema, found {', '.join(unknown)}. "
-                f"Valid: {', '.join(SCHEMA.names)}"
-            )
         if named is not None:
-            missing = sorted(set(named) - set(self.hardware()))
-            if missing:
-                raise RecordError(
-                    f"expected records of {', '.join(missing)} in {self.uri}, found only "
-                    f"{', '.join(self.hardware()) or 'an empty store'}"
-                )
-        sort_keys = [PARTITION, "source", "record_id"]
-        filters = [(PARTITION, "in", list(named))] if named is not None else None
-        loaded = table.to_pyarrow_table(
-            filters=filters, columns=list(dict.fromkeys([*wanted, *sort_keys]))
-        )
-        frame = pl.from_arrow(loaded)
+            self._need_hardware(named, files)
+            files = [file for file in files if file.hardware in named]
+        needed = list(dict.fromkeys([*wanted, PARTITION, "source", "record_id", "quarantine"]))
+        parts = [pa.schema([SCHEMA.field(name) for name in needed]).empty_table()]
+        for file in files:
+            with self._folder.open(file.path) as opened:
+                rows = opened.read(file.hardware, needed)
+            if not quarantined and rows.column("quarantine").null_count < rows.num_rows:
+                rows = rows.filter(rows.column("quarantine").is_null())
+            parts.append(rows)
+        frame = pl.from_arrow(pa.concat_tables(parts))
         assert isinstance(frame, pl.DataFrame)
         source = pl.col("source").struct
         order = [PARTITION, source.field("file"), source.field("line"), "record_id"]
         return frame.sort(order).select(wanted)
 
     def lookup(
-        self, workload_id: str, *, hardware: str, target: str, columns: Sequence[str] | None = None
+        self,
+        workload_id: str,
+        *,
+        hardware: str,
+        target: Mapping[str, Any] | str,
+        columns: Sequence[str] | None = None,
+        quarantined: bool = False,
     ) -> pl.DataFrame:
-        """Return a workload's records on a hardware for a target (canonical JSON), fastest first.
+        """Return a workload's records on a hardware for a target, fastest first.
 
         There is no look-up that ignores hardware or target. Records without times come last.
-        """
-        from tencost.records.ids import canonical_target
 
-        wanted = list(columns) if columns is not None else list(SCHEMA.names)
-        needed = list(dict.fromkeys([*wanted, "workload_id", "target", "run_secs", "record_id"]))
-        frame = self.read(hardware, needed).filter(pl.col("workload_id") == workload_id)
-        same = [canonical_target(_object(text)) == target for text in frame["target"]]
-        frame = frame.filter(pl.Series(same, dtype=pl.Boolean))
-        ordered = frame.with_columns(_latency=latency()).sort("_latency", nulls_last=True)
-        return ordered.select(wanted)
+        Args:
+            workload_id: see ids.py.
+            hardware: name of the hardware.
+            target: mapping or JSON text; compared in canonical form (ids.canonical_target).
+            columns: columns to return; None: all of the schema.
+            quarantined: whether records in quarantine are among them.
+
+        Raises:
+            RecordError: there is no store, or it has no records of that hardware, or no such
+            column.
+        """
+        wanted = _known_columns(columns)
+        text = _canonical(target)
+        return self._up_to_date(
+            hardware,
+            lambda files: workload_rows(
+                self._folder, files, workload_id, text, wanted, quarantined
+            ),
+        )
+
+    def best(
+        self,
+        workload_id: str,
+        *,
+        hardware: str,
+        target: Mapping[str, Any] | str,
+        n: int = 1,
+        columns: Sequence[str] | None = None,
+        quarantined: bool = False,
+    ) -> pl.DataFrame:
+        """Return the `n` records of lowest latency (median of run_secs) of a workload, fastest first.
+
+        As :meth:`lookup`, without records that have no times, and fast: it reads a few row groups
+        however large the store is. Equal latencies are in the order of record_id.
+        """
+        wanted = _known_columns(columns)
+        text = _canonical(target)
+        return self._up_to_date(
+            hardware,
+            lambda files: best_rows(self._folder, files, workload_id, text, n, wanted, quarantined),
+        )
 
     def hardware(self) -> list[str]:
         """Return the hardware that the store has records of, sorted."""
         table = self._open()
-        if table is None:
-            return []
-        return sorted({str(part[PARTITION]) for part in table.partitions()})
+        return [] if table is None else sorted({file.hardware for file in data_files(table)})
 
-    def _merge(self, table: pa.Table) -> int:
-        delta = self._open() or self._create()
-        names = sorted(set(table.column(PARTITION).to_pylist()))
-        quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
-        done = (
-            delta.merge(
-                table,
-                predicate=(
-                    f"have.{PARTITION} IN ({quoted}) AND have.{PARTITION} = new.{PARTITION} "
-                    "AND have.record_id = new.record_id"
-                ),
-                source_alias="new",
-                target_alias="have",
+    def compact(self, *, full: bool = False) -> Compaction:
+        """Rewrite small and unsorted files into sorted ones (`full`: all files), for fast look-ups.
+
+        Safe beside writers and readers: rows do not change, each hardware is one commit. Versions
+        before it stay readable until :meth:`vacuum`.
+
+        Raises:
+            RecordError: there is no store, or another process rewrote the same files meanwhile.
+        """
+        self._refuse_pinned()
+        self._require()
+        files = data_files(retry(self.uri, partial(writable_table, self._place)))
+        done = []
+        for name in sorted({file.hardware for file in files}):
+            mine = choose(self._folder, [file for file in files if file.hardware == name], full)
+            if mine:
+                added = rewrite(self._folder, mine)
+                retry(self.uri, partial(self._replace, mine, added))
+                rows = sum(_rows_added(action) for action in added)
+                done.append(Compaction(len(mine), len(added), rows))
+        self._require().create_checkpoint()
+        return Compaction(
+            sum(item.replaced for item in done),
+            sum(item.written for item in done),
+            sum(item.rows for item in done),
+        )
+
+    def release(self, record_ids: Iterable[str]) -> int:
+        """Take records out of quarantine; return how many were in it."""
+        self._refuse_pinned()
+        wanted = pa.array(sorted(set(record_ids)), pa.string())
+        return retry(self.uri, partial(self._release, wanted))
+
+    def vacuum(self, hours: int = 168) -> int:
+        """Delete files that no version of the last `hours` has; return how many.
+
+        Versions older than that can no longer be read. Files of writers that were killed go, too;
+        `hours` must be longer than any writer or reader takes that is still running.
+        """
+        self._refuse_pinned()
+        deleted = self._require().vacuum(
+            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
+        )
+        return len(deleted)
+
+    def _up_to_date(
+        self, hardware: str, find: Callable[[Sequence[DataFile]], pl.DataFrame]
+    ) -> pl.DataFrame:
+        """Call `find` with the latest files of a hardware, opening the table only where it must be."""
+        if self._last is not None:
+            try:
+                if self._place.version is None:
+                    self._last.update_incremental()
+                files = data_files(self._last, hardware)
+                if files:
+                    return find(files)
+            except (DeltaError, FileNotFoundError):
+                pass  # The store was deleted and made anew, or cleaned up since.
+        self._last = self._require()
+        files = data_files(self._last)
+        self._need_hardware([hardware], files)
+        return find([file for file in files if file.hardware == hardware])
+
+    def _need_hardware(self, named: Sequence[str], files: Sequence[DataFile]) -> None:
+        held = sorted({file.hardware for file in files})
+        missing = sorted(set(named) - set(held))
+        if missing:
+            raise RecordError(
+                f"expected records of {', '.join(missing)} in {self.uri}, found only "
+                f"{', '.join(held) or 'an empty store'}"
             )
-            .when_not_matched_insert_all()
-            .execute()
-        )
-        return int(done["num_target_rows_inserted"])
 
-    def _create(self) -> DeltaTable:
-        return DeltaTable.create(
-            self.uri,
-            schema=SCHEMA,
-            partition_by=[PARTITION],
-            mode="ignore",
-            name=TABLE_NAME,
-            description=TABLE_DESCRIPTION,
-        )
+    def _release(self, wanted: pa.Array) -> int:
+        table = writable_table(self._place)
+        old, new, released = [], [], 0
+        for file in data_files(table):
+            with self._folder.open(file.path) as opened:
+                keys = opened.read(file.hardware, ["record_id", "quarantine"])
+                chosen = pa.compute.and_(
+                    pa.compute.is_in(keys.column("record_id"), value_set=wanted),
+                    keys.column("quarantine").is_valid(),
+                )
+                count = pa.compute.sum(chosen).as_py() or 0
+                if count:
+                    rows = opened.read(file.hardware, SCHEMA.names)
+                    column = SCHEMA.get_field_index("quarantine")
+                    cleared = pa.compute.if_else(chosen, None, rows.column(column))
+                    rows = rows.set_column(column, SCHEMA.field(column), cleared)
+                    old.append(file)
+                    new.extend(self._folder.write(rows))
+                    released += int(count)
+        if released:
+            commit(table, [*removals(old, data_change=True), *new])
+        return released
+
+    def _replace(self, old: Sequence[DataFile], new: Sequence[AddAction]) -> None:
+        table = self._require()
+        if not still_there(table, old):
+            raise RecordError(
+                f"expected the files that were compacted still in {self.uri}; another process "
+                "rewrote them. Nothing is lost; compact again if the store has many small files."
+            )
+        commit(table, [*removals(old, data_change=False), *new])
 
     def _open(self) -> DeltaTable | None:
-        try:
-            table = DeltaTable(self.uri)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError) as error:
-            raise RecordError(
-                f"expected a record store (a Delta Lake table) at {self.uri}, found none that "
-                f"can be opened: {error}. Rebuild it: tencost records"
-            ) from error
-        about = table.metadata()
-        found = (about.description or "").removeprefix(_DESCRIPTION)
-        if about.name != TABLE_NAME or found != SCHEMA_VERSION:
-            raise RecordError(
-                f"expected a record store of schema version {SCHEMA_VERSION} at {self.uri}, found "
-                f"{found or 'none'} in the table {about.name!r}. Rebuild it: delete the "
-                "folder and run "
-                "`tencost records`"
-            )
-        return table
+        return open_table(self._place)
 
     def _require(self) -> DeltaTable:
-        table = self._open()
-        if table is None:
-            raise RecordError(
-                f"expected a record store at {self.uri}, found none. Build it: tencost records"
-            )
-        return table
+        return require_table(self._place)
 
-    def _retry(self, commit: Callable[[], Result]) -> Result:
-        for attempt in range(ATTEMPTS):
-            try:
-                return commit()
-            except CommitFailedError as error:
-                last = error
-                time.sleep(random.uniform(0.5, 1.0) * min(2.0, 0.02 * 2**attempt))
-        raise RecordError(
-            f"expected to commit to {self.uri} within {ATTEMPTS} attempts; other writers were "
-            "faster "
-            f"each time ({last}). Run the command again."
-        )
+    def _refuse_pinned(self) -> None:
+        if self._place.version is not None:
+            raise RecordError(
+                f"expected the latest version of {self.uri} for a change, found it opened at "
+                f"version {self._place.version}. Open it without a version."
+            )
+
+
+class _Append:
+    """Rows on their way into a store: checked against each of its files once, written once."""
+
+    def __init__(self, place: Place, folder: Folder, rows: pa.Table) -> None:
+        self._place = place
+        self._folder = folder
+        self._rows = rows
+        self._checked: set[str] = set()
+        self._written: list[AddAction] = []
+
+    def commit(self) -> int:
+        """Commit the rows that the store's latest version does not have; return their number.
+
+        Raises:
+            CommitFailedError: another writer was faster; call again.
+        """
+        table = writable_table(self._place)
+        files = data_files(table)
+        # A commit whose answer was lost on the way may have succeeded.
+        if self._written and {action.path for action in self._written} <= {f.path for f in files}:
+            return int(self._rows.num_rows)
+        self._drop_known([file for file in files if file.path not in self._checked])
+        self._checked.update(file.path for file in files)
+        if self._rows.num_rows == 0:
+            return 0
+        if not self._written:
+            self._written = self._folder.write(self._rows)
+        commit(table, self._written)
+        return int(self._rows.num_rows)
+
+    def _drop_known(self, files: Sequence[DataFile]) -> None:
+        """Leave out the rows that the files have; what was written with them is not used then."""
+        parts = []
+        for name, rows in by_hardware(self._rows):
+            ids = rows.column("record_id")
+            workloads = rows.column("workload_id").unique().to_pylist()
+            known = known_ids(self._folder, files, name, ids, workloads)
+            if len(known):
+                rows = rows.filter(pa.compute.invert(pa.compute.is_in(ids, value_set=known)))
+                self._written = []
+            parts.append(rows)
+        self._rows = pa.concat_tables(parts)
 
 
 def first_of_each_id(table: pa.Table) -> pa.Table:
     """Return the rows of a table whose record_id does not occur before them."""
-    seen: set[str] = set()
-    keep = []
-    for position, value in enumerate(table.column("record_id").to_pylist()):
-        if value not in seen:
-            seen.add(value)
-            keep.append(position)
-    return table if len(keep) == table.num_rows else table.take(pa.array(keep))
+    ids = pl.from_arrow(table.column("record_id"))
+    assert isinstance(ids, pl.Series)
+    first = ids.is_first_distinct()
+    return table if first.all() else table.filter(first.to_arrow())
 
 
-def _object(text: str) -> dict[str, object]:
-    import json
+def _rows_added(action: AddAction) -> int:
+    return int(json.loads(action.stats)["numRecords"])
 
-    value = json.loads(text)
-    assert isinstance(value, dict)
-    return value
+
+def _known_columns(columns: Sequence[str] | None) -> list[str]:
+    wanted = list(columns) if columns is not None else list(SCHEMA.names)
+    unknown = [name for name in wanted if name not in SCHEMA.names]
+    if unknown:
+        raise RecordError(
+            f"expected columns of the record schema, found {', '.join(unknown)}. "
+            f"Valid: {', '.join(SCHEMA.names)}"
+        )
+    return wanted
+
+
+def _canonical(target: Mapping[str, Any] | str) -> str:
+    value = json.loads(target) if isinstance(target, str) else dict(target)
+    if not isinstance(value, dict):
+        raise RecordError(f"expected a target as a JSON object, found {target!r}")
+    return canonical_target(value)

@@ -5,15 +5,19 @@ keeps its side when the dataset grows (the rule of Halide's autoscheduler, whose
 property of a hash"). All records of a workload, on every hardware, are on one side, except under `by_hardware` and
 `within_task`.
 
-A workload family is an operator and a size: the task's name without its counters, and the rounded log2 of its FLOP.
+A workload family is an operator and a size: the task's name without its counters, and the rounded log2 of its FLOP, or
+where no task says its FLOP (logs of other tuners), of the product of the extents in its arguments.
 Layers that differ by a channel count in the same power of two are near-duplicates, and stay together.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import polars as pl
 
@@ -25,10 +29,22 @@ PARTS = ("train", "valid", "test")
 
 def workload_family(task_name: str, flop: float) -> str:
     """Return the family of a workload, for example ``fused_conv_d_add~2^24``."""
-    import math
-
     operator = re.sub(r"_+", "_", re.sub(r"\d+", "", task_name)).strip("_")
     return f"{operator}~2^{round(math.log2(flop)) if flop >= 1 else 0}"
+
+
+@lru_cache(maxsize=65536)
+def extents_product(workload_args: str | None) -> float:
+    """Return the product of the positive whole numbers in a workload's arguments, JSON text; 0 without any."""
+    found: list[int] = []
+    waiting = [json.loads(workload_args or "[]")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            found.append(value)
+    return float(math.prod(found)) if found else 0.0
 
 
 def unit_hash(text: str, seed: int, salt: str) -> float:
@@ -87,9 +103,10 @@ def with_families(records: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
     joined = records.join(flops, on="workload_id", how="left").with_columns(
         pl.col("flop").fill_null(0.0)
     )
+    args = joined["workload_args"] if "workload_args" in joined.columns else [None] * len(joined)
     families = [
-        workload_family(name or "", flop)
-        for name, flop in zip(joined["task_name"].to_list(), joined["flop"].to_list(), strict=True)
+        workload_family(name or "", flop if flop >= 1 else extents_product(text))
+        for name, flop, text in zip(joined["task_name"], joined["flop"], args, strict=True)
     ]
     # One family per workload, also where networks name the same workload differently.
     return joined.with_columns(family=pl.Series(families, dtype=pl.String)).with_columns(

@@ -31,6 +31,7 @@ def run(cfg: Config, root: Path) -> Path:
         "hardware",
         "timestamp",
         "status",
+        "workload_args",
     ]
     records, tasks = load_records(source, columns=columns), load_tasks(source)
     split = assign(records, tasks, cfg.split)

@@ -25,7 +25,7 @@ from tencost.records.formats.metaschedule import (
     write_database,
 )
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def golden() -> tuple[list[LoggedWorkload], list[LoggedProgram]]:

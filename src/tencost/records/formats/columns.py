@@ -51,9 +51,10 @@ def sources(dataset: str, file: str, lines: Sequence[int]) -> pa.Array:
 
 def networks(dataset: str, rows: int) -> pa.Array:
     """Return the `networks` column of records of no known network: the dataset, weight 1."""
-    return pa.repeat(
-        pa.scalar([{"network": dataset, "weight": 1}], SCHEMA.field("networks").type), rows
-    )
+    one = [pa.repeat(pa.scalar(dataset), rows), pa.repeat(pa.scalar(1, pa.int64()), rows)]
+    kind = SCHEMA.field("networks").type
+    values = pa.StructArray.from_arrays(one, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(np.arange(rows + 1, dtype=np.int32), values, type=kind)
 
 
 def elapsed(run_secs: pa.Array) -> dict[str, pa.Array]:

@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from tencost.errors import RecordError
 from tencost.records.formats.protocol import Reject as Reject
 from tencost.records.ids import workload_id
@@ -66,7 +68,7 @@ class LoggedProgram:
     line: int
 
 
-class _BadLineError(ValueError):
+class BadLineError(ValueError):
     """A line that is not what the grammar says."""
 
 
@@ -80,7 +82,7 @@ def read_workloads(path: Path) -> tuple[list[LoggedWorkload | None], list[Reject
     rejects: list[Reject] = []
     for number, line in _lines(path):
         try:
-            workloads.append(_parse_workload(line))
+            workloads.append(parse_workload(line))
         except (ValueError, RecordError) as error:
             workloads.append(None)
             rejects.append(Reject(str(path), number, f"workload: {error}"))
@@ -97,7 +99,7 @@ def read_programs(
     """
     for number, line in _lines(path):
         try:
-            yield _parse_program(line, number, workloads)
+            yield parse_program(line, number, workloads)
         except ValueError as error:
             yield Reject(str(path), number, str(error))
 
@@ -144,11 +146,11 @@ def decode_module(text: str) -> str:
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise _BadLineError(f"expected a base64 module, found {text[:20]!r}...: {error}") from error
+        raise BadLineError(f"expected a base64 module, found {text[:20]!r}...: {error}") from error
     length = int.from_bytes(data[:_HEADER_BYTES], "little")
     body = data[_HEADER_BYTES:]
     if len(body) != length:
-        raise _BadLineError(f"expected a module of {length} bytes, found {len(body)}: truncated?")
+        raise BadLineError(f"expected a module of {length} bytes, found {len(body)}: truncated?")
     return body.decode("utf-8")
 
 
@@ -172,56 +174,73 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _load(line: bytes) -> Any:
     if not line:
-        raise _BadLineError("blank line")
+        raise BadLineError("blank line")
     try:
-        return json.loads(line)
+        try:
+            return orjson.loads(line)
+        except ValueError:  # NaN and integers of any size, which Python's parser takes
+            return json.loads(line)
     except RecursionError as error:
-        raise _BadLineError("JSON nested too deeply") from error
+        raise BadLineError("JSON nested too deeply") from error
     except ValueError as error:
-        raise _BadLineError(f"not a line of JSON: {error}") from error
+        raise BadLineError(f"not a line of JSON: {error}") from error
 
 
-def _parse_workload(line: bytes) -> LoggedWorkload:
-    value = _load(line)
-    if not (isinstance(value, list) and len(value) == 2):
-        raise _BadLineError(f"expected [shash, module], found {_shorten(value)}")
-    shash, module = value
-    if not (isinstance(shash, str) and shash.isascii() and shash.isdigit()):
-        raise _BadLineError(f"expected a hash of decimal digits as text, found {_shorten(shash)}")
-    if not isinstance(module, str):
-        raise _BadLineError(f"expected a base64 module, found {_shorten(module)}")
-    mod_json = decode_module(module)
+def parse_workload(line: bytes) -> LoggedWorkload:
+    """Read a line of a workload file.
+
+    Raises:
+        BadLineError: not what the grammar says.
+        RecordError: a module that this TVM cannot read.
+    """
+    shash, mod_json = parse_workload_text(line)
     return LoggedWorkload(shash, mod_json, workload_id(mod_json))
 
 
-def _parse_program(
-    line: bytes, number: int, workloads: Sequence[LoggedWorkload | None]
-) -> LoggedProgram:
+def parse_workload_text(line: bytes) -> tuple[str, str]:
+    """Read a line of a workload file, as far as any TVM writes it: hash and module as JSON text.
+
+    Raises:
+        BadLineError: not what the grammar says.
+    """
     value = _load(line)
     if not (isinstance(value, list) and len(value) == 2):
-        raise _BadLineError(f"expected [workload_index, record], found {_shorten(value)}")
+        raise BadLineError(f"expected [shash, module], found {_shorten(value)}")
+    shash, module = value
+    if not (isinstance(shash, str) and shash.isascii() and shash.isdigit()):
+        raise BadLineError(f"expected a hash of decimal digits as text, found {_shorten(shash)}")
+    if not isinstance(module, str):
+        raise BadLineError(f"expected a base64 module, found {_shorten(module)}")
+    return shash, decode_module(module)
+
+
+def parse_program(
+    line: bytes, number: int, workloads: Sequence[LoggedWorkload | None]
+) -> LoggedProgram:
+    """Read a line of a record file; raises BadLineError if it is not what the grammar says."""
+    value = _load(line)
+    if not (isinstance(value, list) and len(value) == 2):
+        raise BadLineError(f"expected [workload_index, record], found {_shorten(value)}")
     index, body = value
     if not _is_int(index) or not 0 <= index < len(workloads):
-        raise _BadLineError(
+        raise BadLineError(
             f"expected a workload index below {len(workloads)}, found {_shorten(index)}"
         )
     workload = workloads[index]
     if workload is None:
-        raise _BadLineError(f"its workload, line {index + 1} of {WORKLOAD_FILE}, cannot be read")
+        raise BadLineError(f"its workload, line {index + 1} of {WORKLOAD_FILE}, cannot be read")
     if not (isinstance(body, list) and len(body) == 4):
-        raise _BadLineError(
-            f"expected [trace, run_secs, target, args_info], found {_shorten(body)}"
-        )
+        raise BadLineError(f"expected [trace, run_secs, target, args_info], found {_shorten(body)}")
     trace, run_secs, target, args_info = body
     _check_trace(trace)
     if run_secs is not None and not (
         isinstance(run_secs, list) and all(_is_number(item) for item in run_secs)
     ):
-        raise _BadLineError(f"expected run_secs as numbers or null, found {_shorten(run_secs)}")
+        raise BadLineError(f"expected run_secs as numbers or null, found {_shorten(run_secs)}")
     if not (isinstance(target, dict) and isinstance(target.get("kind"), str)):
-        raise _BadLineError(f"expected a target object with a kind, found {_shorten(target)}")
+        raise BadLineError(f"expected a target object with a kind, found {_shorten(target)}")
     if not isinstance(args_info, list):
-        raise _BadLineError(f"expected args_info as a list, found {_shorten(args_info)}")
+        raise BadLineError(f"expected args_info as a list, found {_shorten(args_info)}")
     return LoggedProgram(workload, trace, run_secs, target, args_info, number)
 
 
@@ -231,7 +250,7 @@ def _check_trace(trace: Any) -> None:
         and len(trace) == 2
         and all(isinstance(part, list) for part in trace)
     ):
-        raise _BadLineError(f"expected a trace [instructions, decisions], found {_shorten(trace)}")
+        raise BadLineError(f"expected a trace [instructions, decisions], found {_shorten(trace)}")
     instructions, decisions = trace
     for position, item in enumerate(instructions):
         if not (
@@ -240,7 +259,7 @@ def _check_trace(trace: Any) -> None:
             and isinstance(item[0], str)
             and all(isinstance(part, list) for part in item[1:])
         ):
-            raise _BadLineError(
+            raise BadLineError(
                 f"expected instruction {position} as [kind, inputs, attributes, outputs], "
                 f"found {_shorten(item)}"
             )
@@ -251,7 +270,7 @@ def _check_trace(trace: Any) -> None:
             and _is_int(item[0])
             and 0 <= item[0] < len(instructions)
         ):
-            raise _BadLineError(
+            raise BadLineError(
                 f"expected decision {position} as [instruction_index, value] with an index below "
                 f"{len(instructions)}, found {_shorten(item)}"
             )

@@ -7,7 +7,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from tencost.errors import RecordError
 
@@ -35,7 +35,9 @@ def open_log(path: Path) -> BinaryIO:
     except OSError as error:
         raise RecordError(f"expected a log file at {path}: {error}") from error
     if magic.startswith(_GZIP):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+        zipped: Any = gzip.GzipFile(fileobj=raw)
+        zipped.myfileobj = raw  # closed with it
+        return cast(BinaryIO, zipped)
     if magic == _ZSTANDARD:
         import zstandard
 

@@ -56,7 +56,7 @@ class LogFormat(Protocol):
     name: str
     """As `tencost records import` reports it."""
 
-    def recognizes(self, path: Path, head: bytes) -> bool:
+    def recognizes(self, path: Path, head: bytes, /) -> bool:
         """Say whether a file is of this format, from its first lines (decompressed, up to 64 KiB)."""
         ...
 

@@ -1,0 +1,250 @@
+"""Features of Ansor's schedule steps, straight from the log: its compiler is gone, and nothing needs to be lowered.
+
+Two feature sets read a program, a JSON list of steps (their grammar is in tencost.records.formats.ansor):
+
+- `ansor_steps`, one row a step, as `trace` does it for MetaSchedule (the idea of TLP, ASPLOS'23): position / max_steps;
+  one-hot of the kind; its numbers in the order of the log as sign(x) * log2(1 + |x|); one-hot of the annotation;
+  one-hot hash buckets (CRC-32) of scope and pragma names.
+- `ansor_tiles`, one row a program: the loops are followed through splits, fusions and reorderings, so that the row
+  knows how many iterations each annotation covers (blocks, threads, virtual threads, vector lanes, parallel,
+  unrolled), and how the split lengths of each level multiply. Amounts are log2(1 + x).
+
+What cannot be known without the computation's definition, extents that no split names, counts as absent.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tencost.features.ragged import FloatArray
+
+STEPS = ("AN", "FU", "PR", "RE", "SP", "FSP", "FFSP", "SA", "CA", "CI", "CR", "CHR", "CHW", "RF")
+ANNOTATIONS = (
+    "none", "unroll", "vectorize", "parallel", "vthread", "block_x", "thread_x", "block_y", "thread_y",
+    "block_z", "thread_z", "tensorize",
+)  # fmt: skip
+"""Annotations by their number in the log."""
+NUM_SPLITS = 8
+"""Splits of the tiled stage whose lengths have columns of their own, in the order of the log."""
+NUM_LEVELS = 5
+"""Lengths of a split with columns: what is left outside, then up to four from outside in."""
+_SPATIAL, _REDUCTION = 4, 2
+"""Lengths that a multi-level tiling gives a spatial axis of a GPU program, and a reduction axis."""
+_UNROLL = "auto_unroll_max_step$"
+
+
+def step_columns(vocabulary_buckets: int, max_numbers: int) -> tuple[str, ...]:
+    """Return the columns of `ansor_steps`."""
+    return (
+        "position",
+        *(f"is_{name}" for name in STEPS),
+        *(f"number_{index}" for index in range(max_numbers)),
+        *(f"annotation_{name}" for name in ANNOTATIONS),
+        *(f"name_{index}" for index in range(vocabulary_buckets)),
+    )
+
+
+TILE_COLUMNS: tuple[str, ...] = (
+    *(f"num_{name}" for name in STEPS),
+    *(f"{what}_{name}" for name in ANNOTATIONS for what in ("num", "sum", "max")),
+    *(f"split_{split}_{level}" for split in range(NUM_SPLITS) for level in range(NUM_LEVELS)),
+    *(f"spatial_{level}" for level in range(NUM_LEVELS)),
+    *(f"reduction_{level}" for level in range(NUM_LEVELS)),
+    "other_outer",
+    "other_inner",
+    "auto_unroll_max_step",
+    "num_stages_tiled",
+    "threads",
+    "blocks",
+    "vthreads",
+    "points_per_thread",
+)
+"""Columns of `ansor_tiles`. num: steps or annotated loops; sum, max: of the log2 of their iterations."""
+
+
+class AnsorStepEncoder:
+    """Encodes the steps of a program; see the module's text."""
+
+    def __init__(self, max_steps: int, vocabulary_buckets: int, max_numbers: int) -> None:
+        self.max_steps = max_steps
+        self.vocabulary_buckets = vocabulary_buckets
+        self.max_numbers = max_numbers
+        self.columns = step_columns(vocabulary_buckets, max_numbers)
+        self._numbers_at = 1 + len(STEPS)
+        self._annotations_at = self._numbers_at + max_numbers
+        self._names_at = self._annotations_at + len(ANNOTATIONS)
+
+    def encode(self, steps: Sequence[Sequence[Any]]) -> FloatArray | None:
+        """Return float32 [steps, columns]; None for a program without steps."""
+        kept = steps[: self.max_steps]
+        rows = np.zeros((len(kept), len(self.columns)), np.float32)
+        for position, (kind, *fields) in enumerate(kept):
+            row = rows[position]
+            row[0] = position / self.max_steps
+            row[1 + STEPS.index(kind)] = 1.0
+            if kind == "AN":
+                row[self._annotations_at + int(fields.pop())] = 1.0
+            for name in [value for value in fields if isinstance(value, str)]:
+                text, _, number = name.partition("$")
+                row[self._names_at + zlib.crc32(text.encode()) % self.vocabulary_buckets] += 1.0
+                fields = [*fields, int(number)] if number.isdigit() else fields
+            for slot, value in enumerate(_numbers(fields)[: self.max_numbers]):
+                row[self._numbers_at + slot] = math.copysign(math.log2(1.0 + abs(value)), value)
+        return rows if len(rows) else None
+
+
+def tile_row(steps: Sequence[Sequence[Any]]) -> FloatArray | None:
+    """Return the row of `ansor_tiles`, float32 [1, columns]; None for a program without steps."""
+    if not steps:
+        return None
+    loops = _Loops()
+    values = dict.fromkeys(TILE_COLUMNS, 0.0)
+    annotated: dict[str, list[float]] = {name: [] for name in ANNOTATIONS}
+    for step in steps:
+        values[f"num_{step[0]}"] += 1.0
+        extent = loops.apply(step)
+        if step[0] == "AN":
+            annotated[ANNOTATIONS[int(step[3])]].append(_log(extent))
+        elif step[0] == "PR" and str(step[3]).startswith(_UNROLL):
+            values["auto_unroll_max_step"] = _log(float(step[3].removeprefix(_UNROLL)))
+    for name, amounts in annotated.items():
+        values[f"num_{name}"] += len(amounts)
+        values[f"sum_{name}"] = sum(amounts)
+        values[f"max_{name}"] = max(amounts, default=0.0)
+    _put_splits(values, loops)
+    values["threads"] = sum(values[f"max_thread_{axis}"] for axis in "xyz")
+    values["blocks"] = sum(values[f"max_block_{axis}"] for axis in "xyz")
+    values["vthreads"] = values["max_vthread"]
+    values["points_per_thread"] = values["spatial_3"] + values["spatial_4"]
+    return np.asarray([[values[name] for name in TILE_COLUMNS]], np.float32)
+
+
+def _put_splits(values: dict[str, float], loops: _Loops) -> None:
+    """Fill in the lengths of the stage with the most splits, and their products by level."""
+    by_stage: dict[int, list[list[float]]] = {}
+    for stage, lengths in loops.splits:
+        by_stage.setdefault(stage, []).append(lengths)
+    tiled = max(by_stage.values(), key=len, default=[])
+    values["num_stages_tiled"] = float(len(by_stage))
+    for number, lengths in enumerate(tiled):
+        for level, length in enumerate(lengths[:NUM_LEVELS]):
+            if number < NUM_SPLITS:
+                values[f"split_{number}_{level}"] = _log(length)
+            if len(lengths) > _SPATIAL:
+                values[f"spatial_{level}"] += _log(length)
+            elif len(lengths) > _REDUCTION:
+                values[f"reduction_{level}"] += _log(length)
+    for stage, lengths in loops.splits:
+        if by_stage[stage] is not tiled:
+            values["other_outer"] += _log(lengths[0])
+            values["other_inner"] += sum(map(_log, lengths[1:]))
+
+
+class _Loops:
+    """The loops of each stage as far as steps tell: an extent, or 0 where it is not known.
+
+    Stages are numbered as the log does at that moment: a cache stage or an rfactor stage moves those behind it.
+    """
+
+    def __init__(self) -> None:
+        self.splits: list[tuple[int, list[float]]] = []
+        self._stages: dict[int, list[float]] = {}
+        self._lengths: list[list[float]] = []
+        """Split lengths by the number of the step, for the steps that follow a split."""
+        self._extents: list[float] = []
+        """The extent that was split, likewise."""
+
+    def apply(self, step: Sequence[Any]) -> float:
+        """Follow one step; return the extent of the loop that it works on, 0 where it is not known."""
+        kind, stage = step[0], int(step[1])
+        found = 0.0
+        self._lengths.append([])
+        self._extents.append(0.0)
+        if kind in ("SP", "FSP", "FFSP"):
+            found = self._split(stage, step)
+        elif kind == "FU":
+            found = self._fuse(stage, [int(item) for item in step[2]])
+        elif kind == "RE":
+            order = [int(item) for item in step[2]]
+            loops = self._known(stage, len(order) - 1)
+            self._stages[stage] = [loops[item] if item < len(loops) else 0.0 for item in order]
+        elif kind == "AN":
+            found = self._known(stage, int(step[2]))[int(step[2])]
+        elif kind in ("CHR", "CHW", "RF"):
+            self._insert(stage + 1 if kind == "CHR" else stage)
+        return found
+
+    def _split(self, stage: int, step: Sequence[Any]) -> float:
+        position = int(step[2])
+        loops = self._known(stage, position)
+        if step[0] == "SP":
+            lengths = [float(item or 0) for item in step[4]]
+            extent = float(step[3]) or loops[position]
+        elif step[0] == "FSP":
+            followed = int(step[3])
+            source = self._lengths[followed] if followed < len(self._lengths) else []
+            kept = int(step[4])
+            # Follows the outer `kept - 1` lengths; the inner ones become one.
+            lengths = (
+                [*source[: kept - 1], _product(source[kept - 1 :])] if source else [0.0] * kept
+            )
+            extent = loops[position] or (self._extents[followed] if source else 0.0)
+        else:
+            level = int(step[4])
+            sources = [
+                self._lengths[int(item)] for item in step[3] if int(item) < len(self._lengths)
+            ]
+            at = [source[level] if level < len(source) else 0.0 for source in sources]
+            lengths, extent = [_product(at)], loops[position]
+            if not int(step[5]) and extent and lengths[0]:  # a number of parts, not a factor
+                lengths = [float(math.ceil(extent / lengths[0]))]
+        self._lengths[-1], self._extents[-1] = lengths, extent
+        inner = _product(lengths)
+        outer = math.ceil(extent / inner) if extent and inner else 0.0
+        loops[position : position + 1] = [outer, *lengths]
+        if step[0] == "SP":
+            self.splits.append((stage, [outer, *lengths]))
+        return extent
+
+    def _fuse(self, stage: int, positions: list[int]) -> float:
+        if not positions:
+            return 0.0
+        loops = self._known(stage, positions[-1])
+        extent = _product(loops[positions[0] : positions[-1] + 1])
+        loops[positions[0] : positions[-1] + 1] = [extent]
+        return extent
+
+    def _insert(self, stage: int) -> None:
+        moved = {at + 1 if at >= stage else at: loops for at, loops in self._stages.items()}
+        self._stages = moved
+        self.splits = [(at + 1 if at >= stage else at, lengths) for at, lengths in self.splits]
+
+    def _known(self, stage: int, position: int) -> list[float]:
+        """Return the loops of a stage, at least up to a position."""
+        loops = self._stages.setdefault(stage, [])
+        loops.extend([0.0] * (position + 1 - len(loops)))
+        return loops
+
+
+def _numbers(fields: Iterable[Any]) -> list[float]:
+    found: list[float] = []
+    for value in fields:
+        if isinstance(value, list):
+            found += _numbers(value)
+        elif isinstance(value, int | float):
+            found.append(float(value))
+    return found
+
+
+def _product(values: Iterable[float]) -> float:
+    """Return the product; 0, not known, if one of them is not known."""
+    return math.prod(values)
+
+
+def _log(value: float) -> float:
+    return math.log2(1.0 + max(value, 0.0))

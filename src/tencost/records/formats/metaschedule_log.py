@@ -1,0 +1,251 @@
+"""MetaSchedule databases of any TVM as a log format: a record file is read, its workload file stands beside it.
+
+The grammar is in :mod:`tencost.records.formats.metaschedule`. What differs here: both files may be compressed, and a
+workload whose module this TVM cannot read (TVM up to 0.21 wrote another graph) does not cost its records. They are
+kept under an id made of the module's text, and `additional_info` says why nothing can be compiled from them:
+``{"workload_unreadable": reason}``. Modules are the reader's second result, see `modules`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from tencost.errors import RecordError
+from tencost.records.formats.columns import networks, record_table, sources
+from tencost.records.formats.metaschedule import (
+    BadLineError,
+    LoggedProgram,
+    LoggedWorkload,
+    parse_program,
+    parse_workload,
+    parse_workload_text,
+)
+from tencost.records.formats.opening import TruncatedError, first_line, lines, read_head
+from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject
+from tencost.records.ids import canonical_json, program_id, record_id, text_id
+from tencost.records.status import Status, timing_from_log
+
+_RECORDS, _WORKLOADS = "tuning_record", "workload"
+
+
+@dataclass(frozen=True)
+class _Workload:
+    logged: LoggedWorkload
+    task_name: str
+    unreadable: str
+    """Why this TVM cannot read its module; empty if it can."""
+
+
+class MetascheduleFormat:
+    """The pair of files that MetaSchedule's JSONDatabase writes."""
+
+    name = "metaschedule"
+
+    def recognizes(self, _path: Path, head: bytes) -> bool:
+        """Say whether it is the record file of a pair: lines ``[index, [trace, ...]]``."""
+        return first_line(head).replace(b" ", b"")[:64].lstrip(b"[0123456789").startswith(b",[[[")
+
+    def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
+        """Yield the records; those of an unreadable workload, too. Raises RecordError as the protocol says."""
+        workloads, rejects = _workloads(workload_file(path), about)
+        by_id = {item.logged.workload_id: item for item in workloads if item is not None}
+        rows = _Rows()
+        for item in _programs(path, workloads, about):
+            if isinstance(item, Reject):
+                rejects.append(item)
+            else:
+                rows.add(item, by_id[item.workload.workload_id], about)
+            if len(rows.lines) + len(rejects) >= batch_rows:
+                yield Batch(rows.table(about), tuple(rejects))
+                rows, rejects = _Rows(), []
+        yield Batch(rows.table(about), tuple(rejects))
+
+    def modules(self, path: Path) -> list[tuple[str, str, str, str]]:
+        """Return (workload_id, module as JSON text, task name, TVM's hash) of each workload of the pair."""
+        workloads, _ = _workloads(workload_file(path), About("", path.name, None))
+        return [
+            (item.logged.workload_id, item.logged.mod_json, item.task_name, item.logged.shash)
+            for item in workloads
+            if item is not None
+        ]
+
+
+def is_workload_file(head: bytes) -> bool:
+    """Say whether a file is the other half of a pair: lines ``[hash, module]``."""
+    start = first_line(head).replace(b" ", b"")[:64]
+    return start.startswith(b'["') and start[2:3].isdigit() and b'","' in start
+
+
+def workload_file(path: Path) -> Path:
+    """Return the workload file of a record file: of the same name, or the only one in the folder.
+
+    Raises:
+        RecordError: there is none, or more than one that may be meant.
+    """
+    stem = path.name.replace(_RECORDS, _WORKLOADS)
+    base = stem.removesuffix(".gz").removesuffix(".zst")
+    for name in (stem, base, f"{base}.gz", f"{base}.zst"):
+        if name != path.name and (path.parent / name).is_file():
+            return path.parent / name
+    others = [
+        other
+        for other in sorted(path.parent.iterdir())
+        if other.is_file() and other != path and is_workload_file(read_head(other))
+    ]
+    if len(others) != 1:
+        raise RecordError(
+            f"expected the workload file of {path} beside it (lines [hash, module]), found {len(others)} that may be "
+            "meant. Both files of a database are needed, named alike: x_workload.json, x_tuning_record.json"
+        )
+    return others[0]
+
+
+def programs_of(table: pa.Table, modules: dict[str, LoggedWorkload]) -> list[LoggedProgram]:
+    """Return records, a table of schema.SCHEMA, as lines of a database, for metaschedule.write_database.
+
+    Args:
+        table: records whose program_format is metaschedule_trace.
+        modules: their workloads, by id.
+
+    Raises:
+        RecordError: a record is of another format, or its workload's module is missing.
+    """
+    found = []
+    for row in table.to_pylist():
+        if row["program_format"] != "metaschedule_trace" or row["workload_id"] not in modules:
+            raise RecordError(
+                "expected records with a MetaSchedule trace and the module of their workload, found "
+                f"{row['program_format']} of workload {row['workload_id']}"
+            )
+        foreign = json.loads(row["foreign"] or "{}")
+        found.append(
+            LoggedProgram(
+                modules[row["workload_id"]],
+                orjson.loads(row["program"]),
+                foreign["run_secs"] if "run_secs" in foreign else row["run_secs"],
+                json.loads(row["target"]),
+                orjson.loads(row["workload_args"] or "[]"),
+                row["source"]["line"],
+            )
+        )
+    return found
+
+
+def _workloads(path: Path, about: About) -> tuple[list[_Workload | None], list[Reject]]:
+    file = Path(about.file).with_name(path.name).as_posix()
+    found: list[_Workload | None] = []
+    rejects: list[Reject] = []
+    try:
+        for number, line in lines(path):
+            try:
+                found.append(_workload(line))
+            except (BadLineError, UnicodeDecodeError, RecursionError) as error:
+                found.append(None)
+                if line.strip():
+                    rejects.append(Reject(file, number, f"workload: {error}"))
+    except TruncatedError as error:
+        rejects.append(Reject(file, len(found) + 1, str(error)))
+    return found, rejects
+
+
+def _workload(line: bytes) -> _Workload:
+    try:
+        logged = parse_workload(line)
+        return _Workload(logged, _task_name(logged.mod_json), "")
+    except RecordError as error:
+        shash, mod_json = parse_workload_text(line)
+        try:
+            graph = orjson.loads(mod_json)
+        except ValueError as damage:
+            raise BadLineError(f"its module is not JSON: {damage}") from damage
+        identity = text_id("metaschedule", canonical_json(graph))
+        return _Workload(
+            LoggedWorkload(shash, mod_json, identity), f"ms_{identity[:8]}", str(error)
+        )
+
+
+def _task_name(mod_json: str) -> str:
+    return f"ms_{text_id(mod_json)[:8]}"
+
+
+def _programs(
+    path: Path, workloads: Sequence[_Workload | None], about: About
+) -> Iterator[LoggedProgram | Reject]:
+    logged = [None if item is None else item.logged for item in workloads]
+    number = 0
+    try:
+        for number, line in lines(path):
+            if line.strip():
+                try:
+                    yield parse_program(line, number, logged)
+                except (ValueError, RecursionError) as error:
+                    yield Reject(about.file, number, str(error))
+    except TruncatedError as error:
+        yield Reject(about.file, number + 1, str(error))
+
+
+class _Rows:
+    """Columns that grow by a row a program; a trace is text again as soon as it was looked at."""
+
+    def __init__(self) -> None:
+        self.lines: list[int] = []
+        self._columns: dict[str, list[Any]] = {}
+
+    def add(self, program: LoggedProgram, known: _Workload, about: About) -> None:
+        kind = str(program.target["kind"])
+        identity = program_id(known.logged.workload_id, kind, program.trace)
+        hardware = about.hardware or _model(program.target)
+        timing = timing_from_log(program.run_secs)
+        foreign: dict[str, Any] = {"format": "metaschedule", "shash": known.logged.shash}
+        if timing.status is not Status.ok:
+            foreign["run_secs"] = program.run_secs
+        values = {
+            "record_id": record_id(identity, program.target, hardware),
+            "program_id": identity,
+            "workload_id": known.logged.workload_id,
+            "task_name": known.task_name,
+            "workload": f"tir.{known.task_name}",
+            "workload_args": orjson.dumps(program.args_info).decode(),
+            "hardware": hardware,
+            "target": json.dumps(program.target, sort_keys=True, separators=(",", ":")),
+            "program": orjson.dumps(program.trace).decode(),
+            "run_secs": list(timing.run_secs) or None,
+            "status": timing.status.value,
+            "error": timing.error or None,
+            "additional_info": (
+                json.dumps({"workload_unreadable": known.unreadable}) if known.unreadable else None
+            ),
+            "foreign": json.dumps(foreign, separators=(",", ":")),
+        }
+        for name, value in values.items():
+            self._columns.setdefault(name, []).append(value)
+        self.lines.append(program.line)
+
+    def table(self, about: About) -> pa.Table:
+        rows = len(self.lines)
+        columns = self._columns or {name: [] for name in ("record_id", "run_secs")}
+        return record_table(
+            rows,
+            {
+                **columns,
+                "networks": networks(about.dataset, rows),
+                "source": sources(about.dataset, about.file, self.lines),
+            },
+            {"engine": "tvm", "program_format": "metaschedule_trace"},
+        )
+
+
+def _model(target: dict[str, Any]) -> str:
+    model = target.get("model")
+    if not isinstance(model, str) or not model or model == "unknown":
+        raise RecordError(
+            "expected a device: neither the log nor its target names one. Say which: hardware=<name>"
+        )
+    return model

@@ -1,0 +1,129 @@
+"""``tencost records import PATH... hardware=<name> dataset=<name>``: logs of any format into the record store."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from tencost.checking import plain_name
+from tencost.errors import RecordError
+from tencost.records.formats.metaschedule_log import MetascheduleFormat
+from tencost.records.logs import Logs, Progress, find_logs, import_logs
+from tencost.records.modules import write_modules
+from tencost.records.store import RecordStore
+from tencost.records.words import read_words
+
+USAGE = (
+    "tencost records import PATH... [hardware=<name>] [dataset=<name>] [store=data/store] [jobs=N]"
+)
+SHOWN = 5
+"""Rejected lines that are printed; all are in the file that is named."""
+
+
+def run(arguments: list[str], root: Path) -> None:
+    """Import logs.
+
+    Raises:
+        RecordError: wrong words, no log at the paths, or no record in any of them.
+    """
+    words = read_words(arguments, USAGE, keys=("hardware", "dataset", "store", "jobs"))
+    if not words.plain:
+        raise RecordError(f"expected the logs to import, found no path. Usage: {USAGE}")
+    paths = [Path(word).expanduser() for word in words.plain]
+    dataset = words.keys.get("dataset") or paths[0].resolve().name.split(".")[0]
+    plain_name("dataset", dataset)
+    hardware = words.keys.get("hardware")
+    if hardware is not None:
+        plain_name("hardware", hardware)
+    store = RecordStore(words.keys.get("store") or str(root / "data" / "store"))
+    jobs = words.number("jobs")
+    console = Console(stderr=True)
+    logs = find_logs(paths, dataset, hardware)
+    if not logs.files and not logs.measured:
+        told = "; ".join(f"{file}: {why}" for file, why in logs.skipped[:SHOWN]) or "empty folders"
+        raise RecordError(
+            f"expected logs (MetaSchedule, Ansor, AutoTVM, RFC 4304, or the store's own tables) in "
+            f"{', '.join(words.plain)}, found none: {told}"
+        )
+    started = time.monotonic()
+    with Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[state]}"),
+        console=console,
+        transient=True,
+    ) as bar:
+        shown = bar.add_task("logs", total=len(logs.files) + len(logs.measured), state="")
+
+        def on_progress(progress: Progress) -> None:
+            state = f"{progress.records.total()} records, {len(progress.rejects)} rejects"
+            bar.update(shown, completed=progress.files, state=state)
+
+        progress = import_logs(logs, store, jobs=jobs, on_progress=on_progress)
+        _keep_modules(logs, store)
+    rejects = _write_rejects(progress, dataset, root)
+    _report(progress, logs, rejects, time.monotonic() - started, store, console)
+    if not progress.records:
+        raise RecordError(
+            f"expected records in {', '.join(words.plain)}, found none that can be read; the reasons are in {rejects}"
+        )
+
+
+def _keep_modules(logs: Logs, store: RecordStore) -> None:
+    reader = MetascheduleFormat()
+    pairs = [item.path for item in logs.files if item.format == reader.name]
+    pairs += [
+        path
+        for folder in logs.measured
+        for path in sorted((folder / "measure_records").glob("*/**/database_tuning_record.json"))
+    ]
+    write_modules(store.uri, (module for path in pairs for module in reader.modules(path)))
+
+
+def _write_rejects(progress: Progress, dataset: str, root: Path) -> Path | None:
+    if not progress.rejects:
+        return None
+    path = root / "data" / "rejects" / f"{dataset}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(
+        json.dumps({"file": item.file, "line": item.line, "reason": item.reason}) + "\n"
+        for item in progress.rejects
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _report(
+    progress: Progress,
+    logs: Logs,
+    rejects: Path | None,
+    seconds: float,
+    store: RecordStore,
+    console: Console,
+) -> None:
+    table = Table(title="imported", show_header=False)
+    total = progress.records.total()
+    table.add_row("records", f"{total} ({progress.records['ok']} ok)")
+    failed = [f"{count} {name}" for name, count in sorted(progress.records.items()) if name != "ok"]
+    if failed:
+        table.add_row("failures", ", ".join(failed))
+    for title, counts in (("formats", progress.formats), ("hardware", progress.hardware)):
+        table.add_row(title, ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    table.add_row("new in the store", f"{progress.written} ({store.uri})")
+    table.add_row("measured before", str(total - progress.written))
+    if progress.quarantined:
+        table.add_row("quarantined", f"{progress.quarantined}: tencost records quarantine")
+    table.add_row("rejected lines", f"{len(progress.rejects)}{f' ({rejects})' if rejects else ''}")
+    table.add_row("files", f"{progress.files} read, {len(logs.skipped)} no logs")
+    table.add_row("time", f"{seconds:.1f} s")
+    console.print(table)
+    for item in progress.rejects[:SHOWN]:
+        console.print(f"{item.file}:{item.line}: {item.reason}", style="yellow", markup=False)

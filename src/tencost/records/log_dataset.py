@@ -1,0 +1,97 @@
+"""A raw dataset that is a folder of logs in any format: what the records stage makes of it.
+
+Its workloads are no modules, but for MetaSchedule's: their text is ``{"workload": name, "args": [...]}``, as much as
+the log says. Its tasks are the workloads themselves, in the networks that a TenSet folder names or else in one that has
+the dataset's name; FLOPs are not known (0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from tencost.errors import DatasetError
+from tencost.records.formats.metaschedule_log import MetascheduleFormat
+from tencost.records.formats.protocol import Reject
+from tencost.records.imports import Workload
+from tencost.records.logs import Logs, find_logs, read_logs
+from tencost.records.schema import SCHEMA
+from tencost.records.tensetlayout import Task
+
+
+@dataclass(frozen=True)
+class LogDataset:
+    """All records of a folder of logs, a table of schema.SCHEMA in the order of the logs, and what they are of."""
+
+    records: pa.Table
+    workloads: list[Workload]
+    tasks: list[Task]
+    rejects: list[Reject]
+
+
+def read_log_dataset(
+    folder: Path,
+    dataset: str,
+    hardware: str | None,
+    on_file: Callable[[int, int], None] | None = None,
+) -> LogDataset:
+    """Read every log of a folder.
+
+    Raises:
+        DatasetError: there is no log in it.
+        RecordError: a log does not say its device, and `hardware` does not either.
+    """
+    logs = find_logs([folder], dataset, hardware)
+    if not logs.files:
+        raise DatasetError(
+            f"expected measure_records/<hardware>/... or logs (MetaSchedule, Ansor, AutoTVM, RFC 4304) in {folder}, "
+            "found none. See docs/your-own-data.md"
+        )
+    tables: list[pa.Table] = []
+    rejects: list[Reject] = list(logs.rejects)
+    for done, (found, bad) in enumerate(read_logs(logs)):
+        tables += found
+        rejects += bad
+        if on_file is not None:
+            on_file(done, len(logs.files))
+    table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    workloads = _workloads(table, logs)
+    return LogDataset(table, workloads, _tasks(table), rejects)
+
+
+def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:
+    reader = MetascheduleFormat()
+    modules = {
+        identity: (mod_json, shash)
+        for item in logs.files
+        if item.format == reader.name
+        for identity, mod_json, _, shash in reader.modules(item.path)
+    }
+    found = []
+    for row in _distinct(table).iter_rows(named=True):
+        args = json.loads(row["workload_args"] or "[]")
+        about = json.dumps({"workload": row["workload"], "args": args}, separators=(",", ":"))
+        text, shash = modules.get(row["workload_id"], (about, None))
+        found.append(Workload(row["workload_id"], text, row["task_name"], shash, True))
+    return found
+
+
+def _tasks(table: pa.Table) -> list[Task]:
+    return [
+        Task(item["network"], row["task_name"], row["workload_id"], item["weight"], 0.0, True)
+        for row in _distinct(table).iter_rows(named=True)
+        for item in row["networks"]
+    ]
+
+
+def _distinct(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(
+        table.select(["workload_id", "task_name", "workload", "workload_args", "networks"])
+    )
+    assert isinstance(frame, pl.DataFrame)
+    return frame.unique("workload_id", keep="first").sort("workload_id")

@@ -1,0 +1,340 @@
+"""Logs of any format into a record store: which files are logs, reading them on all cores, writing what is new.
+
+Files are read by processes that leave their batches in a scratch folder, so that memory is bounded by some batches, and
+written in the order of the files, so that the same folder gives the same store. Writing is idempotent: what a run that
+was stopped has written is there already when the command is run again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from tencost.errors import RecordError
+from tencost.records.formats.opening import read_head
+from tencost.records.formats.protocol import BATCH_ROWS, About, Reject
+from tencost.records.formats.registry import detect, named
+from tencost.records.formats.tenset import is_tenset, read_layout, workload_networks
+from tencost.records.gate import GROUP, Known, quarantine
+from tencost.records.schema import SCHEMA, to_arrow
+from tencost.records.store import RecordStore, latency
+
+COMMIT_ROWS = 120_000
+"""Rows that are written at a time."""
+_UNMEASURED = "programs to measure, no records"
+ALONE_BYTES = 4_000_000
+"""Less than this in all files is read in this process: starting others would take longer."""
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file that is a log, and what is known about it; `format` is a LogFormat's name."""
+
+    path: Path
+    format: str
+    about: About
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What was found at the paths that a person named."""
+
+    files: tuple[LogFile, ...]
+    measured: tuple[Path, ...]
+    """Folders in the layout of tencost.records.tensetlayout, which say more than their databases."""
+    skipped: tuple[tuple[str, str], ...]
+    """(file, why it is no log)."""
+    networks: Mapping[str, list[dict[str, object]]] = field(default_factory=dict)
+    """Networks and weights by workload id, where a TenSet folder names them."""
+    rejects: tuple[Reject, ...] = ()
+    """Files of a TenSet folder, other than logs, that could not be read."""
+
+
+@dataclass
+class Progress:
+    """How far an import is, and what it found.
+
+    Attributes:
+        records: records read, by status; what the store had already included.
+        written: records that are new in the store.
+        quarantined: new records that are kept out of look-ups.
+        rejects: lines that could not be read.
+        formats: records by format.
+    """
+
+    files: int = 0
+    total: int = 0
+    records: Counter[str] = field(default_factory=Counter)
+    formats: Counter[str] = field(default_factory=Counter)
+    hardware: Counter[str] = field(default_factory=Counter)
+    written: int = 0
+    quarantined: int = 0
+    rejects: list[Reject] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    tables: tuple[Path, ...]
+    rejects: tuple[Reject, ...]
+
+
+def find_logs(paths: Sequence[Path], dataset: str, hardware: str | None) -> Logs:
+    """Look at files, and recursively at folders, for logs.
+
+    Args:
+        paths: files and folders.
+        dataset: name of the dataset that the records are to be part of.
+        hardware: the device; None: the logs say it, or the folder below measure_records/ does.
+
+    Raises:
+        RecordError: a path does not exist.
+    """
+    found = _Found(dataset, hardware)
+    for top in paths:
+        if not top.exists():
+            raise RecordError(f"expected a log file or a folder of logs at {top}, found nothing")
+        if top.is_dir() and is_measured(top):
+            found.measured.append(top)
+        elif top.is_dir() and is_tenset(top):
+            found.add_tenset(top)
+        elif top.is_dir():
+            for path in sorted(item for item in top.rglob("*") if item.is_file()):
+                relative = path.relative_to(top).as_posix()
+                found.add(path, relative, _device_folder(Path(relative)))
+        else:
+            found.add(top, top.name, None)
+    return found.logs()
+
+
+class _Found:
+    """What was found so far."""
+
+    def __init__(self, dataset: str, hardware: str | None) -> None:
+        self.measured: list[Path] = []
+        self._dataset, self._hardware = dataset, hardware
+        self._files: list[LogFile] = []
+        self._skipped: list[tuple[str, str]] = []
+        self._networks: dict[str, list[dict[str, object]]] = {}
+        self._rejects: list[Reject] = []
+
+    def add(self, path: Path, relative: str, device: str | None) -> None:
+        """Look at a file; `device` is what its place says, and what a person says wins."""
+        reason = _no_log(path, relative)
+        found = None if reason else detect(path)
+        if found is None:
+            self._skipped.append((relative, reason or "no format that is known"))
+        else:
+            about = About(self._dataset, relative, self._hardware or device)
+            self._files.append(LogFile(path, found.name, about))
+
+    def add_tenset(self, folder: Path) -> None:
+        """Take the measured logs of a TenSet dataset, and the networks that its tasks are of."""
+        layout = read_layout(folder)
+        for path, device in layout.record_files:
+            self.add(path, path.relative_to(folder).as_posix(), device)
+        for path in layout.program_files:
+            self._skipped.append((path.relative_to(folder).as_posix(), _UNMEASURED))
+        self._rejects += layout.rejects
+        for identity, weights in workload_networks(layout).items():
+            self._networks[identity] = [
+                {"network": network, "weight": weight} for network, weight in weights
+            ]
+
+    def logs(self) -> Logs:
+        return Logs(
+            tuple(self._files),
+            tuple(self.measured),
+            tuple(self._skipped),
+            self._networks,
+            tuple(self._rejects),
+        )
+
+
+def import_logs(
+    logs: Logs,
+    store: RecordStore,
+    *,
+    jobs: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda _progress: None,
+) -> Progress:
+    """Read logs and write the records that the store does not have.
+
+    Raises:
+        RecordError: a log does not say its device, or the store cannot be written. What was written before stays.
+    """
+    progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
+    waiting: list[pa.Table] = []
+    for tables, rejects in read_logs(logs, jobs):
+        progress.files += 1
+        progress.rejects += rejects
+        for table in tables:
+            _count(table, progress)
+            waiting.append(table)
+            if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
+                _commit(waiting, store, progress)
+                waiting = []
+        on_progress(progress)
+    _commit(waiting, store, progress)
+    on_progress(progress)
+    return progress
+
+
+def read_logs(
+    logs: Logs, jobs: int | None = None
+) -> Iterator[tuple[Iterator[pa.Table], list[Reject]]]:
+    """Yield the batches of each log, tables of schema.SCHEMA, and its rejects; in the order of the logs.
+
+    Args:
+        logs: what to read.
+        jobs: processes; None: as many as this one has CPUs.
+
+    Raises:
+        RecordError: a log does not say its device.
+    """
+    from tencost.records.imports import import_dataset
+
+    for folder in logs.measured:
+        imported = import_dataset(folder, folder.name)
+        yield iter([to_arrow(imported.records)]), imported.rejects
+    with tempfile.TemporaryDirectory(prefix="tencost-import-") as scratch:
+        for parsed in _parse_all(logs.files, Path(scratch), jobs):
+            tables = _load(parsed.tables)
+            if logs.networks:
+                tables = (_with_networks(table, logs.networks) for table in tables)
+            yield tables, list(parsed.rejects)
+
+
+def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Iterator[_Parsed]:
+    size = sum(item.path.stat().st_size for item in files)
+    count = min(jobs or _cpus(), len(files))
+    if count <= 1 or size < ALONE_BYTES:
+        for number, item in enumerate(files):
+            yield _parse(item, scratch / str(number))
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        flying: dict[int, Future[_Parsed]] = {}
+        try:
+            for number in range(len(files)):
+                while len(flying) < 8 * count and number + len(flying) < len(files):
+                    place = number + len(flying)
+                    flying[place] = pool.submit(_parse, files[place], scratch / str(place))
+                yield flying.pop(number).result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _parse(item: LogFile, scratch: Path) -> _Parsed:
+    """Read one log; its batches are left as Arrow files that the caller removes."""
+    tables: list[Path] = []
+    rejects: list[Reject] = []
+    for number, batch in enumerate(named(item.format).read(item.path, item.about, BATCH_ROWS)):
+        rejects += batch.rejects
+        if batch.records.num_rows:
+            path = scratch.with_name(f"{scratch.name}-{number}.arrow")
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+                writer.write_table(batch.records)
+            tables.append(path)
+    return _Parsed(tuple(tables), tuple(rejects))
+
+
+def _load(paths: Sequence[Path]) -> Iterator[pa.Table]:
+    for path in paths:
+        with pa.OSFile(str(path), "rb") as source:
+            table = pa.ipc.open_file(source).read_all()
+        path.unlink()
+        yield table
+
+
+def _count(table: pa.Table, progress: Progress) -> None:
+    for name, counter in (
+        ("status", progress.records),
+        ("program_format", progress.formats),
+        ("hardware", progress.hardware),
+    ):
+        for item in table.column(name).value_counts().to_pylist():
+            counter[item["values"]] += item["counts"]
+
+
+def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) -> None:
+    if not tables:
+        return
+    table = pa.concat_tables(tables)
+    frame = pl.from_arrow(table.select([*GROUP, "run_secs", "status"]))
+    assert isinstance(frame, pl.DataFrame)
+    reasons = quarantine(frame, _known(store, frame))
+    if reasons.null_count() < len(reasons):
+        position = SCHEMA.get_field_index("quarantine")
+        table = table.set_column(
+            position, SCHEMA.field("quarantine"), reasons.to_arrow().cast(pa.string())
+        )
+    written = store.write_table(table)
+    progress.written += written
+    if written:
+        progress.quarantined += len(reasons) - reasons.null_count()
+
+
+def _known(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
+    names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
+    if not names:
+        return {}
+    have = (
+        store.read(names, [*GROUP, "run_secs", "status"])
+        .filter(
+            pl.col("status") == "ok",
+            pl.col("workload_id").is_in(frame["workload_id"].unique().implode()),
+        )
+        .group_by(GROUP)
+        .agg(latency().min().alias("fastest_s"), pl.len().alias("count"))
+    )
+    return {
+        (row["workload_id"], row["target"], row["hardware"]): Known(row["fastest_s"], row["count"])
+        for row in have.iter_rows(named=True)
+    }
+
+
+def _with_networks(table: pa.Table, networks: Mapping[str, list[dict[str, object]]]) -> pa.Table:
+    position = SCHEMA.get_field_index("networks")
+    field = SCHEMA.field("networks")
+    ids = table.column("workload_id").to_pylist()
+    have = table.column("networks").to_pylist()
+    values = [networks.get(identity, known) for identity, known in zip(ids, have, strict=True)]
+    return table.set_column(position, field, pa.array(values, field.type))
+
+
+def is_measured(folder: Path) -> bool:
+    """Say whether a folder is in the layout of tencost.records.tensetlayout: databases below measure_records/."""
+    return any((folder / "measure_records").glob("*/**/database_tuning_record.json"))
+
+
+def _device_folder(relative: Path) -> str | None:
+    parts = relative.parts
+    below = parts.index("measure_records") + 1 if "measure_records" in parts else len(parts)
+    return parts[below] if below < len(parts) - 1 else None
+
+
+def _no_log(path: Path, relative: str) -> str:
+    """Return why a file is not even looked at, or only as part of another; empty if it is."""
+    from tencost.records.formats.metaschedule_log import is_workload_file
+
+    if "to_measure_programs" in Path(relative).parts:
+        return _UNMEASURED
+    if path.suffix == ".pkl":
+        return "a pickle: tasks and networks, no records"
+    if is_workload_file(read_head(path)):
+        return "the workloads of a MetaSchedule database, read with its records"
+    return ""
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

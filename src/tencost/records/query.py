@@ -1,0 +1,669 @@
+"""Questions to a record store: best programs, history, what is new, two hardware side by side, statistics, SQL.
+
+Each function reads the version that the store was opened at, the latest by default, through DuckDB: only the columns
+and the row groups that the question needs. Rows in quarantine are left out, except where a function says otherwise.
+All answers are Polars frames; their columns:
+
+    best        rank (from 1), workload_id, task_name, hardware, target (canonical JSON), latency_s, mean_s, spread,
+                num_runs, program_id, record_id, program_format, timestamp, dataset, file, line
+    history     trial (from 1), timestamp, elapsed_s (since the first time stamp), status, latency_s, best_s (fastest
+                so far), improved, program_id, record_id, dataset, file, line
+    new         workload_id, task_name, hardware, target, status, latency_s, program_id, record_id, timestamp,
+                dataset, file, line
+    compare     workload_id, task_name, num_ok_a, num_ok_b, best_a_s, best_b_s, ratio (best_a_s / best_b_s: above 1,
+                b is faster), num_shared (programs with times on both), spearman (of their latencies; in [-1, 1])
+    statistics  the columns asked for; records, ok, quarantined, programs, workloads, spread; for workloads also
+                task_name, best_s and median_s
+
+`latency_s` is the median of run_secs, `mean_s` their mean, in seconds; lower is faster. `spread` is the standard
+deviation of a record's run_secs over their mean (no unit), null for a single run; in `statistics` it is the median over
+records. `timestamp` is seconds since 1970. `target` as an argument is a mapping, its JSON, or the text of an older TVM
+(``cuda -keys=cuda,gpu``); targets that differ in an empty tag only are the same. Nothing that answers with a time
+crosses hardware or targets.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tencost.errors import RecordError
+from tencost.records.formats.targets import parse_target
+from tencost.records.ids import ID_LENGTH, canonical_target
+from tencost.records.layout import PARTITION, DataFile, Folder, data_files, latency
+from tencost.records.schema import SCHEMA
+from tencost.records.store import RecordStore
+
+Target = Mapping[str, Any] | str
+"""A target as a mapping, as its JSON text, or as the text of an older TVM."""
+
+GROUPINGS = {
+    "hardware": "hardware",
+    "target": "target",
+    "workload": "workload_id",
+    "task": "task_name",
+    "status": "status",
+    "format": "program_format",
+    "engine": "engine",
+    "dataset": "dataset",
+}
+"""What `statistics` can group by, and the column behind it."""
+
+_SHARED_AT_LEAST = 3
+"""Programs that two hardware must share before their order is compared."""
+_SPREAD = (
+    pl.col("execution_elapsed_ms_std").cast(pl.Float64)
+    / pl.col("execution_elapsed_ms_mean").cast(pl.Float64)
+).alias("spread")
+_SPREAD_SQL = "(execution_elapsed_ms_std::DOUBLE / execution_elapsed_ms_mean)"
+_SOURCE = "source.dataset AS dataset, source.file AS file, source.line AS line"
+_READS = ("SELECT", "EXPLAIN")
+_LISTED = frozenset(
+    {
+        "workload_id",
+        "task_name",
+        "hardware",
+        "target",
+        "status",
+        "program_id",
+        "record_id",
+        "timestamp",
+    }
+)
+"""Columns of the schema that `new` lists without being asked."""
+_RANKED = (
+    "workload_id",
+    "task_name",
+    "hardware",
+    "run_secs",
+    "execution_elapsed_ms_mean",
+    "execution_elapsed_ms_std",
+    "program_id",
+    "record_id",
+    "program_format",
+    "timestamp",
+    "source",
+)
+"""What `best` needs to read."""
+
+
+def best(
+    store: RecordStore,
+    *,
+    hardware: str,
+    target: Target,
+    workload: str | None = None,
+    n: int = 1,
+    columns: Sequence[str] = (),
+) -> pl.DataFrame:
+    """Return the n fastest programs of a workload, or of each, on a hardware for a target, fastest first.
+
+    Args:
+        store: where to look.
+        hardware: the device, exactly as the store names it.
+        target: what was compiled for.
+        workload: a workload's id; None: all workloads.
+        n: programs of each workload, at least 1.
+        columns: further columns of the record schema, `program` for example.
+
+    Returns:
+        Rows ordered by task name (the least of a workload), workload and rank; none where nothing was measured
+        successfully. Of two programs with the same latency the one with the smaller record id comes first.
+
+    Raises:
+        RecordError: no store, no such hardware or target in it, or no such column.
+    """
+    if n < 1:
+        raise RecordError(f"expected n of at least 1, found {n}")
+    further = _known(columns)
+    wanted = list(dict.fromkeys([*_RANKED, *further]))
+    if workload is None:
+        rows = _Tables(store).fastest(hardware, target, n, wanted)
+    else:
+        name = canonical(target)
+        rows = store.best(workload, hardware=hardware, target=name, n=n, columns=wanted)
+        if rows.is_empty():
+            _Tables(store).targets(hardware, target)
+    source = pl.col("source").struct
+    return rows.select(
+        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("workload_id").alias("rank"),
+        "workload_id",
+        "task_name",
+        "hardware",
+        pl.lit(canonical(target)).alias("target"),
+        latency().alias("latency_s"),
+        pl.col("run_secs").list.mean().alias("mean_s"),
+        _SPREAD,
+        pl.col("run_secs").list.len().cast(pl.Int64).alias("num_runs"),
+        "program_id",
+        "record_id",
+        "program_format",
+        "timestamp",
+        source.field("dataset", "file", "line"),
+        *(name for name in further if name not in _RANKED or name == "run_secs"),
+    )
+
+
+def history(
+    store: RecordStore,
+    workload: str,
+    *,
+    hardware: str,
+    target: Target,
+) -> pl.DataFrame:
+    """Return every trial of a workload on a hardware for a target in order of time, with the best so far.
+
+    Records without a time stamp come first, in the order of their log; so do records of one time stamp among
+    themselves. A failure is a trial; its latency is null.
+
+    Raises:
+        RecordError: no store, no such hardware or target in it.
+    """
+    tables = _Tables(store)
+    texts = tables.targets(hardware, target)
+    rows = tables.ask(
+        f"""
+        SELECT timestamp, status, latency_s, program_id, record_id, {_SOURCE}
+        FROM records
+        WHERE hardware = $hardware AND target IN {_texts(texts)} AND {_one("workload_id", workload)}
+        ORDER BY timestamp NULLS FIRST, dataset, file, line, record_id
+        """,
+        hardware=hardware,
+    )
+    so_far = pl.col("latency_s").cum_min().forward_fill()
+    return rows.select(
+        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("trial"),
+        "timestamp",
+        (pl.col("timestamp") - pl.col("timestamp").min()).alias("elapsed_s"),
+        "status",
+        "latency_s",
+        so_far.alias("best_s"),
+        (pl.col("latency_s") < so_far.shift(1).fill_null(float("inf")))
+        .fill_null(value=False)
+        .alias("improved"),
+        "program_id",
+        "record_id",
+        "dataset",
+        "file",
+        "line",
+    )
+
+
+def new(
+    store: RecordStore,
+    since: int | None,
+    *,
+    hardware: str | None = None,
+    columns: Sequence[str] = (),
+) -> pl.DataFrame:
+    """Return the records that a version of the table has and an earlier one has not.
+
+    Only files that differ between the two versions are read, so compaction and rewritten files bring nothing up. A
+    record whose quarantine was lifted in between is new.
+
+    Args:
+        store: where to look.
+        since: the earlier version; None: everything is new.
+        hardware: of this device only; None: of all.
+        columns: further columns of the record schema.
+
+    Raises:
+        RecordError: no store, no such version, or its files are gone (vacuumed).
+    """
+    further = [name for name in _known(columns) if name not in _LISTED]
+    tables = _Tables(store)
+    if since is not None:
+        if since > tables.version:
+            raise RecordError(
+                f"expected a version of {store.uri} up to {tables.version}, found since={since}. "
+                "The version at hand: tencost records query new"
+            )
+        tables.only_since(_open(store, since))
+    return tables.ask(
+        f"""
+        SELECT workload_id, task_name, hardware, target, status, latency_s, program_id, record_id, timestamp,
+            {", ".join([_SOURCE, *(f'"{name}"' for name in further)])}
+        FROM records
+        WHERE {_one("hardware", hardware)}
+            AND NOT EXISTS (SELECT 1 FROM known
+                WHERE known.record_id = records.record_id AND known.hardware = records.hardware)
+        ORDER BY hardware, dataset, file, line, record_id
+        """
+    )
+
+
+def compare(
+    store: RecordStore,
+    *,
+    hardware: tuple[str, str],
+    target: tuple[Target, Target],
+    workload: str | None = None,
+) -> pl.DataFrame:
+    """Set two hardware, each with its target, side by side: one row a workload that either has times of.
+
+    `ratio` and `spearman` are null where a side has no times or they share fewer than 3 programs. A program is the
+    same on both where workload, kind of target and schedule are. The same hardware twice compares two targets.
+
+    Raises:
+        RecordError: no store, no such hardware or target in it.
+    """
+    tables = _Tables(store)
+    sides = []
+    for name, wanted in zip(hardware, target, strict=True):
+        texts = tables.targets(name, wanted)
+        sides.append(
+            tables.ask(
+                f"""
+                SELECT workload_id, program_id, min(task_name) AS task_name, min(latency_s) AS latency_s
+                FROM records
+                WHERE hardware = $hardware AND target IN {_texts(texts)} AND status = 'ok'
+                    AND {_one("workload_id", workload)}
+                GROUP BY workload_id, program_id
+                """,
+                hardware=name,
+            )
+        )
+    a, b = sides
+    shared = a.join(b, on=["workload_id", "program_id"], suffix="_b")
+    agreement = shared.group_by("workload_id").agg(
+        num_shared=pl.len().cast(pl.Int64),
+        spearman=pl.when(pl.len() >= _SHARED_AT_LEAST)
+        .then(pl.corr(pl.col("latency_s").rank(), pl.col("latency_s_b").rank()))
+        .fill_nan(None),
+    )
+    return (
+        _fastest(a, "a")
+        .join(_fastest(b, "b"), on="workload_id", how="full", coalesce=True)
+        .join(agreement, on="workload_id", how="left")
+        .select(
+            "workload_id",
+            pl.coalesce("task_name_a", "task_name_b").alias("task_name"),
+            pl.col("num_ok_a", "num_ok_b").fill_null(0),
+            "best_a_s",
+            "best_b_s",
+            (pl.col("best_a_s") / pl.col("best_b_s")).alias("ratio"),
+            pl.col("num_shared").fill_null(0),
+            "spearman",
+        )
+        .sort("task_name", "workload_id")
+    )
+
+
+def statistics(
+    store: RecordStore,
+    *,
+    by: Sequence[str] = ("hardware", "format"),
+    hardware: str | None = None,
+    workload: str | None = None,
+) -> pl.DataFrame:
+    """Count records in groups; quarantined ones are counted in their own column and nowhere else.
+
+    Args:
+        store: where to look.
+        by: names of :data:`GROUPINGS`. With `workload`, groups are also divided by hardware and target, and there
+            are `best_s` and `median_s` of latencies, which mean nothing across workloads, hardware or targets.
+        hardware: of this device only; None: of all.
+        workload: of this workload's id only; None: of all.
+
+    Raises:
+        RecordError: no store, or a grouping that there is none of.
+    """
+    unknown = [name for name in by if name not in GROUPINGS]
+    if unknown or not by:
+        raise RecordError(
+            f"expected groups by some of {', '.join(GROUPINGS)}, found {', '.join(unknown) or 'none'}"
+        )
+    names = list(dict.fromkeys(by))
+    if "workload" in names:
+        names = list(dict.fromkeys(["workload", "hardware", "target", *names]))
+    tables = _Tables(store)
+    tables.register_canonical()
+    per_workload = "workload" in names
+    name = "min(task_name) AS task_name," if per_workload and "task" not in names else ""
+    times = (
+        "min(latency_s) FILTER (good) AS best_s, median(latency_s) FILTER (good) AS median_s,"
+        if per_workload
+        else ""
+    )
+    keys = ", ".join(GROUPINGS[name] for name in names)
+    return tables.ask(
+        f"""
+        WITH numbered AS (
+            SELECT * EXCLUDE (target, source), canonical AS target, source.dataset AS dataset,
+                quarantine IS NULL AS kept, status = 'ok' AND quarantine IS NULL AS good
+            FROM all_records JOIN targets USING (target)
+            WHERE {_one("hardware", hardware)} AND {_one("workload_id", workload)}
+        )
+        SELECT {keys}, {name} count(*) FILTER (kept) AS records, count(*) FILTER (good) AS ok,
+            count(*) FILTER (NOT kept) AS quarantined, count(DISTINCT program_id) FILTER (kept) AS programs,
+            count(DISTINCT workload_id) FILTER (kept) AS workloads, {times}
+            median({_SPREAD_SQL}) FILTER (good) AS spread
+        FROM numbered GROUP BY {keys} ORDER BY {keys}
+        """
+    )
+
+
+def sql(store: RecordStore | str, text: str) -> pl.DataFrame:
+    """Ask a record store in SQL (DuckDB's), reading only.
+
+    Tables: `records`, the schema's columns and `latency_s`, without quarantined rows; `all_records`, with them.
+    Filters on hardware, workload_id, target, status and the like, and the choice of columns, are applied while
+    reading. The query sees no file, no network and no variable besides.
+
+    Args:
+        store: the store, or where it lives.
+        text: one SELECT (also WITH, FROM, DESCRIBE, SUMMARIZE, EXPLAIN).
+
+    Raises:
+        RecordError: no store, or a text that is no query, asks for what is not there, or would change something.
+    """
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        raise RecordError(f"expected a query in SQL, found {_shorten(text)}: {error}") from error
+    kinds = [str(statement.type).rpartition(".")[2] for statement in statements]
+    if len(kinds) != 1 or kinds[0] not in _READS:
+        raise RecordError(
+            f"expected one SELECT, found {', '.join(kinds) or 'nothing'}: a store is only read with SQL. "
+            "Write to it with: tencost records import"
+        )
+    return _Tables(RecordStore(store) if isinstance(store, str) else store).ask(text)
+
+
+def current_version(store: RecordStore) -> int:
+    """Return the version of the table now; pass it to `new` later on.
+
+    Raises:
+        RecordError: no store.
+    """
+    return int(_open(store, store.version).version())
+
+
+def find_workload(store: RecordStore, text: str, *, hardware: str | None = None) -> str:
+    """Return the id of the workload that has this id, this task name, or an id that begins so.
+
+    Args:
+        store: where to look.
+        text: id, task name (also with the engine's word before it, `auto_scheduler.<task>`), or beginning of an id.
+        hardware: among the workloads of this device only; None: of all.
+
+    Raises:
+        RecordError: none or several; the message names them, or what is alike.
+    """
+    known = _Tables(store).ask(
+        f"SELECT DISTINCT workload_id, task_name, workload FROM records WHERE {_one('hardware', hardware)}"
+    )
+    if len(text) == ID_LENGTH and not known.filter(workload_id=text).is_empty():
+        return text
+    named = known.filter((pl.col("task_name") == text) | (pl.col("workload") == text))
+    found = named if len(named) else known.filter(pl.col("workload_id").str.starts_with(text))
+    ids = found["workload_id"].unique().to_list() if text else []
+    place = f"{store.uri}" if hardware is None else f"{store.uri} on {hardware}"
+    if len(ids) == 1:
+        return str(ids[0])
+    if ids:
+        raise RecordError(
+            f"expected one workload for {text!r} in {place}, found {len(ids)}: "
+            f"{_candidates(found)}. Name one by its id or the beginning of it."
+        )
+    alike = difflib.get_close_matches(text, known["task_name"].unique().to_list(), n=5)
+    near = known.filter(pl.col("task_name").is_in(alike)) if alike else known
+    raise RecordError(
+        f"expected a workload's id, the beginning of one, or a task name in {place}, found {text!r}. "
+        f"{'Alike' if alike else 'There are'}: {_candidates(near) or 'none'}. "
+        "See them all: tencost records query stats by=workload"
+    )
+
+
+def only_target(store: RecordStore, hardware: str) -> str:
+    """Return the one target, canonical JSON, that a hardware's records were compiled for.
+
+    Raises:
+        RecordError: no such hardware, or several targets; the message names them.
+    """
+    found = sorted(set(_Tables(store).canonical_targets(hardware).values()))
+    if len(found) > 1:
+        raise RecordError(
+            f"expected target=, because {hardware} has records for {len(found)} targets, found none. One of: "
+            + "; ".join(found)
+        )
+    return found[0]
+
+
+def canonical(target: Target) -> str:
+    """Return a target's canonical JSON.
+
+    Raises:
+        RecordError: no target.
+    """
+    if not isinstance(target, str):
+        return canonical_target(dict(target))
+    try:
+        return canonical_target(parse_target(target))
+    except ValueError as error:
+        raise RecordError(
+            f"expected a target as JSON or as text (cuda -keys=cuda,gpu), found {_shorten(target)}: {error}"
+        ) from error
+
+
+class _Tables:
+    """A version of a store as DuckDB tables: `all_records`, `records` and (for `new`) `known`."""
+
+    def __init__(self, store: RecordStore) -> None:
+        import duckdb
+
+        self._uri = store.uri
+        self._table = _open(store, store.version)
+        self.version = int(self._table.version())
+        # Also keeps queries from Python's own variables.
+        self._connection = duckdb.connect(config={"enable_external_access": "false"})
+        self._files = data_files(self._table)
+        self._present(self._files)
+
+    def ask(self, text: str, **parameters: Any) -> pl.DataFrame:
+        """Return a query's answer; `parameters` are its `$name`s."""
+        import duckdb
+
+        try:
+            answer = self._connection.sql(text, params=parameters or None).to_arrow_table()
+        except duckdb.Error as error:
+            raise RecordError(
+                f"expected a query that {self._uri} can answer, found: {error}. Tables: records, all_records; their "
+                "columns: tencost records query sql 'DESCRIBE records'"
+            ) from error
+        frame = pl.from_arrow(answer)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def fastest(
+        self, hardware: str, target: Target, n: int, columns: Sequence[str]
+    ) -> pl.DataFrame:
+        """Return the rows of the n fastest records of each workload, by workload's task name, workload and rank."""
+        texts = self.targets(hardware, target)
+        chosen = self.ask(
+            f"""
+            SELECT record_id FROM records
+            WHERE hardware = $hardware AND target IN {_texts(texts)} AND status = 'ok'
+            QUALIFY row_number() OVER (PARTITION BY workload_id ORDER BY latency_s, record_id) <= {n}
+            ORDER BY min(task_name) OVER (PARTITION BY workload_id), workload_id, latency_s, record_id
+            """,
+            hardware=hardware,
+        )
+        # Programs are long, and most of them are not asked for.
+        files = [file for file in self._files if file.hardware == hardware]
+        same = pl.col("record_id").is_in(chosen["record_id"].implode())
+        rows = _scan(self._uri, files).filter(same).select(columns).collect()
+        return chosen.join(rows, on="record_id", how="left", maintain_order="left")
+
+    def canonical_targets(self, hardware: str) -> dict[str, str]:
+        """Return the target texts of a hardware's records, each with its canonical JSON.
+
+        Raises:
+            RecordError: no records of that hardware.
+        """
+        found = self.ask(
+            "SELECT DISTINCT target FROM records WHERE hardware = $hardware", hardware=hardware
+        )
+        if found.is_empty():
+            there = self.ask("SELECT DISTINCT hardware FROM records ORDER BY hardware")["hardware"]
+            raise RecordError(
+                f"expected records of {hardware} in {self._uri}, found only "
+                f"{', '.join(there) or 'an empty store'}"
+            )
+        return {text: canonical_target(json.loads(text)) for text in found["target"]}
+
+    def targets(self, hardware: str, target: Target) -> list[str]:
+        """Return the texts that stand for a target in a hardware's records.
+
+        Raises:
+            RecordError: none do; the message names those that are there.
+        """
+        wanted = canonical(target)
+        known = self.canonical_targets(hardware)
+        texts = sorted(text for text, name in known.items() if name == wanted)
+        if not texts:
+            raise RecordError(
+                f"expected records of {hardware} for the target {wanted} in {self._uri}, found only "
+                f"those for {'; '.join(sorted(set(known.values())))}"
+            )
+        return texts
+
+    def register_canonical(self) -> None:
+        """Add a table `targets`: every target text with its canonical JSON."""
+        texts = self.ask("SELECT DISTINCT target FROM all_records")["target"].to_list()
+        names = [canonical_target(json.loads(text)) for text in texts]
+        columns = {
+            "target": pa.array(texts, pa.string()),
+            "canonical": pa.array(names, pa.string()),
+        }
+        self._connection.register("targets", pa.table(columns))
+
+    def only_since(self, earlier: DeltaTable) -> None:
+        """Leave only records of files that an earlier version lacks; those of files it alone has become `known`."""
+        before = data_files(earlier)
+        here = {file.path for file in self._files}
+        there = {file.path for file in before}
+        self._present([file for file in self._files if file.path not in there])
+        gone = _scan(self._uri, [file for file in before if file.path not in here])
+        try:
+            known = gone.filter(pl.col("quarantine").is_null()).select(_KEY).collect()
+        except (OSError, pl.exceptions.ComputeError) as error:
+            raise RecordError(
+                f"expected the files of version {earlier.version()} of {self._uri}, found some gone, vacuumed "
+                f"probably: {error}. Ask for a later version, or for everything: leave since= out."
+            ) from error
+        self._connection.unregister("known")
+        self._connection.register("known", known)
+
+    def _present(self, files: Sequence[DataFile]) -> None:
+        """Put files behind the views; each hardware is a part that is not read where another is asked for."""
+        parts = []
+        for number, name in enumerate(sorted({file.hardware for file in files})):
+            mine = [file for file in files if file.hardware == name]
+            # DuckDB hands filters and the choice of columns on to a LazyFrame. To an Arrow dataset
+            # it hands comparisons of strings that Arrow has no kernel for.
+            self._connection.register(f"part{number}", _scan(self._uri, mine).drop("hardware"))
+            parts.append(f"SELECT *, {_text(name)} AS hardware FROM part{number}")
+        if not parts:
+            self._connection.register("part0", _scan(self._uri, []).collect())
+            parts.append("SELECT * FROM part0")
+        stored = " UNION ALL BY NAME ".join(parts)
+        columns = ", ".join(f'"{name}"' for name in SCHEMA.names)  # foreign is a word of SQL
+        self._connection.execute(
+            f"CREATE OR REPLACE VIEW all_records AS SELECT {columns}, "
+            f"list_median(run_secs) AS latency_s FROM ({stored})"
+        )
+        self._connection.execute(
+            "CREATE OR REPLACE VIEW records AS SELECT * FROM all_records WHERE quarantine IS NULL"
+        )
+        self._connection.register("known", pa.table({"hardware": [""], "record_id": [""]}).slice(1))
+
+
+_KEY = ("hardware", "record_id")
+
+
+def _scan(uri: str, files: Sequence[DataFile]) -> pl.LazyFrame:
+    """Return the rows of files with all columns of the schema; the hardware is the log's, not the folder's name."""
+    empty = pl.from_arrow(SCHEMA.empty_table())
+    assert isinstance(empty, pl.DataFrame)
+    stored = {name: kind for name, kind in empty.schema.items() if name != PARTITION}
+    local = Folder(uri).local
+    root = uri.rstrip("/") if local is None else str(local.absolute())
+    parts = [empty.lazy()]
+    for name in sorted({file.hardware for file in files}):
+        paths = [unquote(file.path) for file in files if file.hardware == name]
+        rows = pl.scan_parquet(
+            [f"{root}/{path}" for path in paths],
+            schema=stored,
+            missing_columns="insert",
+            glob=False,
+            hive_partitioning=False,
+        )
+        hardware = pl.lit(name, pl.String).alias(PARTITION)
+        parts.append(rows.with_columns(hardware).select(empty.columns))
+    return pl.concat(parts) if len(parts) != 2 else parts[1]
+
+
+def _open(store: RecordStore, version: int | None) -> DeltaTable:
+    if not store.exists():
+        raise RecordError(
+            f"expected a record store at {store.uri}, found none. Build it: tencost records"
+        )
+    try:
+        return DeltaTable(store.uri, version=version)
+    except DeltaError as error:
+        raise RecordError(
+            f"expected version {version} of {store.uri}, found none that can be opened: {error}. The version now: "
+            "tencost records query new"
+        ) from error
+
+
+def _fastest(programs: pl.DataFrame, side: str) -> pl.DataFrame:
+    """Return the best latency, number of programs and name of each workload of one side."""
+    return programs.group_by("workload_id").agg(
+        pl.col("task_name").min().alias(f"task_name_{side}"),
+        pl.len().cast(pl.Int64).alias(f"num_ok_{side}"),
+        pl.col("latency_s").min().alias(f"best_{side}_s"),
+    )
+
+
+def _known(columns: Sequence[str]) -> list[str]:
+    unknown = [name for name in columns if name not in SCHEMA.names]
+    if unknown:
+        raise RecordError(
+            f"expected columns of the record schema, found {', '.join(unknown)}. "
+            f"Valid: {', '.join(SCHEMA.names)}"
+        )
+    return list(dict.fromkeys(columns))
+
+
+def _one(column: str, value: str | None) -> str:
+    return "true" if value is None else f"{column} = {_text(value)}"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _texts(values: Sequence[str]) -> str:
+    return f"({', '.join(_text(value) for value in values)})"
+
+
+def _candidates(frame: pl.DataFrame) -> str:
+    rows = frame.select("workload_id", "task_name").unique().sort("task_name", "workload_id")
+    shown = [f"{identity} ({name})" for identity, name in rows.head(8).iter_rows()]
+    return ", ".join(shown) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:77]}...")

@@ -1,0 +1,447 @@
+"""`tencost records query ...`: a question to a record store on the command line.
+
+    tencost records query best    hardware= [target=] [workload=] [n=]
+                          history hardware= [target=] workload=
+                          new     [since=] [hardware=]
+                          compare hardware= other= [target=] [other_target=] [workload=]
+                          stats   [by=hardware,format] [hardware=] [workload=]
+                          sql     "SELECT ..."
+
+    and for all of them [store=URI | dataset=NAME] [version=N] [--json | --csv] [--limit N]
+
+`workload` is an id, the beginning of one, or a task name. `target` is JSON or the text of an older TVM; it may be left
+out where a hardware has records for one target only. The store is the live one, `data/store`, which imports and tuning
+write to, unless named: `dataset=NAME` is the one that a build made, `data/records/<name>/store`.
+
+A table shows 20 rows, ids shortened, times with their unit. JSON (a list of objects) and CSV hold everything, times in
+seconds; nested values in CSV are JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tencost.config import PathsConfig, project_root
+from tencost.errors import ConfigError, RecordError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tencost.records.store import RecordStore
+
+TABLE_ROWS = 20
+"""Rows of a table, unless --limit says otherwise."""
+ID_SHOWN = 12
+"""Characters of an id in a table; they are enough to name a workload."""
+_TEXT_SHOWN = 60
+_PIPE_WIDTH = 160
+_LARGEST_INTEGER = 2**63
+_PLACE = ("store", "dataset", "version")
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words of a command line: `key=value` pairs, options, and what is neither.
+
+    Attributes:
+        values: the pairs.
+        rest: words that are neither pair nor option, in order.
+        form: table, json or csv.
+        limit: rows at most; None: as many as the form shows.
+    """
+
+    values: dict[str, str]
+    rest: tuple[str, ...] = ()
+    form: str = "table"
+    limit: int | None = None
+
+    def number(self, key: str) -> int | None:
+        """Return a value as a number, None where it is not given.
+
+        Raises:
+            RecordError: it is no whole number.
+        """
+        text = self.values.get(key)
+        return None if text is None else _whole(f"{key}=", text)
+
+    def require(self, key: str, meaning: str) -> str:
+        """Return a value that must be given.
+
+        Raises:
+            RecordError: it is not.
+        """
+        if not self.values.get(key):
+            given = ", ".join(f"{name}={value}" for name, value in self.values.items())
+            raise RecordError(f"expected {key}={meaning}, found {given or 'nothing'}")
+        return self.values[key]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A kind of question: the keys that it takes, how it is asked, what is said below the answer."""
+
+    keys: tuple[str, ...]
+    usage: str
+    ask: Callable[[RecordStore, Words], pl.DataFrame]
+    hidden: tuple[str, ...] = ()
+    below: Callable[[RecordStore, Words], str] | None = field(default=None)
+
+
+def run(arguments: list[str]) -> None:
+    """Answer one question and print the answer to standard output.
+
+    Raises:
+        RecordError: a word that is not understood, no store, or nothing in it that is asked for.
+    """
+    word = arguments[0] if arguments else None
+    question = QUESTIONS.get(word or "")
+    if question is None:
+        lines = "\n".join(
+            f"  tencost records query {name} {item.usage}" for name, item in QUESTIONS.items()
+        )
+        raise RecordError(
+            f"expected `tencost records query` and one of {', '.join(QUESTIONS)}, found "
+            f"{word or 'nothing'}.\n{lines}\n"
+            "  each with [store=URI | dataset=NAME] [version=N] [--json | --csv] [--limit N]"
+        )
+    words = parse(arguments[1:], (*question.keys, *_PLACE), text=word == "sql")
+    if words.rest and word != "sql":
+        raise RecordError(
+            f"expected words of the form key=value, found {words.rest[0]!r}. "
+            f"Valid: tencost records query {word} {question.usage}"
+        )
+    if "store" in words.values and "dataset" in words.values:
+        raise RecordError("expected one of store= and dataset=, found both")
+    store = open_store(words)
+    show(question.ask(store, words), words, question.hidden)
+    if question.below is not None and words.form == "table":
+        sys.stdout.write(question.below(store, words) + "\n")
+
+
+def parse(arguments: Sequence[str], keys: Sequence[str], *, text: bool = False) -> Words:
+    """Sort the words of a command line.
+
+    Args:
+        arguments: the words.
+        keys: keys that are valid.
+        text: whether a word with = whose key is not valid is text (SQL) rather than a mistake.
+
+    Raises:
+        RecordError: an unknown key or option, a key given twice, or --limit without a number.
+    """
+    values: dict[str, str] = {}
+    rest: list[str] = []
+    forms: list[str] = []
+    limit: int | None = None
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        if word in ("--json", "--csv"):
+            forms.append(word.removeprefix("--"))
+        elif key == "--limit":
+            given = value if equals else (words.pop(0) if words else "")
+            limit = _whole("--limit", given)
+        elif equals and key in keys:
+            if key in values:
+                raise RecordError(f"expected {key}= once, found {values[key]!r} and {value!r}")
+            values[key] = value
+        elif word.startswith("--") and not text:
+            raise RecordError(f"expected --json, --csv or --limit N, found {word!r}")
+        elif equals and not text:
+            raise RecordError(f"expected keys of {', '.join(keys)}, found {key!r} in {word!r}")
+        else:
+            rest.append(word)
+    if len(set(forms)) > 1:
+        raise RecordError("expected one of --json and --csv, found both")
+    return Words(values, tuple(rest), forms[0] if forms else "table", limit)
+
+
+def open_store(words: Words) -> RecordStore:
+    """Return the store that `store=` names, or that of `dataset=`, or the live one.
+
+    Raises:
+        RecordError: no store there.
+    """
+    from tencost.records.store import RecordStore
+    from tencost.records.tables import STORE
+
+    uri = words.values.get("store")
+    if uri is None:
+        live = str(project_folder() / PathsConfig().store)
+        uri = (
+            str(dataset_folder(words.values["dataset"]) / STORE)
+            if "dataset" in words.values
+            else live
+        )
+    store = RecordStore(uri, words.number("version"))
+    if not store.exists():
+        raise RecordError(
+            f"expected a record store at {uri}, found none. Fill it: tencost records import <logs> hardware=<name> "
+            "dataset=<name>. Or name another: store=URI or dataset=NAME"
+        )
+    return store
+
+
+def dataset_folder(name: str) -> Path:
+    """Return the folder of a dataset's records, `data/records/<name>`.
+
+    Raises:
+        RecordError: no such folder.
+    """
+    records = project_folder() / PathsConfig().records
+    folder = records / name
+    if not (name and folder.is_dir()):
+        there = sorted(path.name for path in records.iterdir()) if records.is_dir() else []
+        raise RecordError(
+            f"expected the records of dataset {name!r} in {folder}, found nothing. There are: "
+            f"{', '.join(there) or 'none'}. Build them: tencost records dataset={name}"
+        )
+    return folder
+
+
+def project_folder() -> Path:
+    """Return the project's root; outside a project the current folder."""
+    try:
+        return project_root()
+    except ConfigError:
+        return Path.cwd()
+
+
+def target_of(store: RecordStore, words: Words, key: str, hardware: str) -> str:
+    """Return the target that a word names, canonical JSON; where it is left out, a hardware's only one.
+
+    Raises:
+        RecordError: no target, or left out where a hardware has several.
+    """
+    from tencost.records import query
+
+    given = words.values.get(key)
+    if given is not None:
+        return query.canonical(given)
+    return query.only_target(store, hardware)
+
+
+def show(frame: pl.DataFrame, words: Words, hidden: Sequence[str] = ()) -> None:
+    """Print a frame as the words ask: a table without the hidden columns, JSON, or CSV."""
+    if words.form == "table":
+        _show_table(frame, words, hidden)
+        return
+    rows = frame if not words.limit else frame.head(words.limit)
+    sys.stdout.write(_json(rows) if words.form == "json" else _csv(rows))
+
+
+def _best(store: RecordStore, words: Words) -> pl.DataFrame:
+    from tencost.records import query
+
+    hardware = words.require("hardware", "<a device of the store>")
+    n = words.number("n")
+    return query.best(
+        store,
+        hardware=hardware,
+        target=target_of(store, words, "target", hardware),
+        workload=_workload(store, words, hardware),
+        n=1 if n is None else n,
+    )
+
+
+def _history(store: RecordStore, words: Words) -> pl.DataFrame:
+    from tencost.records import query
+
+    hardware = words.require("hardware", "<a device of the store>")
+    words.require("workload", "<id, beginning of an id, or task name>")
+    identity = _workload(store, words, hardware)
+    assert identity is not None
+    target = target_of(store, words, "target", hardware)
+    return query.history(store, identity, hardware=hardware, target=target)
+
+
+def _new(store: RecordStore, words: Words) -> pl.DataFrame:
+    from tencost.records import query
+
+    return query.new(
+        store,
+        words.number("since"),
+        hardware=words.values.get("hardware"),
+    )
+
+
+def _next_version(store: RecordStore, words: Words) -> str:
+    from tencost.records import query
+
+    now = query.current_version(store)
+    place = "".join(
+        f" {key}={words.values[key]}" for key in ("store", "dataset") if key in words.values
+    )
+    return f"Version {now}. What comes after it: tencost records query new since={now}{place}"
+
+
+def _compare(store: RecordStore, words: Words) -> pl.DataFrame:
+    from tencost.records import query
+
+    first = words.require("hardware", "<a device of the store>")
+    second = words.require("other", "<another device of the store>")
+    return query.compare(
+        store,
+        hardware=(first, second),
+        target=(
+            target_of(store, words, "target", first),
+            target_of(store, words, "other_target", second),
+        ),
+        workload=_workload(store, words, None),
+    )
+
+
+def _statistics(store: RecordStore, words: Words) -> pl.DataFrame:
+    from tencost.records import query
+
+    hardware = words.values.get("hardware")
+    by = words.values.get("by", "hardware,format")
+    return query.statistics(
+        store,
+        by=[name.strip() for name in by.split(",") if name.strip()],
+        hardware=hardware,
+        workload=_workload(store, words, hardware),
+    )
+
+
+def _sql(store: RecordStore, words: Words) -> pl.DataFrame:
+    from tencost.records import query
+
+    if not words.rest:
+        raise RecordError(
+            "expected a query, for example: tencost records query sql "
+            '"SELECT hardware, status, count(*) FROM records GROUP BY ALL", found nothing'
+        )
+    return query.sql(store, " ".join(words.rest))
+
+
+QUESTIONS: dict[str, _Question] = {
+    "best": _Question(
+        ("hardware", "target", "workload", "n"),
+        "hardware= [target=] [workload=] [n=]",
+        _best,
+        ("hardware", "target", "program_format", "timestamp", "record_id", "file", "line"),
+    ),
+    "history": _Question(
+        ("hardware", "target", "workload"),
+        "hardware= [target=] workload=",
+        _history,
+        ("timestamp", "record_id", "file", "line"),
+    ),
+    "new": _Question(
+        ("since", "hardware"),
+        "[since=] [hardware=]",
+        _new,
+        ("target", "record_id", "file", "line"),
+        _next_version,
+    ),
+    "compare": _Question(
+        ("hardware", "other", "target", "other_target", "workload"),
+        "hardware= other= [target=] [other_target=] [workload=]",
+        _compare,
+    ),
+    "stats": _Question(
+        ("by", "hardware", "workload"),
+        "[by=hardware,format] [hardware=] [workload=]",
+        _statistics,
+    ),
+    "sql": _Question((), '"SELECT ..."', _sql),
+}
+"""What can be asked."""
+
+
+def _workload(store: RecordStore, words: Words, hardware: str | None) -> str | None:
+    from tencost.records import query
+
+    text = words.values.get("workload")
+    if text is None:
+        return None
+    return query.find_workload(store, text, hardware=hardware)
+
+
+def _whole(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise RecordError(f"expected {name} with a whole number, found {text!r}")
+    return int(text)
+
+
+def _show_table(frame: pl.DataFrame, words: Words, hidden: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    limit = TABLE_ROWS if words.limit is None else words.limit or len(frame)
+    shown = frame.head(limit).select([name for name in frame.columns if name not in hidden])
+    table = Table()
+    for name, kind in shown.schema.items():
+        label = name.removesuffix("_s") if kind.is_float() else name
+        number = kind.is_numeric()
+        table.add_column(Text(label), justify="right" if number else "left", no_wrap=number)
+    for row in shown.iter_rows():
+        cells = zip(shown.columns, row, strict=True)
+        table.add_row(*(Text(_cell(name, value)) for name, value in cells))
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(table)
+    if len(frame) > len(shown):
+        console.print(
+            f"{len(shown)} of {len(frame)} rows. All: --limit 0, --json or --csv", markup=False
+        )
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name == "timestamp" and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, float):
+        return _seconds(value) if name.endswith("_s") else f"{value:.6g}"
+    text = str(value)
+    if name.endswith("_id"):
+        return text[:ID_SHOWN]
+    return text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 3]}..."
+
+
+def _seconds(value: float) -> str:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value / 1e-9:.4g} ns" if value else "0 s"
+
+
+def _json(frame: pl.DataFrame) -> str:
+    import orjson
+
+    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(frame.to_dicts(), default=_plain, option=option).decode()
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has no word for as a number or text: decimals, bytes, durations, very large integers."""
+    from decimal import Decimal
+
+    if isinstance(value, Decimal):
+        whole = value == value.to_integral_value()
+        return int(value) if whole and abs(value) < _LARGEST_INTEGER else float(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _csv(frame: pl.DataFrame) -> str:
+    import orjson
+    import polars as pl
+
+    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
+    texts = {
+        name: [
+            None if value is None else orjson.dumps(value, default=_plain).decode()
+            for value in frame[name].to_list()
+        ]
+        for name in nested
+    }
+    columns = [pl.Series(name, values, dtype=pl.String) for name, values in texts.items()]
+    return frame.with_columns(columns).write_csv()

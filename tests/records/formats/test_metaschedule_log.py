@@ -1,0 +1,114 @@
+"""MetaSchedule pairs as a log format: of this TVM and of older ones, compressed, written back."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tencost.errors import RecordError
+from tencost.records.formats.metaschedule import LoggedWorkload, write_database
+from tencost.records.formats.metaschedule_log import (
+    MetascheduleFormat,
+    is_workload_file,
+    programs_of,
+    workload_file,
+)
+from tencost.records.formats.opening import read_head
+from tencost.records.formats.protocol import About, Batch
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+READER = MetascheduleFormat()
+OLD_MODULE = json.dumps(
+    {"root": 1, "nodes": [{"type_key": ""}, {"type_key": "Map", "keys": ["main"]}]}
+)
+TRACE: list[Any] = [[["GetBlock", [], ["root", "main"], ["b0"]]], []]
+TARGET = {"kind": "metal", "max_num_threads": 256, "tag": ""}
+
+
+def read(path: Path, hardware: str | None = "board", batch_rows: int = 1000) -> list[Batch]:
+    return list(READER.read(path, About("set", path.name, hardware), batch_rows))
+
+
+def old_pair(folder: Path, records: list[Any]) -> Path:
+    data = OLD_MODULE.encode()
+    module = base64.b64encode(len(data).to_bytes(8, "little") + data).decode()
+    (folder / "x_workload.json").write_text(json.dumps(["1975445329753602945", module]) + "\n")
+    text = "".join(json.dumps([0, record]) + "\n" for record in records)
+    with gzip.open(folder / "x_tuning_record.json.gz", "wt") as file:
+        file.write(text)
+    return folder / "x_tuning_record.json.gz"
+
+
+def test_a_pair_of_this_tvm_is_read_and_written_back(tmp_path: Path) -> None:
+    path = GOLDEN / "database_tuning_record.json"
+    assert READER.recognizes(path, read_head(path))
+    assert not READER.recognizes(path, read_head(GOLDEN / "database_workload.json"))
+    (batch,) = read(path)
+    assert not batch.rejects
+    modules = {
+        identity: LoggedWorkload(shash, text, identity)
+        for identity, text, _, shash in READER.modules(path)
+    }
+    write_database(tmp_path, list(modules.values()), programs_of(batch.records, modules))
+    before = [json.loads(line) for line in path.read_text().splitlines()]
+    after = [json.loads(line) for line in (tmp_path / path.name).read_text().splitlines()]
+    assert after == before
+
+
+def test_records_of_a_module_that_cannot_be_read_are_kept_with_the_reason(tmp_path: Path) -> None:
+    args = [["TENSOR", "float32", [4]]]
+    path = old_pair(
+        tmp_path,
+        [
+            [TRACE, [1e-5, 2e-5], TARGET, args],
+            [TRACE, [1e10], TARGET, args],
+            [TRACE, None, TARGET, args],
+        ],
+    )
+    (batch,) = read(path)
+    rows = batch.records.to_pylist()
+    assert [row["status"] for row in rows] == ["ok", "unknown", "unknown"]
+    assert "tvm-ffi" in json.loads(rows[0]["additional_info"])["workload_unreadable"]
+    assert rows[0]["execution_elapsed_ms_mean"] == pytest.approx(0.015)
+    assert json.loads(rows[1]["foreign"])["run_secs"] == [1e10]
+    assert json.loads(rows[2]["foreign"])["run_secs"] is None
+    assert len({row["workload_id"] for row in rows}) == 1
+
+
+def test_bad_lines_are_named_and_the_others_kept(tmp_path: Path) -> None:
+    path = old_pair(
+        tmp_path,
+        [[TRACE, [1e-5], TARGET, []], [TRACE, ["fast"], TARGET, []], [[], [1e-5], TARGET, []]],
+    )
+    (batch,) = read(path)
+    assert batch.records.num_rows == 1
+    assert [item.line for item in batch.rejects] == [2, 3]
+
+
+def test_batches_are_bounded(tmp_path: Path) -> None:
+    path = old_pair(tmp_path, [[TRACE, [1e-5 + n], TARGET, []] for n in range(25)])
+    assert [batch.records.num_rows for batch in read(path, batch_rows=10)] == [10, 10, 5]
+
+
+def test_the_device_is_the_target_s_model_or_asked_for(tmp_path: Path) -> None:
+    named = old_pair(tmp_path, [[TRACE, [1e-5], {**TARGET, "model": "m1"}, []]])
+    assert read(named, None)[0].records.column("hardware").to_pylist() == ["m1"]
+    nameless = old_pair(tmp_path, [[TRACE, [1e-5], TARGET, []]])
+    with pytest.raises(RecordError, match="hardware=<name>"):
+        read(nameless, None)
+
+
+def test_the_workloads_stand_beside_the_records(tmp_path: Path) -> None:
+    path = old_pair(tmp_path, [[TRACE, [1e-5], TARGET, []]])
+    assert workload_file(path).name == "x_workload.json"
+    assert is_workload_file(read_head(workload_file(path)))
+    (tmp_path / "x_workload.json").rename(tmp_path / "renamed")
+    assert workload_file(path).name == "renamed"
+    (tmp_path / "renamed").unlink()
+    with pytest.raises(RecordError, match="workload file"):
+        read(path)
