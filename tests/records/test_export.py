@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,28 +173,39 @@ def test_a_database_is_never_added_to(store: RecordStore, tmp_path: Path, mod_js
     assert [item.trace for item in written(tmp_path)] == [decided(2)]
 
 
+@pytest.fixture(scope="session")
+def logged(
+    matmul: Any,
+    context: Any,
+    candidates: list[Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[LoggedProgram]:
+    """Four programs of the matmul as TVM writes them."""
+    from tvm.s_tir import meta_schedule as ms
+
+    folder = tmp_path_factory.mktemp("logged")
+    database = ms.database.JSONDatabase(work_dir=str(folder))
+    workload = database.commit_workload(matmul)
+    for candidate in candidates[:4]:
+        info = ms.arg_info.ArgInfo.from_entry_func(candidate.sch.mod, remove_preproc=True)
+        database.commit_tuning_record(
+            ms.database.TuningRecord(candidate.sch.trace, workload, None, context.target, info)
+        )
+    return written(folder)
+
+
 def relax_matmul(matmul: Any) -> Any:
     """Return a Relax module that calls the matmul once."""
     from tvm import relax
 
     builder = relax.BlockBuilder()
-    function = matmul["main"].without_attr("global_symbol")
-    shape = relax.TensorStructInfo if hasattr(relax, "TensorStructInfo") else relax.TensorType
-    a = relax.Var("a", shape((64, 64), "float32"))
-    b = relax.Var("b", shape((64, 64), "float32"))
+    kind = relax.TensorType((64, 64), "float32")
+    a, b = relax.Var("a", kind), relax.Var("b", kind)
     with builder.function("main", [a, b]):
-        callee = builder.add_func(function, "matmul")
-        output = builder.emit(relax.call_tir(callee, [a, b], shape((64, 64), "float32")))
+        callee = builder.add_func(matmul["main"].without_attr("global_symbol"), "matmul")
+        output = builder.emit(relax.call_tir(callee, [a, b], kind))
         builder.emit_func_output(output)
     return builder.get()
-
-
-@pytest.fixture(scope="session")
-def lines(matmul: Any, context: Any, candidates: list[Any]) -> list[str]:
-    """Database lines of four programs of the matmul, written by TVM."""
-    from tencost.measure.programs import Sampler  # noqa: F401
-
-    raise NotImplementedError
 
 
 @pytest.mark.tvm
@@ -202,9 +213,116 @@ def test_stock_tvm_compiles_the_fastest(
     store: RecordStore,
     tmp_path: Path,
     matmul: Any,
-    mod_json: str,
     target: dict[str, Any],
-    candidates: list[Any],
-    database_lines: Callable[[Sequence[Any]], list[Any]],
+    logged: list[LoggedProgram],
 ) -> None:
-    raise NotImplementedError
+    """Made-up times: the third program is the fastest here, others elsewhere are faster by far."""
+    import numpy as np
+    import tvm
+    from tvm import relax
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.schedule import Trace
+    from tvm_ffi import structural_equal
+
+    identity = logged[0].workload.workload_id
+    elsewhere = {**target, "mcpu": "x86-64"}
+    places: list[tuple[float, str, dict[str, Any]]] = [
+        (4e-3, "here", target),
+        (3e-3, "here", target),
+        (2e-3, "here", target),
+        (9e-3, "here", target),
+        (1e-6, "there", target),
+        (1e-6, "here", elsewhere),
+    ]
+    store.write(
+        measured(
+            identity,
+            item.trace,
+            (seconds, seconds),
+            hardware=hardware,
+            target=compiled_for,
+            args=item.args_info,
+        )
+        for (seconds, hardware, compiled_for), item in zip(places, [*logged, *logged], strict=False)
+    )
+    table = modules((identity, logged[0].workload.mod_json, None))
+    for n, folder in ((1, tmp_path / "one"), (9, tmp_path / "all")):
+        export_metaschedule(store, folder, table, hardware="here", target=target, n=n)
+        database = ms.database.JSONDatabase(work_dir=str(folder), allow_missing=False)
+        tvm_target = tvm.target.Target(target)
+        found = database.query_tuning_record(matmul, tvm_target, "main")
+        assert [float(value) for value in found.run_secs] == [2e-3, 2e-3]
+        times = {float(item.run_secs[0]) for item in database.get_all_tuning_records()}
+        assert times == ({2e-3} if n == 1 else {2e-3, 3e-3, 4e-3, 9e-3})
+
+        with tvm_target:
+            mod = relax.transform.MetaScheduleApplyDatabase(str(folder))(relax_matmul(matmul))
+        expected = tvm.s_tir.Schedule(matmul)
+        Trace.apply_json_to_schedule(logged[2].trace, expected)
+        scheduled = mod["matmul"]
+        assert "tirx.is_scheduled" in scheduled.attrs
+        assert structural_equal(bare(scheduled), bare(expected.mod["main"]))
+
+        machine = relax.VirtualMachine(tvm.compile(mod, target=tvm_target), tvm.cpu())
+        a, b = np.random.default_rng(0).random((2, 64, 64), np.float32)
+        output = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b))
+        np.testing.assert_allclose(output.numpy(), a @ b, rtol=1e-4)
+
+
+def bare(function: Any) -> Any:
+    """Return a function without what only names it or says that it is scheduled."""
+    for name in ("global_symbol", "tirx.is_scheduled"):
+        function = function.without_attr(name)
+    return function
+
+
+@pytest.mark.tvm
+def test_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    mod_json: str,
+) -> None:
+    """Modules come from the table beside the store, and from the project's datasets."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text("defaults: []\n")
+    monkeypatch.chdir(tmp_path)
+    identity = workload_id(mod_json)
+    live = tmp_path / "data" / "store"
+    RecordStore(str(live)).write(
+        [measured(identity, TRACE, (1e-3,)), measured("a" * 32, TRACE, ())]
+    )
+    with pytest.raises(RecordError, match="its module is neither beside the store"):
+        run(["metaschedule", "best", "hardware=cpu"])
+    write_modules(str(live), [(identity, mod_json, "matmul", "1")])
+    run(["metaschedule", "best", "hardware=cpu"])
+    told = capsys.readouterr().out
+    assert "best: 1 schedules of 1 workloads on cpu" in told
+    assert "left out aaaaaaaaaaaa matmul: none of its programs" in told
+    assert len(written(tmp_path / "best")) == 1
+    with pytest.raises(RecordError, match="--overwrite"):
+        run(["metaschedule", "best", "hardware=cpu", "target=llvm -mcpu=core-avx2"])
+    run(["metaschedule", "best", "hardware=cpu", f"workload={identity[:6]}", "n=2", "--overwrite"])
+
+    folder = tmp_path / "data" / "records" / "mine"
+    RecordStore(str(folder / "store")).write([measured(identity, decided(7), (1e-3,))])
+    table = modules((identity, mod_json, "1"))
+    table.write_parquet(folder / "workloads.parquet")
+    run(["metaschedule", "mine", "dataset=mine", "hardware=cpu"])
+    assert [item.trace for item in written(tmp_path / "mine")] == [decided(7)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected `tencost records export metaschedule <folder>"),
+        (["csv", "out"], "expected `tencost records export metaschedule"),
+        (["metaschedule"], "expected `tencost records export metaschedule"),
+        (["metaschedule", "out", "more"], "expected `tencost records export metaschedule"),
+        (["metaschedule", "out", "colour=red"], "found 'colour' in 'colour=red'"),
+        (["metaschedule", "out"], "expected hardware=<a device"),
+    ],
+)
+def test_words_that_export_does_not_understand(words: list[str], message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        run(words)

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from test_store import AVX2, record
 
 from tencost.errors import RecordError
-from tencost.records import delta
+from tencost.records import appending, delta
 from tencost.records import store as store_module
 from tencost.records.delta import commit
+from tencost.records.layout import data_files
 from tencost.records.schema import Record
 from tencost.records.store import RecordStore
 
@@ -148,7 +150,7 @@ def test_a_write_cut_short_before_its_commit(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "commit", never)
+        patch.setattr(appending, "commit", never)
         with pytest.raises(KeyboardInterrupt):
             RecordStore(uri).write(batch(0, 0))
     assert list(Path(uri).glob("hardware=*/*.parquet"))
@@ -168,7 +170,7 @@ def test_a_commit_whose_answer_was_lost(tmp_path: Path, monkeypatch: pytest.Monk
         if answer:
             raise answer
 
-    monkeypatch.setattr(store_module, "commit", unreliable)
+    monkeypatch.setattr(appending, "commit", unreliable)
     assert RecordStore(uri).write(batch(0, 0)) == 2 * SIZE
     assert ids_in(uri).total() == 2 * SIZE
 
@@ -181,14 +183,14 @@ def test_another_writer_is_faster_with_the_same_records(
     others = iter([batch(1, 0), batch(2, 1), batch(3, 2)])
 
     def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(store_module, "commit", commit)
+        monkeypatch.setattr(appending, "commit", commit)
         other = next(others, None)
         if other:
             RecordStore(uri).write(other)
-            monkeypatch.setattr(store_module, "commit", overtaken)
+            monkeypatch.setattr(appending, "commit", overtaken)
         commit(*arguments)
 
-    monkeypatch.setattr(store_module, "commit", overtaken)
+    monkeypatch.setattr(appending, "commit", overtaken)
     assert RecordStore(uri).write(batch(0, 0)) == SIZE  # batch(1, 0) had the others'
     assert next(others, None) is None
     everything = {
@@ -203,7 +205,7 @@ def test_a_writer_that_is_always_overtaken_gives_up(
     def overtaken(*_: object) -> None:
         raise CommitFailedError("version 1 exists")
 
-    monkeypatch.setattr(store_module, "commit", overtaken)
+    monkeypatch.setattr(appending, "commit", overtaken)
     monkeypatch.setattr(delta, "ATTEMPTS", 3)
     with pytest.raises(RecordError, match="within 3 attempts; other writers were faster each time"):
         RecordStore(str(tmp_path / "store")).write(batch(0, 0))
@@ -243,10 +245,13 @@ def test_two_compactions_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert ids_in(uri) == before
 
 
-def test_many_commits_make_a_checkpoint(tmp_path: Path) -> None:
-    """Opening a table reads the last checkpoint and what follows, not every commit there was."""
+def test_many_small_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are merged on the way, and opening reads a checkpoint, not every commit there was."""
+    monkeypatch.setattr(store_module, "SMALL_FILES", 8)
     store = RecordStore(str(tmp_path / "store"))
-    for number in range(101):
+    for number in range(90):
         store.write([record(number)])
+    assert len(data_files(DeltaTable(store.uri))) <= 8
     assert list((tmp_path / "store" / "_delta_log").glob("*.checkpoint.parquet"))
-    assert store.best("w", hardware="a", target=AVX2, n=200).height == 101
+    assert store.best("w", hardware="a", target=AVX2, n=200).height == 90
+    assert set(ids_in(store.uri).values()) == {1}

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from tencost.records.appending import first_of_each_id
 from tencost.records.delta import TABLE_DESCRIPTION, TABLE_NAME
 from tencost.records.layout import PARTITION
 from tencost.records.schema import Record, to_arrow
-from tencost.records.store import first_of_each_id
 
 TABLE_ID = str(uuid.uuid5(uuid.NAMESPACE_URL, "tencost-records"))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
+from tencost.records.appending import Append, first_of_each_id
 from tencost.records.compaction import Compaction, choose, rewrite, still_there
 from tencost.records.delta import (
     Place,
@@ -33,11 +35,16 @@ from tencost.records.delta import (
     writable_table,
 )
 from tencost.records.ids import canonical_target
-from tencost.records.layout import PARTITION, DataFile, Folder, by_hardware, data_files, latency
-from tencost.records.lookups import best_rows, known_ids, workload_rows
+from tencost.records.layout import PARTITION, DataFile, Folder, data_files, latency
+from tencost.records.lookups import best_rows, workload_rows
 from tencost.records.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 
 __all__ = ["PARTITION", "RecordStore", "first_of_each_id", "latency"]
+
+SMALL_FILES = 32
+"""Small files of a hardware before a writer merges them."""
+SMALL_ROWS = 4096
+"""A file with fewer rows is small."""
 
 
 class RecordStore:
@@ -100,7 +107,10 @@ class RecordStore:
         table = first_of_each_id(table)
         if table.num_rows == 0:
             return 0
-        return retry(self.uri, _Append(self._place, self._folder, table).commit)
+        append = Append(self._place, self._folder, table)
+        added = retry(self.uri, append.commit)
+        self._tidy(append.beside)
+        return added
 
     def read(
         self,
@@ -213,10 +223,7 @@ class RecordStore:
         for name in sorted({file.hardware for file in files}):
             mine = choose(self._folder, [file for file in files if file.hardware == name], full)
             if mine:
-                added = rewrite(self._folder, mine)
-                retry(self.uri, partial(self._replace, mine, added))
-                rows = sum(_rows_added(action) for action in added)
-                done.append(Compaction(len(mine), len(added), rows))
+                done.append(self._rewrite(mine))
         self._require().create_checkpoint()
         return Compaction(
             sum(item.replaced for item in done),
@@ -292,6 +299,22 @@ class RecordStore:
             commit(table, [*removals(old, data_change=True), *new])
         return released
 
+    def _tidy(self, files: Sequence[DataFile]) -> None:
+        """Merge the small files of a hardware where there are many: each costs every look-up and write."""
+        for name in {file.hardware for file in files}:
+            small = [
+                file for file in files if file.hardware == name and (file.rows or 0) < SMALL_ROWS
+            ]
+            if len(small) >= SMALL_FILES:
+                # Where another writer did the same meanwhile, it is done.
+                with suppress(RecordError):
+                    self._rewrite(small)
+
+    def _rewrite(self, files: Sequence[DataFile]) -> Compaction:
+        added = rewrite(self._folder, files)
+        retry(self.uri, partial(self._replace, files, added))
+        return Compaction(len(files), len(added), sum(_rows_added(action) for action in added))
+
     def _replace(self, old: Sequence[DataFile], new: Sequence[AddAction]) -> None:
         table = self._require()
         if not still_there(table, old):
@@ -313,58 +336,6 @@ class RecordStore:
                 f"expected the latest version of {self.uri} for a change, found it opened at "
                 f"version {self._place.version}. Open it without a version."
             )
-
-
-class _Append:
-    """Rows on their way into a store: checked against each of its files once, written once."""
-
-    def __init__(self, place: Place, folder: Folder, rows: pa.Table) -> None:
-        self._place = place
-        self._folder = folder
-        self._rows = rows
-        self._checked: set[str] = set()
-        self._written: list[AddAction] = []
-
-    def commit(self) -> int:
-        """Commit the rows that the store's latest version does not have; return their number.
-
-        Raises:
-            CommitFailedError: another writer was faster; call again.
-        """
-        table = writable_table(self._place)
-        files = data_files(table)
-        # A commit whose answer was lost on the way may have succeeded.
-        if self._written and {action.path for action in self._written} <= {f.path for f in files}:
-            return int(self._rows.num_rows)
-        self._drop_known([file for file in files if file.path not in self._checked])
-        self._checked.update(file.path for file in files)
-        if self._rows.num_rows == 0:
-            return 0
-        if not self._written:
-            self._written = self._folder.write(self._rows)
-        commit(table, self._written)
-        return int(self._rows.num_rows)
-
-    def _drop_known(self, files: Sequence[DataFile]) -> None:
-        """Leave out the rows that the files have; what was written with them is not used then."""
-        parts = []
-        for name, rows in by_hardware(self._rows):
-            ids = rows.column("record_id")
-            workloads = rows.column("workload_id").unique().to_pylist()
-            known = known_ids(self._folder, files, name, ids, workloads)
-            if len(known):
-                rows = rows.filter(pa.compute.invert(pa.compute.is_in(ids, value_set=known)))
-                self._written = []
-            parts.append(rows)
-        self._rows = pa.concat_tables(parts)
-
-
-def first_of_each_id(table: pa.Table) -> pa.Table:
-    """Return the rows of a table whose record_id does not occur before them."""
-    ids = pl.from_arrow(table.column("record_id"))
-    assert isinstance(ids, pl.Series)
-    first = ids.is_first_distinct()
-    return table if first.all() else table.filter(first.to_arrow())
 
 
 def _rows_added(action: AddAction) -> int:

@@ -306,8 +306,11 @@ def test_timestamps_as_number_or_text_come_back_as_they_were(
         assert same(next(write_rows(table, version))["timestamp"], value)  # type: ignore[arg-type]
 
 
-def test_the_json_version_may_have_no_timestamp(tmp_path: Path) -> None:
+def test_the_json_version_may_have_no_timestamp_and_the_columns_version_a_null(
+    tmp_path: Path,
+) -> None:
     assert row(tmp_path, without(DOCS, "timestamp"))["timestamp"] is None
+    assert row(tmp_path, {**MAIL, "timestamp": None})["timestamp"] is None
 
 
 @pytest.mark.parametrize(
@@ -598,9 +601,15 @@ def test_rows_of_other_formats_are_written_as_both_versions(tmp_path: Path) -> N
     assert json.loads(record["engine_config"]["tvm_target"])["mcpu"] == "skylake-avx512"
     frame = pl.from_arrow(native())
     assert isinstance(frame, pl.DataFrame)
+    version: Version
     for version in ("columns", "json"):
-        found = row(tmp_path, {**next(write_rows(frame, version)), "timestamp": 0})  # type: ignore[arg-type]
-        assert (found["hardware"], found["run_secs"]) == ("xeon", [0.5, 1.5])
+        for suffix in ("jsonl", "json", "parquet"):
+            assert write_file(frame, tmp_path / f"log.{suffix}", version) == 1
+            table, rejects = read(tmp_path / f"log.{suffix}")
+            assert not rejects
+            found = table.to_pylist()[0]
+            assert (found["hardware"], found["run_secs"]) == ("xeon", [0.5, 1.5])
+            assert found["timestamp"] is None
 
 
 def test_single_and_failed_rows_of_other_formats() -> None:

@@ -32,6 +32,7 @@ from tencost.records.schema import (
     to_arrow,
 )
 from tencost.records.status import Status
+from tencost.records.store import RecordStore
 
 SUFFIXES = ("parquet", "csv")
 NEW = [name for group in ADDED.values() for name in group]
@@ -282,6 +283,14 @@ def test_other_tables_are_not_taken_for_ours(tmp_path: Path) -> None:
         (tmp_path / "none", b""),
     ):
         assert not TencostTableFormat().recognizes(path, head)
+
+
+def test_the_files_of_a_store_are_no_tables(tmp_path: Path) -> None:
+    store = RecordStore(str(tmp_path / "store"))
+    store.write_table(TABLE)
+    files = list((tmp_path / "store").rglob("*.parquet"))
+    assert files
+    assert not any(TencostTableFormat().recognizes(path, read_head(path)) for path in files)
 
 
 # Broken rows.

@@ -9,8 +9,9 @@
                "engine_config", "compilation_config", "software_config", "runtime_config",
                "hardware_config", "execution_config", "metrics", "runtime_raw": [{"runtime_ms": 12.1}, ...]}
 
-Required in columns: timestamp, schema_version, workload, engine; in json: workload, engine; and, unless the reader is
-told the device, hardware in json and env_name or hw_model in columns. rfc4304names.py has the map between the versions.
+Required in columns: timestamp (which may be null), schema_version, workload, engine; in json: workload, engine; and,
+unless the reader is told the device, hardware in json and env_name or hw_model in columns. rfc4304names.py has the map
+between the versions.
 
     {"workload":"arcface_resnet100","engine":"tvm","hardware":"gcp-c2-standard-16","runtime_ms_mean":109.43,
      "runtime_ms_std":0.09,"timestamp":"20191123003411","schema_version":"0.1","engine_config":{}}
@@ -40,7 +41,7 @@ number that JSON cannot write. Files hold NaN as Python's json writes it.
 
 Parquet: text, numbers and booleans of the known scalar fields are columns of that type; every other field is
 a column of JSON text, marked by the field metadata ``tencost.json``. Parquet has no difference between
-a null and a key that is not there; records read from it have the key not there.
+a null and a key that is not there; records read from it have the key not there, but for timestamp in columns.
 """
 
 from __future__ import annotations
@@ -265,9 +266,9 @@ def _object_of_cells(row: Mapping[str, Any], marked: set[str]) -> Object | Damag
 def _cells_object(row: Mapping[str, Any], marked: set[str]) -> Object:
     record: Object = {}
     for name, value in row.items():
-        if value is None:
+        if value is None and not (name == "timestamp" and "execution_elapsed_ms_mean" in row):
             continue
-        if name in marked or (
+        if (name in marked and value is not None) or (
             name in _OBJECT_FIELDS and isinstance(value, str) and value[:1] in ("{", "[")
         ):
             record[name] = json.loads(value)

@@ -97,7 +97,7 @@ def row_of(record: Object, hardware: str | None) -> dict[str, Any]:
     """
     version = version_of(record)
     for name in _REQUIRED[version]:
-        if name not in record or record[name] is None:
+        if name not in record or (record[name] is None and name != "timestamp"):
             raise BadRecordError(f"{name}: missing")
     columns = record if version == "columns" else to_columns(record)
     try:
@@ -203,7 +203,9 @@ def _columns_object(row: Mapping[str, Any], mean_only: bool) -> Object:
         "runtime_config": _loaded(row["runtime_config"]),
         "execution_config": _loaded(row["execution_config"]),
     }
-    record = {key: value for key, value in record.items() if value is not None}
+    record = {
+        key: value for key, value in record.items() if value is not None or key == "timestamp"
+    }
     if not row["run_secs"]:
         failure = {"status": row["status"], "error": row["error"]}
         return record | {key: value for key, value in failure.items() if value}

@@ -18,6 +18,8 @@ there must be one, an unknown status, times without status ok or ok without time
 finite, numbers that are not finite, JSON columns that are not JSON. Rows keep their `source`, hardware and
 ids; in a file, a reject's line is where its row begins (Parquet: the row, from 1).
 
+The files of a record store (a Delta Lake table) are no such tables: read the store with records.store.
+
 Not to be relied on: programs that do not tell ``""`` from nothing (Python's csv) lose the difference between an
 empty text and null.
 """
@@ -74,7 +76,7 @@ class TencostTableFormat:
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Say whether a file has the record schema's columns: in its Parquet schema or its CSV header."""
         if head.startswith(_MAGIC):
-            return parquet_names(path) >= MARKS
+            return not _in_delta_table(path) and parquet_names(path) >= MARKS
         header = first_line(head.removeprefix(_BOM))
         return b"record_id" in header and set(_names(header)) >= MARKS
 
@@ -87,6 +89,11 @@ class TencostTableFormat:
         if is_parquet(path):
             return _read_parquet(path, about, batch_rows)
         return _read_csv(path, about, batch_rows)
+
+
+def _in_delta_table(path: Path) -> bool:
+    """Say whether a file belongs to a Delta table: whether it counts, and its hardware, only the table knows."""
+    return any((folder / "_delta_log").is_dir() for folder in path.absolute().parents[:2])
 
 
 def write_file(table: Any, path: Path) -> int:
