@@ -1,8 +1,8 @@
 """Reading other tuners' logs: speed against Python's json in a plain loop, whole imports, counts, and mutated lines.
 
-    python benchmarks/records.py LOGS [parse] [import] [counts] [round] [fuzz] [--lines N]
+    python benchmarks/records.py FOLDER... [--parts parse import counts round fuzz] [--lines N]
 
-LOGS    a folder of logs (Ansor, AutoTVM, MetaSchedule), for example the published ones of Roller and Bennu.
+FOLDER  logs of one source (Ansor, AutoTVM, MetaSchedule), for example the published ones of Roller and Bennu.
 parse   Lines a second on one core, from memory: `json.loads` in a loop, our typed parse_line, and our read() of the
         files to Arrow tables with ids and status, decompression included. No reader of TVM or Lorien runs beside them:
         TVM has removed both formats, and Lorien needs such a TVM.
@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tencost.records.formats import ansor, autotvm
+from tencost.records.formats.metaschedule import LoggedWorkload
+from tencost.records.formats.metaschedule_log import MetascheduleFormat, programs_of
 from tencost.records.formats.opening import lines
 from tencost.records.formats.protocol import About
 from tencost.records.formats.registry import named
@@ -40,17 +42,9 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def folders(top: Path) -> list[Path]:
-    """Return the folders that hold one source's logs: those below a format's folder, or the folder itself."""
-    found = [
-        path for kind in sorted(top.iterdir()) if kind.is_dir() for path in sorted(kind.iterdir())
-    ]
-    return [path for path in found if path.is_dir() and find_logs([path], "x", "x").files] or [top]
-
-
-def parse(top: Path) -> None:
+def parse(folders: list[Path]) -> None:
     print(f"{'folder':<32} {'lines':>7} {'json/s':>9} {'parse/s':>9} {'ratio':>6} {'read/s':>9}")
-    for folder in folders(top):
+    for folder in folders:
         files = find_logs([folder], "bench", "board").files
         if files[0].format not in PARSERS:
             continue
@@ -85,12 +79,12 @@ def rate(texts: list[bytes], function: Callable[[bytes], Any]) -> float:
     return len(texts) / best
 
 
-def import_all(top: Path) -> None:
+def import_all(folders: list[Path]) -> None:
     print(f"{'folder':<32} {'records':>8} {'new':>8} {'seconds':>8} {'records/s':>10}")
     total, seconds = 0, 0.0
     with tempfile.TemporaryDirectory(prefix="tencost-benchmark-") as scratch:
         store = RecordStore(f"{scratch}/store")
-        for folder in folders(top):
+        for folder in folders:
             start = time.perf_counter()
             progress = import_logs(find_logs([folder], folder.name, folder.name), store)
             taken = time.perf_counter() - start
@@ -102,9 +96,9 @@ def import_all(top: Path) -> None:
     print(f"{'all, one store':<32} {total:>8} {'':>8} {seconds:>8.1f} {total / seconds:>10.0f}")
 
 
-def counts(top: Path) -> None:
+def counts(folders: list[Path]) -> None:
     print(f"{'folder':<32} {'records':>8} {'ok':>8} {'distinct':>8} {'rejects':>8}")
-    for folder in folders(top):
+    for folder in folders:
         records, ok, rejects, ids = 0, 0, 0, set()
         for batch in batches(find_logs([folder], "x", "board").files):
             records += batch.records.num_rows
@@ -119,19 +113,17 @@ def batches(files: tuple[LogFile, ...]) -> Iterator[Any]:
         yield from named(item.format).read(item.path, item.about)
 
 
-def round_trips(top: Path) -> None:
-    writers = {"ansor": ansor.write_lines, "autotvm": autotvm.write_lines}
+def round_trips(folders: list[Path]) -> None:
     print(f"{'folder':<32} {'lines':>8} {'same text':>9} {'same value':>10} {'different':>9}")
-    for folder in folders(top):
+    for folder in folders:
         files = find_logs([folder], "x", "board").files
-        if files[0].format not in writers:
-            continue
         text = value = other = 0
         for item in files:
             originals = dict(lines(item.path))
+            written = writer(item)
             for batch in named(item.format).read(item.path, item.about):
                 places = [row["line"] for row in batch.records.column("source").to_pylist()]
-                for place, back in zip(places, writers[item.format](batch.records), strict=True):
+                for place, back in zip(places, written(batch.records), strict=True):
                     line = originals[place].strip().decode()
                     text += line == back
                     value += line != back and json.loads(line) == json.loads(back)
@@ -139,11 +131,32 @@ def round_trips(top: Path) -> None:
         print(f"{folder.name:<32} {text + value + other:>8} {text:>9} {value:>10} {other:>9}")
 
 
-def fuzz(top: Path, count: int) -> None:
+def writer(item: LogFile) -> Callable[[Any], Iterator[str]]:
+    """Return what writes records of a log back as lines; a MetaSchedule database keeps its numbers of workloads."""
+    if item.format == "ansor":
+        return ansor.write_lines
+    if item.format == "autotvm":
+        return autotvm.write_lines
+    reader = MetascheduleFormat()
+    found = reader.modules(item.path)
+    modules = {
+        identity: LoggedWorkload(shash, text, identity) for identity, text, _, shash in found
+    }
+    originals = {number: json.loads(line)[0] for number, line in lines(item.path) if line.strip()}
+
+    def pairs(table: Any) -> Iterator[str]:
+        for one in programs_of(table, modules):
+            body = [one.trace, one.run_secs, one.target, one.args_info]
+            yield json.dumps([originals[one.line], body], separators=(",", ":"))
+
+    return pairs
+
+
+def fuzz(folders: list[Path], count: int) -> None:
     chance = random.Random(0)
     print(f"{'format':<14} {'lines':>8} {'rows':>8} {'rejects':>8} {'seconds':>8}")
     seen: set[str] = set()
-    for folder in folders(top):
+    for folder in folders:
         files = find_logs([folder], "x", "board").files
         name = files[0].format
         if name in seen:
@@ -197,24 +210,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("logs", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument(
-        "parts", nargs="*", help="parse, import, counts, round, fuzz; the first three by default"
+        "--parts",
+        nargs="+",
+        default=["parse", "import", "counts"],
+        help="what to do, in this order",
     )
     parser.add_argument("--lines", type=int, default=100_000, help="mutated lines a format (fuzz)")
     given = parser.parse_args()
-    known: dict[str, Callable[[Path], None]] = {
+    known: dict[str, Callable[[list[Path]], None]] = {
         "parse": parse,
         "import": import_all,
         "counts": counts,
         "round": round_trips,
-        "fuzz": lambda top: fuzz(top, given.lines),
+        "fuzz": lambda folders: fuzz(folders, given.lines),
     }
-    parts = given.parts or ["parse", "import", "counts"]
-    if unknown := set(parts) - set(known):
+    if unknown := set(given.parts) - set(known):
         parser.error(f"expected {', '.join(known)}, found {', '.join(sorted(unknown))}")
-    for part in parts:
-        known[part](given.logs)
+    for part in given.parts:
+        known[part](given.folders)
 
 
 if __name__ == "__main__":

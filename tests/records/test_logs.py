@@ -223,6 +223,10 @@ def test_a_truncated_file_keeps_what_is_there(tmp_path: Path) -> None:
     )
     assert 0 < progress.records.total() < 4000
     assert any("ends early" in item.reason for item in progress.rejects)
+    (tmp_path / "small.gz").write_bytes(gzip.compress(f"{ansor_line(1)}\n".encode() * 3)[:-12])
+    assert [item.format for item in find_logs([tmp_path / "small.gz"], "cut", "x").files] == [
+        "ansor"
+    ]
 
 
 def test_unreadable_things_are_no_logs(tmp_path: Path) -> None:

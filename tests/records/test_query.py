@@ -202,6 +202,17 @@ def test_compaction_brings_nothing_up_and_a_release_does(store: RecordStore) -> 
     assert ids(query.new(store, before)) == ["a-0007", "a-0008"]
 
 
+def test_what_is_new_since_a_vacuumed_version_cannot_be_told(store: RecordStore) -> None:
+    for number in range(3):
+        store.write([record(number)])
+    before = query.current_version(store)
+    store.compact(full=True)
+    store.vacuum(hours=0)
+    with pytest.raises(RecordError, match=rf"files of version {before} of .* found some gone"):
+        query.new(store, before)
+    assert len(query.new(store, None)) == 3
+
+
 def test_compare_two_hardware(store: RecordStore) -> None:
     times_a = [1e-3, 2e-3, 3e-3, 4e-3]
     times_b = [2e-3, 1e-3, 6e-3, 8e-3]

@@ -381,7 +381,7 @@ def test_files_through_delta_lakes_storage(tmp_path: Path) -> None:
         ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data(), groups=st.integers(1, 4), n=st.integers(1, 7), compacted=st.booleans())
 def test_best_is_what_a_scan_finds(
     tmp_path_factory: pytest.TempPathFactory,

@@ -16,13 +16,9 @@
                              "columns": [{"name", "kind": "numeric", "mean", "std"} |
                                          {"name", "kind": "category", "values": [text, ...]}]}
 
-A column is numeric if all its cells are finite numbers, or texts of such: its cells are (value - mean) / std, with the
-population's deviation, 1 where it is 0. Any other is a category: a cell is the index of its text among the sorted
-texts; a feature that a row lacks, or null, has the text None, a boolean true or false. Kind, mean, deviation and
-texts come from the statistics rows only; a cell that they did not foresee is null (numeric) or -1 (category).
-
-A target's folder is its text without spaces, "=" as "-", and a hash, since two texts may be alike. Memory is bounded:
-logs are read a line at a time, tables are made by Polars' streaming engine.
+How cells become numbers is in knob_tables.py. A target's folder is its text without spaces, "=" as "-", and a hash,
+since two texts may be alike. Memory is bounded: logs are read a line at a time, tables are made by Polars' streaming
+engine.
 """
 
 from __future__ import annotations
@@ -33,16 +29,24 @@ import shutil
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
-import polars as pl
 
 from tencost.errors import FeatureError
+from tencost.features.knob_tables import (
+    SUFFIXES,
+    THROUGHPUT,
+    KnobTable,
+    Rows,
+    feature_order,
+    make_table,
+    places,
+)
 from tencost.features.topi_flop import flop
 from tencost.records.formats.autotvm import AutotvmFormat
 from tencost.records.formats.autotvm_lines import (
@@ -58,11 +62,17 @@ from tencost.records.formats.protocol import Reject
 from tencost.records.ids import text_id
 from tencost.records.status import Status, timing_from_log
 
-THROUGHPUT = "thrpt"
-MISSING = "None"
-"""The text of a cell without a value."""
-_PLACE = ("file", "line")
-_KINDS = ("in", "attr", "sp", "an", "re", "ot")
+__all__ = [
+    "Extracted",
+    "Generated",
+    "KnobTable",
+    "extract_feature",
+    "extract_feature_from_file",
+    "feature_order",
+    "gen_features",
+    "throughput",
+]
+
 _BUFFERED_ROWS = 20_000
 _LONGEST_NAME = 120
 
@@ -85,19 +95,16 @@ class Extracted:
     columns: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     rejects: list[Reject] = field(default_factory=list)
 
-
-@dataclass(frozen=True)
-class KnobTable:
-    """The table of one template on one target: its files, and rows in all, in the statistics, of unknown arithmetic."""
-
-    target: str
-    task_name: str
-    csv: Path
-    parquet: Path
-    meta: Path
-    rows: int
-    statistics_rows: int
-    unknown_flop_rows: int
+    def of(self, key: tuple[str, str]) -> Rows:
+        """Return what there is of a (target, template)."""
+        return Rows(
+            target=key[0],
+            task_name=key[1],
+            source=self.files[key],
+            columns=frozenset(self.columns[key]),
+            rows=self.rows[key],
+            unknown_flop_rows=self.unknown_flop[key],
+        )
 
 
 @dataclass(frozen=True)
@@ -147,21 +154,6 @@ def throughput(record: Line | bytes | str) -> float | None:
     """
     line = _parsed(record)
     return _throughput(line, flop(line.task))
-
-
-def feature_order(names: Iterable[str]) -> list[str]:
-    """Return names of features in the order of columns; the throughput is none of them."""
-
-    def key(name: str) -> tuple[int, list[tuple[bool, int, str]]]:
-        kind = name.partition("_")[0]
-        parts = re.split(r"(\d+)", name)
-        # A number comes before a text; equal numbers, 1 and 01, by their texts.
-        order = [
-            (not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts
-        ]
-        return _KINDS.index(kind), order
-
-    return sorted(names, key=key)
 
 
 def extract_feature_from_file(
@@ -223,13 +215,16 @@ def gen_features(
     logs, out = Path(logs), Path(out)
     found, skipped = _find(logs)
     extracted = Extracted()
-    chosen = None if statistics_rows is None else _places(statistics_rows)
+    chosen = None if statistics_rows is None else places(statistics_rows)
     with _scratch(out) as scratch:
         for path in found:
             name = path.name if path == logs else path.relative_to(logs).as_posix()
             _extract(path, name, scratch, extracted)
         tables = [
-            _make_table(out, scratch, key, extracted, chosen) for key in sorted(extracted.files)
+            make_table(
+                extracted.of(key), scratch, {end: _path(out, key, end) for end in SUFFIXES}, chosen
+            )
+            for key in sorted(extracted.files)
         ]
     return Generated(tuple(tables), tuple(extracted.rejects), tuple(skipped))
 
@@ -353,96 +348,3 @@ def _scratch(out: Path) -> Iterator[Path]:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".features-", dir=out) as folder:
         yield Path(folder)
-
-
-def _places(rows: Iterable[tuple[str, int]]) -> pl.DataFrame:
-    schema = {"file": pl.String, "line": pl.Int64}
-    return pl.DataFrame(list(rows), schema=schema, orient="row").unique()
-
-
-def _make_table(
-    out: Path,
-    scratch: Path,
-    key: tuple[str, str],
-    extracted: Extracted,
-    chosen: pl.DataFrame | None,
-) -> KnobTable:
-    names = feature_order(extracted.columns[key])
-    cells = dict.fromkeys(names, pl.String)
-    schema = {"file": pl.String, "line": pl.Int64, **cells, THROUGHPUT: pl.Float64}
-    frame = pl.scan_ndjson(extracted.files[key], schema=schema).with_columns(
-        pl.col(names).fill_null(MISSING)
-    )
-    rows = frame if chosen is None else frame.join(chosen.lazy(), on=list(_PLACE), how="semi")
-    count, columns = _statistics(rows, names)
-    cooked = [_cooked(column) for column in columns]
-    made = {suffix: _path(scratch, key, suffix) for suffix in (".csv", ".parquet", ".meta.json")}
-    frame.select(*cooked, THROUGHPUT).sink_csv(made[".csv"])
-    frame.select(*_PLACE, *cooked, THROUGHPUT).sink_parquet(made[".parquet"])
-    meta = {
-        "target": key[0],
-        "task_name": key[1],
-        "rows": extracted.rows[key],
-        "statistics_rows": count,
-        "unknown_flop_rows": extracted.unknown_flop[key],
-        "columns": columns,
-    }
-    made[".meta.json"].write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
-    final = {suffix: _path(out, key, suffix) for suffix in made}
-    for suffix, path in made.items():
-        final[suffix].parent.mkdir(exist_ok=True)
-        path.replace(final[suffix])
-    return KnobTable(
-        target=key[0],
-        task_name=key[1],
-        csv=final[".csv"],
-        parquet=final[".parquet"],
-        meta=final[".meta.json"],
-        rows=extracted.rows[key],
-        statistics_rows=count,
-        unknown_flop_rows=extracted.unknown_flop[key],
-    )
-
-
-def _statistics(rows: pl.LazyFrame, names: list[str]) -> tuple[int, list[dict[str, Any]]]:
-    """Return the number of rows and each column's entry in the metadata."""
-    asked = [pl.len().alias("rows")]
-    for name in names:
-        number = _number(name)
-        asked += [
-            number.is_finite().fill_null(value=False).all().alias(f"numeric {name}"),
-            number.mean().alias(f"mean {name}"),
-            number.std(ddof=0).alias(f"std {name}"),
-            (number.max() > number.min()).alias(f"varies {name}"),
-        ]
-    (told,) = rows.select(asked).collect(engine="streaming").to_dicts()
-    texts = {name: _texts(rows, name) for name in names if not told[f"numeric {name}"]}
-    entries: list[dict[str, Any]] = []
-    for name in names:
-        if name in texts:
-            entries.append({"name": name, "kind": "category", "values": texts[name]})
-        else:
-            mean, std = told[f"mean {name}"] or 0.0, told[f"std {name}"]
-            std = std if told[f"varies {name}"] and std else 1.0
-            entries.append({"name": name, "kind": "numeric", "mean": mean, "std": std})
-    return told["rows"], entries
-
-
-def _texts(rows: pl.LazyFrame, name: str) -> list[str]:
-    found = rows.select(pl.col(name).unique()).collect(engine="streaming")
-    return sorted(found[name].to_list())
-
-
-def _cooked(column: Mapping[str, Any]) -> pl.Expr:
-    name = column["name"]
-    if column["kind"] == "numeric":
-        number = _number(name)
-        finite = pl.when(number.is_finite()).then(number)
-        return ((finite - column["mean"]) / column["std"]).alias(name)
-    values = column["values"]
-    indices = list(range(len(values)))
-    return pl.col(name).replace_strict(values, indices, default=-1, return_dtype=pl.Int32)
-
-
-def _number(name: str) -> pl.Expr:
-    return pl.col(name).cast(pl.Float64, strict=False)

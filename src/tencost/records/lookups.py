@@ -132,11 +132,15 @@ def _matching(rows: pa.Table, workload_id: str, target: str, quarantined: bool) 
         mask = pa.compute.and_(mask, rows.column("quarantine").is_null())
     # One array: pyarrow crashes on a chunked one without chunks.
     index = pa.compute.indices_nonzero(mask.combine_chunks())
-    frame = pl.from_arrow(rows.take(index).append_column("index", index))
-    assert isinstance(frame, pl.DataFrame)
-    texts = frame["target"].unique().to_list()
+    found = rows.take(index).append_column("index", index)
+    texts = found.column("target").unique().to_pylist()
     same = [text for text in texts if canonical_target(json.loads(text)) == target]
-    return frame.with_columns(_latency=latency()).filter(pl.col("target").is_in(same))
+    if len(same) < len(texts):
+        wanted = pa.array(same, pa.string())
+        found = found.filter(pa.compute.is_in(found.column("target"), value_set=wanted))
+    frame = pl.from_arrow(found)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.with_columns(_latency=latency())
 
 
 def _whole_rows(

@@ -25,25 +25,39 @@ crosses hardware or targets.
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Sequence
 
 import polars as pl
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from tencost.errors import RecordError
-from tencost.records.formats.targets import parse_target
-from tencost.records.ids import ID_LENGTH, canonical_target
-from tencost.records.layout import PARTITION, DataFile, Folder, data_files, latency
+from tencost.records.ids import ID_LENGTH
+from tencost.records.layout import latency
+from tencost.records.query_tables import (
+    Tables,
+    Target,
+    canonical,
+    in_list,
+    open_version,
+    quoted,
+    shorten,
+)
 from tencost.records.schema import SCHEMA
 from tencost.records.store import RecordStore
 
-Target = Mapping[str, Any] | str
-"""A target as a mapping, as its JSON text, or as the text of an older TVM."""
+__all__ = [
+    "GROUPINGS",
+    "Target",
+    "best",
+    "canonical",
+    "compare",
+    "current_version",
+    "find_workload",
+    "history",
+    "new",
+    "only_target",
+    "sql",
+    "statistics",
+]
 
 GROUPINGS = {
     "hardware": "hardware",
@@ -126,12 +140,12 @@ def best(
     further = _known(columns)
     wanted = list(dict.fromkeys([*_RANKED, *further]))
     if workload is None:
-        rows = _Tables(store).fastest(hardware, target, n, wanted)
+        rows = Tables(store).fastest(hardware, target, n, wanted)
     else:
         name = canonical(target)
         rows = store.best(workload, hardware=hardware, target=name, n=n, columns=wanted)
         if rows.is_empty():
-            _Tables(store).targets(hardware, target)
+            Tables(store).targets(hardware, target)
     source = pl.col("source").struct
     return rows.select(
         pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("workload_id").alias("rank"),
@@ -167,13 +181,13 @@ def history(
     Raises:
         RecordError: no store, no such hardware or target in it.
     """
-    tables = _Tables(store)
+    tables = Tables(store)
     texts = tables.targets(hardware, target)
     rows = tables.ask(
         f"""
         SELECT timestamp, status, latency_s, program_id, record_id, {_SOURCE}
         FROM records
-        WHERE hardware = $hardware AND target IN {_texts(texts)} AND {_one("workload_id", workload)}
+        WHERE hardware = $hardware AND target IN {in_list(texts)} AND {_one("workload_id", workload)}
         ORDER BY timestamp NULLS FIRST, dataset, file, line, record_id
         """,
         hardware=hardware,
@@ -219,14 +233,14 @@ def new(
         RecordError: no store, no such version, or its files are gone (vacuumed).
     """
     further = [name for name in _known(columns) if name not in _LISTED]
-    tables = _Tables(store)
+    tables = Tables(store)
     if since is not None:
         if since > tables.version:
             raise RecordError(
                 f"expected a version of {store.uri} up to {tables.version}, found since={since}. "
                 "The version at hand: tencost records query new"
             )
-        tables.only_since(_open(store, since))
+        tables.only_since(open_version(store, since))
     return tables.ask(
         f"""
         SELECT workload_id, task_name, hardware, target, status, latency_s, program_id, record_id, timestamp,
@@ -255,7 +269,7 @@ def compare(
     Raises:
         RecordError: no store, no such hardware or target in it.
     """
-    tables = _Tables(store)
+    tables = Tables(store)
     sides = []
     for name, wanted in zip(hardware, target, strict=True):
         texts = tables.targets(name, wanted)
@@ -264,7 +278,7 @@ def compare(
                 f"""
                 SELECT workload_id, program_id, min(task_name) AS task_name, min(latency_s) AS latency_s
                 FROM records
-                WHERE hardware = $hardware AND target IN {_texts(texts)} AND status = 'ok'
+                WHERE hardware = $hardware AND target IN {in_list(texts)} AND status = 'ok'
                     AND {_one("workload_id", workload)}
                 GROUP BY workload_id, program_id
                 """,
@@ -324,7 +338,7 @@ def statistics(
     names = list(dict.fromkeys(by))
     if "workload" in names:
         names = list(dict.fromkeys(["workload", "hardware", "target", *names]))
-    tables = _Tables(store)
+    tables = Tables(store)
     tables.register_canonical()
     per_workload = "workload" in names
     name = "min(task_name) AS task_name," if per_workload and "task" not in names else ""
@@ -370,14 +384,14 @@ def sql(store: RecordStore | str, text: str) -> pl.DataFrame:
     try:
         statements = duckdb.extract_statements(text)
     except duckdb.Error as error:
-        raise RecordError(f"expected a query in SQL, found {_shorten(text)}: {error}") from error
+        raise RecordError(f"expected a query in SQL, found {shorten(text)}: {error}") from error
     kinds = [str(statement.type).rpartition(".")[2] for statement in statements]
     if len(kinds) != 1 or kinds[0] not in _READS:
         raise RecordError(
             f"expected one SELECT, found {', '.join(kinds) or 'nothing'}: a store is only read with SQL. "
             "Write to it with: tencost records import"
         )
-    return _Tables(RecordStore(store) if isinstance(store, str) else store).ask(text)
+    return Tables(RecordStore(store) if isinstance(store, str) else store).ask(text)
 
 
 def current_version(store: RecordStore) -> int:
@@ -386,7 +400,7 @@ def current_version(store: RecordStore) -> int:
     Raises:
         RecordError: no store.
     """
-    return int(_open(store, store.version).version())
+    return int(open_version(store, store.version).version())
 
 
 def find_workload(store: RecordStore, text: str, *, hardware: str | None = None) -> str:
@@ -400,7 +414,7 @@ def find_workload(store: RecordStore, text: str, *, hardware: str | None = None)
     Raises:
         RecordError: none or several; the message names them, or what is alike.
     """
-    known = _Tables(store).ask(
+    known = Tables(store).ask(
         f"SELECT DISTINCT workload_id, task_name, workload FROM records WHERE {_one('hardware', hardware)}"
     )
     if len(text) == ID_LENGTH and not known.filter(workload_id=text).is_empty():
@@ -431,201 +445,13 @@ def only_target(store: RecordStore, hardware: str) -> str:
     Raises:
         RecordError: no such hardware, or several targets; the message names them.
     """
-    found = sorted(set(_Tables(store).canonical_targets(hardware).values()))
+    found = sorted(set(Tables(store).canonical_targets(hardware).values()))
     if len(found) > 1:
         raise RecordError(
             f"expected target=, because {hardware} has records for {len(found)} targets, found none. One of: "
             + "; ".join(found)
         )
     return found[0]
-
-
-def canonical(target: Target) -> str:
-    """Return a target's canonical JSON.
-
-    Raises:
-        RecordError: no target.
-    """
-    if not isinstance(target, str):
-        return canonical_target(dict(target))
-    try:
-        return canonical_target(parse_target(target))
-    except ValueError as error:
-        raise RecordError(
-            f"expected a target as JSON or as text (cuda -keys=cuda,gpu), found {_shorten(target)}: {error}"
-        ) from error
-
-
-class _Tables:
-    """A version of a store as DuckDB tables: `all_records`, `records` and (for `new`) `known`."""
-
-    def __init__(self, store: RecordStore) -> None:
-        import duckdb
-
-        self._uri = store.uri
-        self._table = _open(store, store.version)
-        self.version = int(self._table.version())
-        # Also keeps queries from Python's own variables.
-        self._connection = duckdb.connect(config={"enable_external_access": "false"})
-        self._files = data_files(self._table)
-        self._present(self._files)
-
-    def ask(self, text: str, **parameters: Any) -> pl.DataFrame:
-        """Return a query's answer; `parameters` are its `$name`s."""
-        import duckdb
-
-        try:
-            answer = self._connection.sql(text, params=parameters or None).to_arrow_table()
-        except duckdb.Error as error:
-            raise RecordError(
-                f"expected a query that {self._uri} can answer, found: {error}. Tables: records, all_records; their "
-                "columns: tencost records query sql 'DESCRIBE records'"
-            ) from error
-        frame = pl.from_arrow(answer)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
-
-    def fastest(
-        self, hardware: str, target: Target, n: int, columns: Sequence[str]
-    ) -> pl.DataFrame:
-        """Return the rows of the n fastest records of each workload, by workload's task name, workload and rank."""
-        texts = self.targets(hardware, target)
-        chosen = self.ask(
-            f"""
-            SELECT record_id FROM records
-            WHERE hardware = $hardware AND target IN {_texts(texts)} AND status = 'ok'
-            QUALIFY row_number() OVER (PARTITION BY workload_id ORDER BY latency_s, record_id) <= {n}
-            ORDER BY min(task_name) OVER (PARTITION BY workload_id), workload_id, latency_s, record_id
-            """,
-            hardware=hardware,
-        )
-        # Programs are long, and most of them are not asked for.
-        files = [file for file in self._files if file.hardware == hardware]
-        same = pl.col("record_id").is_in(chosen["record_id"].implode())
-        rows = _scan(self._uri, files).filter(same).select(columns).collect()
-        return chosen.join(rows, on="record_id", how="left", maintain_order="left")
-
-    def canonical_targets(self, hardware: str) -> dict[str, str]:
-        """Return the target texts of a hardware's records, each with its canonical JSON.
-
-        Raises:
-            RecordError: no records of that hardware.
-        """
-        found = self.ask(
-            "SELECT DISTINCT target FROM records WHERE hardware = $hardware", hardware=hardware
-        )
-        if found.is_empty():
-            there = self.ask("SELECT DISTINCT hardware FROM records ORDER BY hardware")["hardware"]
-            raise RecordError(
-                f"expected records of {hardware} in {self._uri}, found only "
-                f"{', '.join(there) or 'an empty store'}"
-            )
-        return {text: canonical_target(json.loads(text)) for text in found["target"]}
-
-    def targets(self, hardware: str, target: Target) -> list[str]:
-        """Return the texts that stand for a target in a hardware's records.
-
-        Raises:
-            RecordError: none do; the message names those that are there.
-        """
-        wanted = canonical(target)
-        known = self.canonical_targets(hardware)
-        texts = sorted(text for text, name in known.items() if name == wanted)
-        if not texts:
-            raise RecordError(
-                f"expected records of {hardware} for the target {wanted} in {self._uri}, found only "
-                f"those for {'; '.join(sorted(set(known.values())))}"
-            )
-        return texts
-
-    def register_canonical(self) -> None:
-        """Add a table `targets`: every target text with its canonical JSON."""
-        texts = self.ask("SELECT DISTINCT target FROM all_records")["target"].to_list()
-        names = [canonical_target(json.loads(text)) for text in texts]
-        columns = {
-            "target": pa.array(texts, pa.string()),
-            "canonical": pa.array(names, pa.string()),
-        }
-        self._connection.register("targets", pa.table(columns))
-
-    def only_since(self, earlier: DeltaTable) -> None:
-        """Leave only records of files that an earlier version lacks; those of files it alone has become `known`."""
-        before = data_files(earlier)
-        here = {file.path for file in self._files}
-        there = {file.path for file in before}
-        self._present([file for file in self._files if file.path not in there])
-        gone = _scan(self._uri, [file for file in before if file.path not in here])
-        try:
-            known = gone.filter(pl.col("quarantine").is_null()).select(_KEY).collect()
-        except (OSError, pl.exceptions.ComputeError) as error:
-            raise RecordError(
-                f"expected the files of version {earlier.version()} of {self._uri}, found some gone, vacuumed "
-                f"probably: {error}. Ask for a later version, or for everything: leave since= out."
-            ) from error
-        self._connection.unregister("known")
-        self._connection.register("known", known)
-
-    def _present(self, files: Sequence[DataFile]) -> None:
-        """Put files behind the views; each hardware is a part that is not read where another is asked for."""
-        parts = []
-        for number, name in enumerate(sorted({file.hardware for file in files})):
-            mine = [file for file in files if file.hardware == name]
-            # DuckDB hands filters and the choice of columns on to a LazyFrame. To an Arrow dataset
-            # it hands comparisons of strings that Arrow has no kernel for.
-            self._connection.register(f"part{number}", _scan(self._uri, mine).drop("hardware"))
-            parts.append(f"SELECT *, {_text(name)} AS hardware FROM part{number}")
-        if not parts:
-            self._connection.register("part0", _scan(self._uri, []).collect())
-            parts.append("SELECT * FROM part0")
-        stored = " UNION ALL BY NAME ".join(parts)
-        columns = ", ".join(f'"{name}"' for name in SCHEMA.names)  # foreign is a word of SQL
-        self._connection.execute(
-            f"CREATE OR REPLACE VIEW all_records AS SELECT {columns}, "
-            f"list_median(run_secs) AS latency_s FROM ({stored})"
-        )
-        self._connection.execute(
-            "CREATE OR REPLACE VIEW records AS SELECT * FROM all_records WHERE quarantine IS NULL"
-        )
-        self._connection.register("known", pa.table({"hardware": [""], "record_id": [""]}).slice(1))
-
-
-_KEY = ("hardware", "record_id")
-
-
-def _scan(uri: str, files: Sequence[DataFile]) -> pl.LazyFrame:
-    """Return the rows of files with all columns of the schema; the hardware is the log's, not the folder's name."""
-    empty = pl.from_arrow(SCHEMA.empty_table())
-    assert isinstance(empty, pl.DataFrame)
-    stored = {name: kind for name, kind in empty.schema.items() if name != PARTITION}
-    local = Folder(uri).local
-    root = uri.rstrip("/") if local is None else str(local.absolute())
-    parts = [empty.lazy()]
-    for name in sorted({file.hardware for file in files}):
-        paths = [unquote(file.path) for file in files if file.hardware == name]
-        rows = pl.scan_parquet(
-            [f"{root}/{path}" for path in paths],
-            schema=stored,
-            missing_columns="insert",
-            glob=False,
-            hive_partitioning=False,
-        )
-        hardware = pl.lit(name, pl.String).alias(PARTITION)
-        parts.append(rows.with_columns(hardware).select(empty.columns))
-    return pl.concat(parts) if len(parts) != 2 else parts[1]
-
-
-def _open(store: RecordStore, version: int | None) -> DeltaTable:
-    if not store.exists():
-        raise RecordError(
-            f"expected a record store at {store.uri}, found none. Build it: tencost records"
-        )
-    try:
-        return DeltaTable(store.uri, version=version)
-    except DeltaError as error:
-        raise RecordError(
-            f"expected version {version} of {store.uri}, found none that can be opened: {error}. The version now: "
-            "tencost records query new"
-        ) from error
 
 
 def _fastest(programs: pl.DataFrame, side: str) -> pl.DataFrame:
@@ -648,22 +474,10 @@ def _known(columns: Sequence[str]) -> list[str]:
 
 
 def _one(column: str, value: str | None) -> str:
-    return "true" if value is None else f"{column} = {_text(value)}"
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _texts(values: Sequence[str]) -> str:
-    return f"({', '.join(_text(value) for value in values)})"
+    return "true" if value is None else f"{column} = {quoted(value)}"
 
 
 def _candidates(frame: pl.DataFrame) -> str:
     rows = frame.select("workload_id", "task_name").unique().sort("task_name", "workload_id")
     shown = [f"{identity} ({name})" for identity, name in rows.head(8).iter_rows()]
     return ", ".join(shown) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
-
-
-def _shorten(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")

@@ -22,25 +22,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tencost.config import PathsConfig, project_root
 from tencost.errors import ConfigError, RecordError
+from tencost.records.answers import show
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tencost.records.store import RecordStore
 
-TABLE_ROWS = 20
-"""Rows of a table, unless --limit says otherwise."""
-ID_SHOWN = 12
-"""Characters of an id in a table; they are enough to name a workload."""
-_TEXT_SHOWN = 60
-_PIPE_WIDTH = 160
-_LARGEST_INTEGER = 2**63
 _PLACE = ("store", "dataset", "version")
 
 
@@ -118,7 +111,7 @@ def run(arguments: list[str]) -> None:
     if "store" in words.values and "dataset" in words.values:
         raise RecordError("expected one of store= and dataset=, found both")
     store = open_store(words)
-    show(question.ask(store, words), words, question.hidden)
+    show(question.ask(store, words), words.form, words.limit, question.hidden)
     if question.below is not None and words.form == "table":
         sys.stdout.write(question.below(store, words) + "\n")
 
@@ -225,15 +218,6 @@ def target_of(store: RecordStore, words: Words, key: str, hardware: str) -> str:
     if given is not None:
         return query.canonical(given)
     return query.only_target(store, hardware)
-
-
-def show(frame: pl.DataFrame, words: Words, hidden: Sequence[str] = ()) -> None:
-    """Print a frame as the words ask: a table without the hidden columns, JSON, or CSV."""
-    if words.form == "table":
-        _show_table(frame, words, hidden)
-        return
-    rows = frame if not words.limit else frame.head(words.limit)
-    sys.stdout.write(_json(rows) if words.form == "json" else _csv(rows))
 
 
 def _best(store: RecordStore, words: Words) -> pl.DataFrame:
@@ -369,79 +353,3 @@ def _whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise RecordError(f"expected {name} with a whole number, found {text!r}")
     return int(text)
-
-
-def _show_table(frame: pl.DataFrame, words: Words, hidden: Sequence[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    limit = TABLE_ROWS if words.limit is None else words.limit or len(frame)
-    shown = frame.head(limit).select([name for name in frame.columns if name not in hidden])
-    table = Table()
-    for name, kind in shown.schema.items():
-        label = name.removesuffix("_s") if kind.is_float() else name
-        number = kind.is_numeric()
-        table.add_column(Text(label), justify="right" if number else "left", no_wrap=number)
-    for row in shown.iter_rows():
-        cells = zip(shown.columns, row, strict=True)
-        table.add_row(*(Text(_cell(name, value)) for name, value in cells))
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    console.print(table)
-    if len(frame) > len(shown):
-        console.print(
-            f"{len(shown)} of {len(frame)} rows. All: --limit 0, --json or --csv", markup=False
-        )
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if name == "timestamp" and isinstance(value, float):
-        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    if isinstance(value, float):
-        return _seconds(value) if name.endswith("_s") else f"{value:.6g}"
-    text = str(value)
-    if name.endswith("_id"):
-        return text[:ID_SHOWN]
-    return text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 3]}..."
-
-
-def _seconds(value: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= scale:
-            return f"{value / scale:.4g} {unit}"
-    return f"{value / 1e-9:.4g} ns" if value else "0 s"
-
-
-def _json(frame: pl.DataFrame) -> str:
-    import orjson
-
-    option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(frame.to_dicts(), default=_plain, option=option).decode()
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON has no word for as a number or text: decimals, bytes, durations, very large integers."""
-    from decimal import Decimal
-
-    if isinstance(value, Decimal):
-        whole = value == value.to_integral_value()
-        return int(value) if whole and abs(value) < _LARGEST_INTEGER else float(value)
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def _csv(frame: pl.DataFrame) -> str:
-    import orjson
-    import polars as pl
-
-    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
-    texts = {
-        name: [
-            None if value is None else orjson.dumps(value, default=_plain).decode()
-            for value in frame[name].to_list()
-        ]
-        for name in nested
-    }
-    columns = [pl.Series(name, values, dtype=pl.String) for name, values in texts.items()]
-    return frame.with_columns(columns).write_csv()

@@ -26,15 +26,11 @@ from tencost.records.formats.autotvm_lines import (
     ERRORS,
     BadLineError,
     Line,
-    PlainEntity,
-    Result,
     Task,
     as_tensor,
     config_of,
-    decode_plain,
     entity_of,
     format_line,
-    is_plain,
     load,
     looks_alike,
     parse_line,
@@ -42,6 +38,7 @@ from tencost.records.formats.autotvm_lines import (
     shorten,
     task_of,
 )
+from tencost.records.formats.autotvm_plain import PlainEntity, Result, decode_plain, is_plain
 from tencost.records.formats.columns import networks, record_table, sources
 from tencost.records.formats.opening import TruncatedError, lines
 from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject

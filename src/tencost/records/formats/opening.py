@@ -55,7 +55,10 @@ def read_head(path: Path) -> bytes:
     with open_log(path) as file:
         head = b""
         try:
-            while len(head) < HEAD_BYTES and (chunk := file.read(HEAD_BYTES - len(head))):
+            # read1, as read loses what it has when the file turns out to be damaged
+            while len(head) < HEAD_BYTES and (
+                chunk := cast(Any, file).read1(HEAD_BYTES - len(head))
+            ):
                 head += chunk
         except (EOFError, OSError, zlib.error, _zstandard_error()):
             pass

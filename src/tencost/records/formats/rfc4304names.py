@@ -22,7 +22,6 @@ renamed record carries what it takes to go back under the key ORIGINAL::
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -89,17 +88,25 @@ _PLAIN = {
 
 def to_json(record: Mapping[str, Any]) -> Object:
     """Return a record of the columns version in the json version; :func:`to_columns` gives it back."""
-    return _renamed(record, "columns", _json_names, _column_names)
+    return _renamed(record, "columns", json_names, _column_names)
 
 
 def to_columns(record: Mapping[str, Any]) -> Object:
     """Return a record of the json version in the columns version; :func:`to_json` gives it back."""
-    return _renamed(record, "json", _column_names, _json_names)
+    return _renamed(record, "json", _column_names, json_names)
 
 
 def same(one: Any, other: Any) -> bool:
     """Say whether two JSON values are written alike: 1 is not 1.0, NaN is NaN."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
 
 
 def difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Object, list[str]]:
@@ -146,7 +153,8 @@ def _is_original(value: Object) -> bool:
     )
 
 
-def _json_names(record: Object) -> Object:
+def json_names(record: Object) -> Object:
+    """Return a record of the columns version with the names of the json version, without ORIGINAL."""
     rest = dict(record)
     out: Object = {new: rest.pop(old) for old, new in _PLAIN.items() if old in rest}
     if "additional_info" in rest:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from tencost.records.formats.jsonfloats import finite, from_floats, with_floats
@@ -18,10 +16,12 @@ from tencost.records.formats.rfc4304names import (
     Version,
     apply,
     difference,
+    json_names,
     to_columns,
     to_json,
 )
 from tencost.records.formats.targets import parse_target
+from tencost.records.formats.timestamps import epoch_seconds
 from tencost.records.ids import canonical_json, canonical_target, text_id
 from tencost.records.status import FAILURE_SECONDS, Status, Timing, timing_from_log
 
@@ -54,8 +54,8 @@ _IN_JSON = {
 _OBJECTS = ("engine_config", "build_config", "runtime_config", "execution_config")
 _GOOD = frozenset({"ok", "success", "correct"})
 _STATUSES = frozenset(item.value for item in Status)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_DATE = re.compile(r"\d{14}")
+_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _FLOAT32_MAX = 3.4e38
 
 
@@ -115,7 +115,7 @@ def row_of(record: Object, hardware: str | None) -> dict[str, Any]:
         foreign["absent"] = absent
     if mean_only:
         foreign["run_secs"] = "mean"
-    row["foreign"] = json.dumps(foreign, separators=(",", ":"), allow_nan=False)
+    row["foreign"] = _ENCODE(foreign)
     for name, value in row.items():
         if isinstance(value, str):
             _unicode(name, value)
@@ -181,8 +181,9 @@ def _row(record: Object, device: str) -> tuple[dict[str, Any], bool]:
 
 
 def _generated(row: Mapping[str, Any], version: Version, mean_only: bool) -> Object:
+    """Return what the columns of a row that was read from this format say, as a record of a version."""
     columns = _columns_object(row, mean_only)
-    return columns if version == "columns" else to_json(columns)
+    return columns if version == "columns" else json_names(columns)
 
 
 def _columns_object(row: Mapping[str, Any], mean_only: bool) -> Object:
@@ -269,28 +270,10 @@ def _target(value: Any) -> Object:
 
 
 def _timestamp(value: Any) -> float | None:
-    if value is None:
-        return None
-    text = (
-        str(value).strip() if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
-    )
-    if _DATE.fullmatch(text):
-        try:
-            return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            pass
     try:
-        if isinstance(value, str) and not _NUMBER.fullmatch(text):
-            moment = datetime.fromisoformat(text)
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        seconds = float(text or value)
-    except (ValueError, TypeError, OverflowError):
-        seconds = math.nan
-    if isinstance(value, bool) or not math.isfinite(seconds):
-        raise BadRecordError(
-            f"timestamp: expected seconds since 1970 or a text like 20191123003411, found {_shorten(value)}"
-        )
-    return seconds
+        return None if value is None else epoch_seconds(value)
+    except ValueError as error:
+        raise BadRecordError(f"timestamp: {error}") from error
 
 
 def _noted(record: Object) -> Object | None:
@@ -388,7 +371,7 @@ def _object(value: Any) -> Object | None:
 
 
 def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return None if value is None else _SORTED(value)
 
 
 def _loaded(text: str | None) -> Any:

@@ -94,7 +94,12 @@ def _converted(field: pa.Field, values: pa.Array, reasons: Reasons, where: str) 
     if field.name in NESTED:
         if not (text or pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
             raise _wrong_type(field, values, where)
-        return _one_by_one(field, values.to_pylist(), text, reasons)
+        if text:
+            return _one_by_one(field, values, True, reasons)
+        try:
+            return values.cast(field.type)
+        except pa.ArrowException:
+            return _one_by_one(field, values, False, reasons)
     try:
         return values.cast(field.type)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -110,10 +115,10 @@ def _wrong_type(field: pa.Field, values: pa.Array, where: str) -> RecordError:
     )
 
 
-def _one_by_one(field: pa.Field, values: list[Any], text: bool, reasons: Reasons) -> pa.Array:
+def _one_by_one(field: pa.Field, values: pa.Array, text: bool, reasons: Reasons) -> pa.Array:
     """Return nested values as an array; those of another shape are null and have a reason."""
     found: list[Any] = []
-    for row, value in enumerate(values):
+    for row, value in enumerate(values.to_pylist()):
         try:
             read = orjson.loads(value) if text and value is not None else value
         except ValueError:

@@ -1,0 +1,49 @@
+"""Points in time as logs write them: seconds since 1970, ``20191123003411`` (UTC), or ISO 8601."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{14}", re.ASCII)
+
+
+def epoch_seconds(value: Any) -> float:
+    """Return seconds since 1970 of a number or a text; a text without a time zone is UTC.
+
+    Fourteen digits that are a date are one, as a number, too: as seconds they would be the year 641,000.
+
+    Raises:
+        ValueError: no point in time.
+    """
+    seconds = math.nan
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        seconds = _of_text(str(value).strip())
+    elif isinstance(value, float):
+        seconds = value
+    if not math.isfinite(seconds):
+        text = repr(value)
+        raise ValueError(
+            "expected seconds since 1970 or a text like 20191123003411, found "
+            f"{text if len(text) <= 60 else f'{text[:57]}...'}"
+        )
+    return seconds
+
+
+def _of_text(text: str) -> float:
+    """Return the seconds, or NaN."""
+    if _DATE.fullmatch(text):
+        try:
+            return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            return float(text)
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,236 @@
+"""A version of a record store as DuckDB tables, read where its files are.
+
+    all_records   the schema's columns and `latency_s`, the median of run_secs in seconds
+    records       those that are not in quarantine
+
+Files are read through Polars: only those of the hardware asked for, the columns asked for, and the row groups that the
+filters leave. Columns that a file of an earlier schema lacks are null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tencost.errors import RecordError
+from tencost.records.formats.targets import parse_target
+from tencost.records.ids import canonical_target
+from tencost.records.layout import PARTITION, DataFile, Folder, data_files
+from tencost.records.schema import SCHEMA
+from tencost.records.store import RecordStore
+
+Target = Mapping[str, Any] | str
+"""A target as a mapping, as its JSON text, or as the text of an older TVM."""
+_KEY = ("hardware", "record_id")
+
+
+def canonical(target: Target) -> str:
+    """Return a target's canonical JSON.
+
+    Raises:
+        RecordError: no target.
+    """
+    if not isinstance(target, str):
+        return canonical_target(dict(target))
+    try:
+        return canonical_target(parse_target(target))
+    except ValueError as error:
+        raise RecordError(
+            f"expected a target as JSON or as text (cuda -keys=cuda,gpu), found {shorten(target)}: {error}"
+        ) from error
+
+
+class Tables:
+    """The tables of a store at the version that it was opened at; `known` holds what `only_since` finds."""
+
+    def __init__(self, store: RecordStore) -> None:
+        import duckdb
+
+        self._uri = store.uri
+        self._table = open_version(store, store.version)
+        self.version = int(self._table.version())
+        # Also keeps queries from Python's own variables.
+        self._connection = duckdb.connect(config={"enable_external_access": "false"})
+        self._files = data_files(self._table)
+        self._present(self._files)
+
+    def ask(self, text: str, **parameters: Any) -> pl.DataFrame:
+        """Return a query's answer; `parameters` are its `$name`s."""
+        import duckdb
+
+        try:
+            answer = self._connection.sql(text, params=parameters or None).to_arrow_table()
+        except duckdb.Error as error:
+            raise RecordError(
+                f"expected a query that {self._uri} can answer, found: {error}. Tables: records, all_records; their "
+                "columns: tencost records query sql 'DESCRIBE records'"
+            ) from error
+        frame = pl.from_arrow(answer)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+    def fastest(
+        self, hardware: str, target: Target, n: int, columns: Sequence[str]
+    ) -> pl.DataFrame:
+        """Return the rows of the n fastest records of each workload, by workload's task name, workload and rank."""
+        texts = self.targets(hardware, target)
+        chosen = self.ask(
+            f"""
+            SELECT record_id FROM records
+            WHERE hardware = $hardware AND target IN {in_list(texts)} AND status = 'ok'
+            QUALIFY row_number() OVER (PARTITION BY workload_id ORDER BY latency_s, record_id) <= {n}
+            ORDER BY min(task_name) OVER (PARTITION BY workload_id), workload_id, latency_s, record_id
+            """,
+            hardware=hardware,
+        )
+        # Programs are long, and most of them are not asked for.
+        files = [file for file in self._files if file.hardware == hardware]
+        same = pl.col("record_id").is_in(chosen["record_id"].implode())
+        rows = _scan(self._uri, files).filter(same).select(columns).collect()
+        return chosen.join(rows, on="record_id", how="left", maintain_order="left")
+
+    def canonical_targets(self, hardware: str) -> dict[str, str]:
+        """Return the target texts of a hardware's records, each with its canonical JSON.
+
+        Raises:
+            RecordError: no records of that hardware.
+        """
+        found = self.ask(
+            "SELECT DISTINCT target FROM records WHERE hardware = $hardware", hardware=hardware
+        )
+        if found.is_empty():
+            there = self.ask("SELECT DISTINCT hardware FROM records ORDER BY hardware")["hardware"]
+            raise RecordError(
+                f"expected records of {hardware} in {self._uri}, found only "
+                f"{', '.join(there) or 'an empty store'}"
+            )
+        return {text: canonical_target(json.loads(text)) for text in found["target"]}
+
+    def targets(self, hardware: str, target: Target) -> list[str]:
+        """Return the texts that stand for a target in a hardware's records.
+
+        Raises:
+            RecordError: none do; the message names those that are there.
+        """
+        wanted = canonical(target)
+        known = self.canonical_targets(hardware)
+        texts = sorted(text for text, name in known.items() if name == wanted)
+        if not texts:
+            raise RecordError(
+                f"expected records of {hardware} for the target {wanted} in {self._uri}, found only "
+                f"those for {'; '.join(sorted(set(known.values())))}"
+            )
+        return texts
+
+    def register_canonical(self) -> None:
+        """Add a table `targets`: every target text with its canonical JSON."""
+        texts = self.ask("SELECT DISTINCT target FROM all_records")["target"].to_list()
+        names = [canonical_target(json.loads(text)) for text in texts]
+        columns = {
+            "target": pa.array(texts, pa.string()),
+            "canonical": pa.array(names, pa.string()),
+        }
+        self._connection.register("targets", pa.table(columns))
+
+    def only_since(self, earlier: DeltaTable) -> None:
+        """Leave only records of files that an earlier version lacks; those of files it alone has become `known`."""
+        before = data_files(earlier)
+        here = {file.path for file in self._files}
+        there = {file.path for file in before}
+        self._present([file for file in self._files if file.path not in there])
+        gone = _scan(self._uri, [file for file in before if file.path not in here])
+        try:
+            known = gone.filter(pl.col("quarantine").is_null()).select(_KEY).collect()
+        except (OSError, pl.exceptions.ComputeError) as error:
+            raise RecordError(
+                f"expected the files of version {earlier.version()} of {self._uri}, found some gone, vacuumed "
+                f"probably: {error}. Ask for a later version, or for everything: leave since= out."
+            ) from error
+        self._connection.unregister("known")
+        self._connection.register("known", known)
+
+    def _present(self, files: Sequence[DataFile]) -> None:
+        """Put files behind the views; each hardware is a part that is not read where another is asked for."""
+        parts = []
+        for number, name in enumerate(sorted({file.hardware for file in files})):
+            mine = [file for file in files if file.hardware == name]
+            # DuckDB hands filters and the choice of columns on to a LazyFrame. To an Arrow dataset
+            # it hands comparisons of strings that Arrow has no kernel for.
+            self._connection.register(f"part{number}", _scan(self._uri, mine).drop("hardware"))
+            parts.append(f"SELECT *, {quoted(name)} AS hardware FROM part{number}")
+        if not parts:
+            self._connection.register("part0", _scan(self._uri, []).collect())
+            parts.append("SELECT * FROM part0")
+        stored = " UNION ALL BY NAME ".join(parts)
+        columns = ", ".join(f'"{name}"' for name in SCHEMA.names)  # foreign is a word of SQL
+        self._connection.execute(
+            f"CREATE OR REPLACE VIEW all_records AS SELECT {columns}, "
+            f"list_median(run_secs) AS latency_s FROM ({stored})"
+        )
+        self._connection.execute(
+            "CREATE OR REPLACE VIEW records AS SELECT * FROM all_records WHERE quarantine IS NULL"
+        )
+        self._connection.register("known", pa.table({"hardware": [""], "record_id": [""]}).slice(1))
+
+
+def _scan(uri: str, files: Sequence[DataFile]) -> pl.LazyFrame:
+    """Return the rows of files with all columns of the schema; the hardware is the log's, not the folder's name."""
+    empty = pl.from_arrow(SCHEMA.empty_table())
+    assert isinstance(empty, pl.DataFrame)
+    stored = {name: kind for name, kind in empty.schema.items() if name != PARTITION}
+    local = Folder(uri).local
+    root = uri.rstrip("/") if local is None else str(local.absolute())
+    parts = [empty.lazy()]
+    for name in sorted({file.hardware for file in files}):
+        paths = [unquote(file.path) for file in files if file.hardware == name]
+        rows = pl.scan_parquet(
+            [f"{root}/{path}" for path in paths],
+            schema=stored,
+            missing_columns="insert",
+            glob=False,
+            hive_partitioning=False,
+        )
+        hardware = pl.lit(name, pl.String).alias(PARTITION)
+        parts.append(rows.with_columns(hardware).select(empty.columns))
+    return pl.concat(parts) if len(parts) != 2 else parts[1]
+
+
+def open_version(store: RecordStore, version: int | None) -> DeltaTable:
+    """Return a version of a store's table.
+
+    Raises:
+        RecordError: no store, or no such version.
+    """
+    if not store.exists():
+        raise RecordError(
+            f"expected a record store at {store.uri}, found none. Build it: tencost records"
+        )
+    try:
+        return DeltaTable(store.uri, version=version)
+    except DeltaError as error:
+        raise RecordError(
+            f"expected version {version} of {store.uri}, found none that can be opened: {error}. The version now: "
+            "tencost records query new"
+        ) from error
+
+
+def quoted(value: str) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def in_list(values: Sequence[str]) -> str:
+    """Return texts as the right side of SQL's IN."""
+    return f"({', '.join(quoted(value) for value in values)})"
+
+
+def shorten(text: str) -> str:
+    """Return a text as messages quote it."""
+    return repr(text if len(text) <= 80 else f"{text[:77]}...")
