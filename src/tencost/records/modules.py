@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from tencost.records.commits import retry_commit
+from tencost.records.delta import retry
 
 SUFFIX = "-modules"
 SCHEMA = pa.schema(
@@ -55,7 +55,7 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
         )
         return int(done["num_target_rows_inserted"])
 
-    return retry_commit(commit, uri)
+    return retry(uri, commit)
 
 
 def read_modules(store_uri: str) -> pl.DataFrame:
