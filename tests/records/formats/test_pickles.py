@@ -43,10 +43,14 @@ class Tvm:
     """Modules named as TVM's were, with objects that pickle as TVM's did."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: dict[str, ModuleType] = {}
+
         def module(name: str) -> ModuleType:
-            made = ModuleType(name)
-            monkeypatch.setitem(sys.modules, name, made)
-            return made
+            """Return the fake module of a name; the real one, if it is loaded, is left as it is."""
+            if name not in made:
+                made[name] = ModuleType(name)
+                monkeypatch.setitem(sys.modules, name, made[name])
+            return made[name]
 
         for name in ("tvm", "tvm.runtime", "tvm.ir", "tvm.target", "tvm.auto_scheduler"):
             module(name)
@@ -76,7 +80,7 @@ class Tvm:
 
         def place(cls: type, where: str, name: str) -> type:
             cls.__module__, cls.__qualname__, cls.__name__ = where, name, name
-            setattr(sys.modules.get(where) or module(where), name, cls)
+            setattr(module(where), name, cls)
             return cls
 
         self.object = place(Object, "tvm.runtime.object", "Object")
