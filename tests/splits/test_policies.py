@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from tencost.config import SplitConfig, SplitPolicy
 from tencost.errors import SplitError
 from tencost.splits.leakage import check_leakage
-from tencost.splits.policies import assign, held_out_networks, unit_hash, workload_family
+from tencost.splits.policies import (
+    assign,
+    extents_product,
+    held_out_networks,
+    unit_hash,
+    with_families,
+    workload_family,
+)
 from tencost.splits.table import load_split, save_split
 
 HARDWARE = ("h0", "h1")
@@ -196,3 +203,20 @@ def test_table_round_trip(tmp_path: Path) -> None:
     split.drop("part").write_parquet(tmp_path / "split.parquet")
     with pytest.raises(SplitError, match="expected the columns"):
         load_split(tmp_path)
+
+
+def test_without_flop_a_family_is_an_operator_and_the_product_of_its_extents() -> None:
+    assert extents_product('[["TENSOR","float32",[64,32]],"SAME",2,true,-1]') == 64 * 32 * 2
+    assert extents_product(None) == extents_product("[]") == 0.0
+    records = pl.DataFrame(
+        {
+            "record_id": ["a", "b", "c"],
+            "workload_id": ["a", "b", "c"],
+            "task_name": ["conv_layer"] * 3,
+            "workload_args": ["[64, 64]", "[64, 65]", "[64, 512]"],
+        }
+    )
+    tasks = pl.DataFrame({"workload_id": ["a", "b", "c"], "flop": [0.0, 0.0, 0.0]})
+    families = with_families(records, tasks)["family"].to_list()
+    assert families[0] == families[1] == "conv_layer~2^12"
+    assert families[2] == "conv_layer~2^15"
