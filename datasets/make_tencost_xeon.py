@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from tencost.fetch.pack import pack_folder
-from tencost.records.ids import workload_id
-from tencost.records.metaschedule import (
+from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     decode_module,
 )
+from tencost.records.ids import workload_id
 from tencost.records.tensetlayout import folder_name
 
 HERE = Path(__file__).resolve().parent

@@ -13,6 +13,8 @@ from tencost.errors import BundleError, RegistryError
 from tencost.features.ragged import Ragged
 from tencost.train.bundle import load_bundle
 from tencost.train.calibration import LOWEST_SCORE, Calibration
+from tencost.tune.guard import Arm
+from tencost.tune.residual import Residual, aggregate
 
 pytestmark = pytest.mark.tvm
 
@@ -103,6 +105,50 @@ def test_an_all_negative_ranker_still_steers_the_search(
     np.testing.assert_array_equal(np.argsort(scores, kind="stable"), np.argsort(raw, kind="stable"))
     assert len(np.unique(scores)) == len(np.unique(raw)) > 1
     assert scores.max() / scores.sum() < 0.9  # parents are drawn by share: no single one takes all
+
+
+def test_a_model_that_is_wrong_about_everything_costs_one_round(
+    model: Any, context: Any, candidates: list[Any]
+) -> None:
+    believed = model.predict(context, candidates)
+    order = np.argsort(np.argsort(believed))
+    latencies = [float(1e-4 * (1 + rank)) for rank in order]  # what it likes best is slowest
+    half = len(candidates) // 2
+    model.update(context, candidates[:half], results(latencies[:half]))
+    first = model.history[-1]
+    assert (first.arm, first.next_arm) == (Arm.residual, Arm.scratch)
+    assert first.spearman < -0.8
+    model.update(context, candidates[half:], results(latencies[half:]))
+    second = model.history[-1]
+    assert second.arm is Arm.scratch
+    assert second.spearman == second.scratch_spearman > second.base_spearman
+    assert second.scratch_spearman > 0.2, (
+        "programs that no arm has seen are ranked by what was measured"
+    )
+    scores = model.predict(context, candidates)
+    assert ((scores > 0) & (scores <= 1)).all()
+
+
+def test_a_frozen_model_ranks_alone(make_bundle: Make, context: Any, candidates: list[Any]) -> None:
+    from tencost.tune.cost_model import load_cost_model
+
+    model = load_cost_model(make_bundle("xgb"), frozen=True)
+    believed = model.predict(context, candidates)
+    model.update(context, candidates, results([1e-3 * (1 + score) for score in believed]))
+    assert (model.history[-1].arm, model.history[-1].next_arm) == (Arm.registered, Arm.registered)
+    np.testing.assert_array_equal(model.predict(context, candidates), believed)
+
+
+def test_what_was_learnt_comes_back_for_all_arms(
+    model: Any, context: Any, candidates: list[Any], tmp_path: Path
+) -> None:
+    model.update(context, candidates, results([1e-4 * (1 + n) for n in range(len(candidates))]))
+    model.save(str(tmp_path / "state.npz"))
+    before = model._inst._scratch.alone(aggregate(model._inst._features(context, candidates)))
+    model._inst._scratch = Residual()
+    model.load(str(tmp_path / "state.npz"))
+    after = model._inst._scratch.alone(aggregate(model._inst._features(context, candidates)))
+    np.testing.assert_array_equal(after, before)
 
 
 def test_a_candidate_that_cannot_be_featurized_is_last_and_stops_nothing(

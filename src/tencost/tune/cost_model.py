@@ -29,6 +29,7 @@ from tencost.measure.runner import target_mapping
 from tencost.records.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
+from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
 
 MAX_CACHED = 8192
@@ -44,9 +45,13 @@ class Round:
         num_measured: programs in the batch.
         num_failed: those that did not build or run.
         spearman: rank correlation of scores with speed (1 / latency, 0 for failures), in [-1, 1], higher is better;
-            None for fewer than 3 programs or no differences.
+            None for fewer than 3 programs or no differences. Of the arm that ranked the batch.
         kendall: Kendall's tau-b of the same.
         base_spearman: the Spearman correlation of the registered model alone, without what was learnt here.
+        residual_spearman: of the registered model with what was learnt here.
+        scratch_spearman: of trees that know only what was learnt here; None before there are any.
+        arm: who ranked the batch, see :mod:`tencost.tune.guard`.
+        next_arm: who ranks the next one.
         fit_seconds: time that learning took; 0 if frozen.
         residual_weight: weight of what was learnt, in [0, 1), after the batch.
     """
@@ -57,6 +62,10 @@ class Round:
     spearman: float | None
     kendall: float | None
     base_spearman: float | None
+    residual_spearman: float | None
+    scratch_spearman: float | None
+    arm: Arm
+    next_arm: Arm
     fit_seconds: float
     residual_weight: float
 
@@ -80,6 +89,8 @@ class TencostModel(ms.cost_model.PyCostModel):
         self.on_round = on_round
         self._extractor = extractor
         self._residual = Residual()
+        self._scratch = Residual()
+        self._guard = Guard(Arm.registered if frozen else Arm.residual)
         self._cache: dict[int, FloatArray] = {}
         self._groups: dict[int, str] = {}
         self._lock = threading.RLock()
@@ -88,8 +99,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         """Return scores, float64 [N] in (0, 1], higher is faster."""
         with self._lock:
             features = self._features(context, candidates)
-            base = self._base(features)
-            return self._corrected(features, base)
+            return self._ranked(self._guard.in_charge, features, self._base(features))
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Note how well the batch was ranked, then learn from it (unless frozen)."""
@@ -98,17 +108,24 @@ class TencostModel(ms.cost_model.PyCostModel):
         with self._lock:
             features = self._features(context, candidates)
             base = self._base(features)
-            scores = self._corrected(features, base)
             latency = latencies_s(results)
-            seconds = self._learn(context, features, base, latency)
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
+            arm = self._guard.in_charge
+            scores = {one: self._ranked(one, features, base) for one in self._arms()}
+            ranks = {one: _correlation("spearmanr", scores[one], speed) for one in scores}
+            next_arm = arm if self.frozen else self._guard.note(ranks)
+            seconds = self._learn(context, features, base, latency)
             finished = Round(
                 task=str(context.task_name),
                 num_measured=len(candidates),
                 num_failed=int(np.isnan(latency).sum()),
-                spearman=_correlation("spearmanr", scores, speed),
-                kendall=_correlation("kendalltau", scores, speed),
-                base_spearman=_correlation("spearmanr", base, speed),
+                spearman=ranks[arm],
+                kendall=_correlation("kendalltau", scores[arm], speed),
+                base_spearman=ranks[Arm.registered],
+                residual_spearman=ranks[Arm.residual],
+                scratch_spearman=ranks.get(Arm.scratch),
+                arm=arm,
+                next_arm=next_arm,
                 fit_seconds=seconds,
                 residual_weight=self._residual.weight,
             )
@@ -131,6 +148,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         """Read what `save` wrote; raises TuneError on anything else."""
         with self._lock:
             self._residual = Residual.load(Path(path))
+            self._scratch = self._residual.without_base()
 
     def _features(self, context: Any, candidates: Sequence[Any]) -> Ragged:
         if self.bundle is not None and str(context.target.kind) != self.bundle.info.target_kind:
@@ -166,10 +184,17 @@ class TencostModel(ms.cost_model.PyCostModel):
             return np.where(features.lengths > 0, 0.5, LOWEST_SCORE)
         return self.bundle.scores(features)
 
-    def _corrected(self, features: Ragged, base: Doubles) -> Doubles:
-        if not self._residual.trained:
+    def _arms(self) -> list[Arm]:
+        """Return the arms that can rank now."""
+        return [one for one in Arm if one is not Arm.scratch or self._scratch.trained]
+
+    def _ranked(self, arm: Arm, features: Ragged, base: Doubles) -> Doubles:
+        if arm is Arm.scratch and self._scratch.trained:
+            scores = self._scratch.alone(aggregate(features))
+        elif arm is Arm.residual and self._residual.trained:
+            scores = self._residual.apply(aggregate(features), base)
+        else:
             return base
-        scores = self._residual.apply(aggregate(features), base)
         return np.where(features.lengths > 0, scores, LOWEST_SCORE)
 
     def _learn(self, context: Any, features: Ragged, base: Doubles, latency: Doubles) -> float:
@@ -177,9 +202,11 @@ class TencostModel(ms.cost_model.PyCostModel):
         if self.frozen or len(usable) == 0:
             return 0.0
         started = time.perf_counter()
-        rows = aggregate(features)
-        self._residual.add(self._group(context), rows[usable], base[usable], latency[usable])
+        rows, group = aggregate(features)[usable], self._group(context)
+        self._residual.add(group, rows, base[usable], latency[usable])
+        self._scratch.add(group, rows, np.zeros(len(usable)), latency[usable])
         self._residual.fit()
+        self._scratch.fit()
         return time.perf_counter() - started
 
     def _group(self, context: Any) -> str:

@@ -37,6 +37,8 @@ MIN_PROGRAMS = 8
 MAX_PROGRAMS = 2048
 """The most recent programs that are learnt from, which bounds the time of a fit."""
 _KNEE = 0.02
+_MEAN_LABEL = 0.4
+"""Where scores without a base are centred: about the mean label of a group."""
 _UNREADABLE = (
     OSError,
     EOFError,
@@ -135,6 +137,29 @@ class Residual:
         data = xgb.DMatrix(_with_base(features, base), nthread=1)
         correction = self._booster.predict(data).astype(np.float64)
         return squash(base + self.weight * np.clip(correction, -1.0, 1.0))
+
+    def alone(self, features: FloatArray) -> Doubles:
+        """Return the scores of what was learnt, without a base, in (0, 1), float64 [N].
+
+        For programs kept with a base of zeros, so that the fit is to the labels themselves: boosted trees that know
+        only this run, as stock MetaSchedule's.
+
+        Raises:
+            AssertionError: nothing was learnt yet.
+        """
+        assert self._booster is not None
+        data = xgb.DMatrix(_with_base(features, np.zeros(len(features))), nthread=1)
+        return squash(_MEAN_LABEL + self._booster.predict(data).astype(np.float64))
+
+    def without_base(self) -> Residual:
+        """Return the same programs with a base of zeros, and what is learnt from them then."""
+        other = Residual()
+        other._groups = dict(self._groups)
+        other._features, other._latency = list(self._features), list(self._latency)
+        other._group = list(self._group)
+        other._base = [np.zeros(len(base)) for base in self._base]
+        other.fit()
+        return other
 
     def save(self, path: Path) -> None:
         """Write the state to one file."""

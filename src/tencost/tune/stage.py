@@ -21,6 +21,7 @@ from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.measure.networks import variant_name
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
+from tencost.tune.guard import Arm
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 
@@ -222,9 +223,8 @@ def _point(batch: Any, model: str) -> CurvePoint:
 def _state(batch: Any) -> str:
     rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
     failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
-    return (
-        f"best {batch.total_latency_s * 1e3:.3f} ms | rank {rank}{failed} | {batch.task.name[:20]}"
-    )
+    arm = "" if batch.round.next_arm is Arm.residual else f" by {batch.round.next_arm}"
+    return f"best {batch.total_latency_s * 1e3:.3f} ms | rank {rank}{arm}{failed} | {batch.task.name[:20]}"
 
 
 def _metrics(batch: Any) -> dict[str, float]:
@@ -236,6 +236,9 @@ def _metrics(batch: Any) -> dict[str, float]:
         "tune/spearman": batch.round.spearman,
         "tune/kendall": batch.round.kendall,
         "tune/model_spearman": batch.round.base_spearman,
+        "tune/residual_spearman": batch.round.residual_spearman,
+        "tune/scratch_spearman": batch.round.scratch_spearman,
+        "tune/arm": float(list(Arm).index(batch.round.arm)),
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -243,7 +246,7 @@ def _metrics(batch: Any) -> dict[str, float]:
 def _correlations(model: Any) -> dict[str, float]:
     """Return the mean rank correlations over this run's rounds."""
     means = {}
-    for name in ("spearman", "kendall", "base_spearman"):
+    for name in ("spearman", "kendall", "base_spearman", "residual_spearman", "scratch_spearman"):
         values = [getattr(item, name) for item in model.history if getattr(item, name) is not None]
         if values:
             means[f"mean_{name}"] = statistics.fmean(values)
