@@ -65,7 +65,9 @@ def canonical_json(value: Any) -> str:
     """Return `value` as JSON text: sorted keys, no spaces, 2.0 written as 2."""
     try:
         fast = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # integers of more than 64 bits, keys that are no text; null may stand for NaN
+    except (
+        TypeError
+    ):  # integers of more than 64 bits, keys that are no text; null may stand for NaN
         fast = b""
     if fast.isascii() and fast and b"null" not in fast and not _OTHER_DIGITS.search(fast):
         return fast.decode()
