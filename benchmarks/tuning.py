@@ -1,0 +1,351 @@
+"""Tuning with a registered model against stock MetaSchedule, live, on networks that no training split has seen.
+
+    python benchmarks/tuning.py [--networks bert_tiny ...] [--seeds 0 1 2] [--stock-trials 320] [--trials 320]
+                                [--model models:/...@champion] [--report]
+
+Both arms call ms.tune_tasks on the same tasks with the same seed, one thread a program, the arms in turn so that noise
+hits both. *stock* is what a user gets: XGBModel, LocalBuilder, LocalRunner, rounds of 64 (the builder has a limit of
+120 s instead of 30, as its workers import for up to 20 s on a busy machine). *tencost* is load_cost_model, WarmBuilder
+and WarmRunner, rounds of 16. Afterwards every program that was ever the best of its task, in either arm, is timed again
+under one evaluator, in one process: only these times are compared.
+
+total latency   sum over tasks of weight x latency of the best program so far (by the arm's own times, with the new
+                ones); a task without any counts with its default schedule
+trials, seconds what tencost needs until it is at or below stock's final total latency; the share of stock's own
+
+Raw results, one row a measured program, are kept in benchmarks/results/tuning/<network>-<seed>-<arm>.parquet; runs that
+are there are not run again, so the script can be stopped and goes on. --report prints the tables from what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from tvm.ir import save_json
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
+
+from tencost.composition import compose
+from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.features.trace import trace_values
+from tencost.measure.evaluator import MeasureOptions
+from tencost.measure.networks import load_network
+from tencost.measure.pool import Job, WorkerPool
+from tencost.measure.runner import WarmBuilder, WarmRunner, arg_json
+from tencost.measure.warm_worker import TracedProgram
+from tencost.tune.cost_model import load_cost_model
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "tuning"
+STOCK, OURS = "stock", "tencost"
+CHECKPOINTS = (32, 64, 128, 256, 512)
+AGAIN = MeasureOptions(repeat=5, max_repeat=15, max_cv=0.05, min_repeat_ms=20)
+"""The evaluator of the comparison."""
+
+
+@dataclass
+class Tasks:
+    """A network's tasks for a target."""
+
+    network: str
+    target: dict[str, Any]
+    mods: list[Any]
+    weights: list[int]
+    names: list[str]
+
+    def contexts(self, seed: int) -> list[Any]:
+        seeds = np.random.default_rng(seed).integers(1, 2**30, len(self.mods))
+        return [
+            ms.TuneContext(
+                mod=mod,
+                target=Target(self.target),
+                space_generator="post-order-apply",
+                search_strategy="evolutionary",
+                task_name=name,
+                rand_state=int(one),
+                num_threads=os.cpu_count() or 1,
+            )
+            for mod, name, one in zip(self.mods, self.names, seeds, strict=True)
+        ]
+
+
+@derived_object
+class Watch(ms.measure_callback.PyMeasureCallback):
+    """Notes each measured program with the time at which its batch was there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, Any]] = []
+        self._start = time.perf_counter()
+
+    def apply(
+        self, _scheduler: Any, task_id: int, candidates: Any, _builds: Any, results: Any
+    ) -> None:
+        elapsed = time.perf_counter() - self._start
+        for candidate, result in zip(candidates, results, strict=True):
+            times = [float(value) for value in result.run_secs or []]
+            median = statistics.median(times) if times else float("nan")
+            self.rows.append(
+                {
+                    "trial": len(self.rows) + 1,
+                    "seconds": elapsed,
+                    "task": int(task_id),
+                    "latency_s": median if 0 < median < 1e9 else float("nan"),
+                    "trace": json.dumps(trace_values(candidate.sch.trace)),
+                    "args": json.dumps([arg_json(item) for item in candidate.args_info]),
+                }
+            )
+
+
+def load(network: str, hardware: str) -> Tasks:
+    cfg, root = compose([f"network={network}", f"hardware={hardware}"])
+    loaded = load_network(cfg.network, root)
+    tasks = loaded.tasks(cfg.hardware.target, cfg.tuner.min_mflop)
+    return Tasks(
+        network,
+        cfg.hardware.target,
+        [task.mod for task in tasks],
+        [task.weight for task in tasks],
+        [task.name for task in tasks],
+    )
+
+
+def run_arm(arm: str, tasks: Tasks, seed: int, trials: int, model: str) -> pl.DataFrame:
+    watch = Watch()
+    pool = WorkerPool(MeasureOptions(), target_kind="llvm") if arm == OURS else None
+    callbacks = [
+        ms.measure_callback.AddToDatabase(),
+        ms.measure_callback.UpdateCostModel(),
+        watch,
+        ms.measure_callback.RemoveBuildArtifact(),
+    ]
+    if pool is not None:
+        chosen: dict[str, Any] = {
+            "builder": WarmBuilder(),
+            "runner": WarmRunner(pool),
+            "cost_model": load_cost_model(model, root=ROOT),
+            "num_trials_per_iter": 16,
+        }
+    else:
+        chosen = {
+            "builder": ms.builder.LocalBuilder(timeout_sec=120),
+            "runner": ms.runner.LocalRunner(timeout_sec=120),
+            "cost_model": "xgb",
+            "num_trials_per_iter": 64,
+        }
+    try:
+        with tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder:
+            ms.tune_tasks(
+                tasks=tasks.contexts(seed),
+                task_weights=[float(weight) for weight in tasks.weights],
+                work_dir=folder,
+                max_trials_global=trials,
+                measure_callbacks=callbacks,
+                **chosen,
+            )
+    finally:
+        if pool is not None:
+            pool.close()
+    return pl.DataFrame(watch.rows)
+
+
+def bests(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the programs that were the best of their task when they were measured."""
+    ok = rows.filter(pl.col("latency_s").is_not_nan())
+    return ok.filter(
+        pl.col("latency_s")
+        < pl.col("latency_s").cum_min().shift(1, fill_value=float("inf")).over("task")
+    )
+
+
+def time_again(
+    tasks: Tasks, runs: dict[str, pl.DataFrame]
+) -> tuple[dict[str, pl.DataFrame], list[float]]:
+    """Time the bests of all runs, and the default schedules, under one evaluator."""
+    pool = WorkerPool(AGAIN, target_kind="llvm")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder:
+            files = []
+            for number, mod in enumerate(tasks.mods):
+                path = Path(folder) / f"{number}.json"
+                path.write_text(str(save_json(mod)), encoding="utf-8")
+                files.append(path)
+            empty: list[Any] = [[], []]
+            args = {
+                row["task"]: json.loads(row["args"])
+                for run in runs.values()
+                for row in run.iter_rows(named=True)
+            }
+            jobs = [
+                Job(TracedProgram(files[task], empty), tasks.target, args.get(task, []))
+                for task in range(len(files))
+            ]
+            chosen = {arm: bests(run) for arm, run in runs.items()}
+            for frame in chosen.values():
+                jobs += [
+                    Job(
+                        TracedProgram(files[row["task"]], json.loads(row["trace"])),
+                        tasks.target,
+                        json.loads(row["args"]),
+                    )
+                    for row in frame.iter_rows(named=True)
+                ]
+            found = dict(pool.measure(jobs))
+    finally:
+        pool.close()
+    again = [
+        statistics.median(found[at].run_secs) if found[at].run_secs else float("inf")
+        for at in range(len(jobs))
+    ]
+    start, timed = len(files), {}
+    for arm, frame in chosen.items():
+        timed[arm] = frame.with_columns(again_s=pl.Series(again[start : start + frame.height]))
+        start += frame.height
+    return timed, again[: len(files)]
+
+
+def curve(
+    timed: pl.DataFrame, defaults: list[float], weights: list[int]
+) -> list[tuple[int, float, float]]:
+    """Return (trials, seconds, total latency in seconds) at each improvement, in order."""
+    current = list(defaults)
+    points = [(0, 0.0, float(np.dot(weights, current)))]
+    for row in timed.sort("trial").iter_rows(named=True):
+        current[row["task"]] = min(row["again_s"], defaults[row["task"]])
+        points.append((row["trial"], row["seconds"], float(np.dot(weights, current))))
+    return points
+
+
+def at(points: list[tuple[int, float, float]], trials: int) -> float:
+    return [total for trial, _, total in points if trial <= trials][-1]
+
+
+def collect(given: argparse.Namespace, network: str, seed: int) -> None:
+    tasks = load(network, given.hardware)
+    order = (OURS, STOCK) if seed % 2 else (STOCK, OURS)
+    runs = {}
+    for arm in order:
+        path = RESULTS / f"{network}-{seed}-{arm}.parquet"
+        if not path.exists():
+            trials = given.stock_trials if arm == STOCK else given.trials
+            print(f"{network} seed {seed} {arm}: {trials} trials", flush=True)
+            run_arm(arm, tasks, seed, trials, given.model).write_parquet(path)
+        runs[arm] = pl.read_parquet(path)
+    path = RESULTS / f"{network}-{seed}.json"
+    if not path.exists():
+        timed, defaults = time_again(tasks, runs)
+        curves = {arm: curve(frame, defaults, tasks.weights) for arm, frame in timed.items()}
+        totals = {arm: run["seconds"].max() for arm, run in runs.items()}
+        lengths = {arm: run.height for arm, run in runs.items()}
+        path.write_text(json.dumps({"curves": curves, "seconds": totals, "trials": lengths}))
+
+
+def report() -> None:
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        found = json.loads(path.read_text())
+        stock, ours = found["curves"][STOCK], found["curves"][OURS]
+        goal = stock[-1][2]
+        reached = next(((trial, second) for trial, second, total in ours if total <= goal), None)
+        row = {
+            "run": path.stem,
+            "default": 1e3 * stock[0][2],
+            "stock": 1e3 * goal,
+            "tencost": 1e3 * ours[-1][2],
+            "trials": found["trials"][STOCK] / reached[0] if reached else float("nan"),
+            "seconds": found["seconds"][STOCK] / reached[1] if reached else float("nan"),
+        }
+        row |= {
+            f"at {trials}": at(ours, trials) / at(stock, trials)
+            for trials in CHECKPOINTS
+            if trials <= min(found["trials"].values())
+        }
+        rows.append(row)
+        plot(path.stem, found)
+    if not rows:
+        print("no results yet")
+        return
+    print(
+        "latencies in ms; trials, seconds: stock's over those that tencost needs for stock's final latency;"
+    )
+    print("at N: tencost's latency over stock's after N trials, below 1 is better")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    print(" ".join(f"{name:>14}" if name == "run" else f"{name:>9}" for name in names))
+    for row in rows:
+        print(
+            " ".join(
+                f"{row['run']:>14}" if n == "run" else f"{row.get(n, float('nan')):>9.3f}"
+                for n in names
+            )
+        )
+    means = {
+        name: float(
+            np.exp(
+                np.mean([np.log(row[name]) for row in rows if np.isfinite(row.get(name, np.nan))])
+            )
+        )
+        for name in names[1:]
+    }
+    print(" ".join(f"{'geometric mean':>14}" if n == "run" else f"{means[n]:>9.3f}" for n in names))
+
+
+def plot(name: str, found: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
+    for arm in (STOCK, OURS):
+        points = [point for point in found["curves"][arm] if point[0] > 0]
+        points.append([found["trials"][arm], found["seconds"][arm], points[-1][2]])
+        for axis, column in zip(axes, (0, 1), strict=True):
+            axis.step(
+                [p[column] for p in points], [1e3 * p[2] for p in points], where="post", label=arm
+            )
+    for axis, label in zip(axes, ("trials", "seconds"), strict=True):
+        axis.set(xlabel=label, yscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("total latency, ms")
+    axes[0].legend()
+    figure.suptitle(name)
+    figure.tight_layout()
+    figure.savefig(RESULTS / f"{name}.png", dpi=90)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--networks", nargs="+", default=["bert_tiny", "gpt2", "efficientnet_b0"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--hardware", default="epyc-avx512-1c")
+    parser.add_argument("--stock-trials", type=int, default=1000)
+    parser.add_argument("--trials", type=int, default=512)
+    parser.add_argument("--model", default="models:/tencost-epyc-avx512-1c@champion")
+    parser.add_argument("--report", action="store_true", help="print the tables from what is there")
+    given = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    if not given.report:
+        os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+        register_cpu_intrinsics()
+        for seed in given.seeds:
+            for network in given.networks:
+                collect(given, network, seed)
+    report()
+
+
+if __name__ == "__main__":
+    main()
