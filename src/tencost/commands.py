@@ -91,9 +91,12 @@ def records(arguments: list[str]) -> None:
 
         query_command.run(words)
     elif word == "export":
-        from tencost.records import export
+        from tencost.records import export, export_logs
 
-        export.run(words)
+        if words[:1] == ["metaschedule"]:
+            export.run(words)
+        else:
+            export_logs.run(words, root)
     elif word in ("quarantine", "compact"):
         from tencost.records import store_commands
 

@@ -111,7 +111,7 @@ def _converted(field: pa.Field, values: pa.Array, reasons: Reasons, where: str) 
 def _wrong_type(field: pa.Field, values: pa.Array, where: str) -> RecordError:
     return RecordError(
         f"expected column {field.name} of type {field.type} in {where}, found {values.type}. "
-        "Write the file with `tencost records export`."
+        "Write the file with `tencost records export table`."
     )
 
 
