@@ -14,9 +14,12 @@ from tencost.measure.pool import CpuPlan, Job, WorkerPool
 from tencost.measure.warm_worker import WarmWorker
 from tencost.records.status import Status
 
+FREE = sorted(os.sched_getaffinity(0))
+"""The CPUs of this process when it began: TVM's thread pool binds the main thread to one when a kernel runs in it."""
+
 pytestmark = [
     pytest.mark.tvm,
-    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs"),
+    pytest.mark.skipif(len(FREE) < 2, reason="needs two CPUs"),
 ]
 
 ARGS = [["TENSOR", "float32", [64, 64]]] * 3
@@ -24,9 +27,8 @@ ARGS = [["TENSOR", "float32", [64, 64]]] * 3
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    free = sorted(os.sched_getaffinity(0))
     options = MeasureOptions(number=1, repeat=2, min_repeat_ms=5)
-    one = WorkerPool(options, cpus=CpuPlan((free[0],), (free[-1],)), workers=2)
+    one = WorkerPool(options, cpus=CpuPlan((FREE[0],), (FREE[-1],)), workers=2)
     yield one
     one.close()
 

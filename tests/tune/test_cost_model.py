@@ -129,6 +129,20 @@ def test_a_model_that_is_wrong_about_everything_costs_one_round(
     assert ((scores > 0) & (scores <= 1)).all()
 
 
+def test_an_arm_that_has_learnt_nothing_does_not_rank(
+    model: Any, context: Any, candidates: list[Any]
+) -> None:
+    few = candidates[:4]
+    believed = model.predict(context, few)
+    order = np.argsort(np.argsort(believed))
+    slowest_first = results([float(1e-4 * (1 + rank)) for rank in order])
+    model.update(context, few, slowest_first)
+    assert model.history[-1].next_arm is Arm.scratch
+    np.testing.assert_array_equal(model.predict(context, few), believed)
+    model.update(context, few, slowest_first)
+    assert model.history[-1].arm is Arm.residual
+
+
 def test_a_frozen_model_ranks_alone(make_bundle: Make, context: Any, candidates: list[Any]) -> None:
     from tencost.tune.cost_model import load_cost_model
 

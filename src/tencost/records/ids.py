@@ -31,8 +31,8 @@ import orjson
 from tencost.errors import RecordError
 
 ID_LENGTH = 32
-_OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?![0-9]))")
-"""What may be a float that orjson writes otherwise than this module: with an exponent, or 2.0."""
+_OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?![0-9])|\.0000)")
+"""What may be a float that orjson writes otherwise than this module: with an exponent, 0.00001, or 2.0."""
 
 INLINE_INTEGERS = frozenset(
     {

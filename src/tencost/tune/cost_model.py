@@ -99,7 +99,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         """Return scores, float64 [N] in (0, 1], higher is faster."""
         with self._lock:
             features = self._features(context, candidates)
-            return self._ranked(self._guard.in_charge, features, self._base(features))
+            return self._ranked(self._in_charge(), features, self._base(features))
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Note how well the batch was ranked, then learn from it (unless frozen)."""
@@ -110,7 +110,7 @@ class TencostModel(ms.cost_model.PyCostModel):
             base = self._base(features)
             latency = latencies_s(results)
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
-            arm = self._guard.in_charge
+            arm = self._in_charge()
             scores = {one: self._ranked(one, features, base) for one in self._arms()}
             ranks = {one: _correlation("spearmanr", scores[one], speed) for one in scores}
             next_arm = arm if self.frozen else self._guard.note(ranks)
@@ -183,6 +183,11 @@ class TencostModel(ms.cost_model.PyCostModel):
         if self.bundle is None:
             return np.where(features.lengths > 0, 0.5, LOWEST_SCORE)
         return self.bundle.scores(features)
+
+    def _in_charge(self) -> Arm:
+        """Return the arm that ranks now: what the guard chose, or the residual where that has learnt nothing yet."""
+        chosen = self._guard.in_charge
+        return chosen if chosen in self._arms() else Arm.residual
 
     def _arms(self) -> list[Arm]:
         """Return the arms that can rank now."""
