@@ -202,6 +202,8 @@ def _row(value: Object, hardware: str | None) -> dict[str, Any] | Damage:
         return _NAMELESS
     except BadRecordError as error:
         return Damage(str(error))
+    except ValueError as error:  # NaN or Infinity where a column holds JSON
+        return Damage(f"expected values that JSON can hold: {error}")
     except RecursionError:
         return Damage("JSON nested too deeply")
 
