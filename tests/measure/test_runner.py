@@ -64,7 +64,7 @@ def test_a_program_is_built_and_timed(
 ) -> None:
     timing = measure(pool, matmul, target)
     assert timing.status is Status.ok
-    assert len(timing.run_secs) == 2
+    assert 2 <= len(timing.run_secs) <= MeasureOptions().max_repeat  # more where the times scatter
     assert 1e-7 < min(timing.run_secs) < 0.1
 
 
