@@ -54,6 +54,8 @@ class Round:
         next_arm: who ranks the next one.
         fit_seconds: time that learning took; 0 if frozen.
         residual_weight: weight of what was learnt, in [0, 1), after the batch.
+        base_scores: the registered model's own score of each program, in (0, 1], in the order of the batch; none where
+            no model is registered.
     """
 
     task: str
@@ -68,6 +70,7 @@ class Round:
     next_arm: Arm
     fit_seconds: float
     residual_weight: float
+    base_scores: tuple[float, ...] = ()
 
 
 @derived_object
@@ -128,6 +131,7 @@ class TencostModel(ms.cost_model.PyCostModel):
                 next_arm=next_arm,
                 fit_seconds=seconds,
                 residual_weight=self._residual.weight,
+                base_scores=() if self.bundle is None else tuple(base.tolist()),
             )
             self.history.append(finished)
         if self.on_round is not None:

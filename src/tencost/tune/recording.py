@@ -1,20 +1,39 @@
-"""Measurements of a tuning run as records of the live store, with what MetaSchedule's database does not keep."""
+"""Measurements of a tuning run as records of the live store, with what MetaSchedule's database does not keep.
+
+`additional_info` of a record, besides the versions and the hardware:
+
+    chosen_by   version of the model that the run tuned with, models:/<name>/<version>; `scratch` without one
+    model_tvm   TVM that the model was trained with
+    run         id of the tuning run
+    round       number of the batch in the run, from 1
+    batch       programs in that batch; the store may hold fewer, as it keeps a program that it has
+    arm         who ranked the batch, see guard.py
+    score       the model's own score of the program, in (0, 1], higher is faster, without what the run learnt
+
+`tencost register drift` is made of these.
+"""
 
 from __future__ import annotations
 
 import json
 import platform
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from tencost.config import HardwareConfig, TunerConfig
 from tencost.measure.networks import NetworkTask
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.records.ids import program_id, record_id
+from tencost.records.modules import write_modules
 from tencost.records.schema import NetworkWeight, Provenance, Record, Source
 from tencost.records.status import Timing
+
+if TYPE_CHECKING:
+    from tencost.tune.cost_model import Round
 
 DATASET = "tune"
 """Dataset name of records that come from tuning runs."""
@@ -31,6 +50,8 @@ class Recorder:
         model: the model version that chose the programs.
         folder: name of the work folder.
         tasks: tasks by workload id.
+        model_tvm: TVM that the model was trained with; empty where there is none.
+        run: id of the run.
     """
 
     network: str
@@ -39,14 +60,52 @@ class Recorder:
     model: str
     folder: str
     tasks: Mapping[str, NetworkTask]
+    model_tvm: str = ""
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def records(self, programs: Sequence[LoggedProgram], timings: Sequence[Timing]) -> list[Record]:
-        """Join a batch's database lines with what came of each program, in the same order."""
-        about = self._provenance()
-        pairs = zip(programs, timings, strict=True)
-        return [self._record(program, timing, about) for program, timing in pairs]
+    def records(
+        self,
+        programs: Sequence[LoggedProgram],
+        timings: Sequence[Timing],
+        ranked: Round | None = None,
+        number: int = 0,
+    ) -> list[Record]:
+        """Join a batch's database lines with what came of each program, in the same order.
 
-    def _record(self, program: LoggedProgram, timing: Timing, about: Provenance) -> Record:
+        Args:
+            programs: the lines.
+            timings: what came of each.
+            ranked: how the batch had been ranked; None where it is not known.
+            number: of the batch in the run, from 1.
+        """
+        about = self._provenance(_of_batch(ranked, number, len(timings)))
+        scores: Sequence[float | None] = ranked.base_scores if ranked else ()
+        if len(scores) != len(timings):  # the cost model does not see programs that did not build
+            scores = [None] * len(timings)
+        triples = zip(programs, timings, scores, strict=True)
+        return [self._record(*triple, about) for triple in triples]
+
+    def keep_modules(self, store_uri: str) -> None:
+        """Put the tasks' modules beside the store, so that its schedules can be exported and learnt from."""
+        from tvm.ir import save_json
+        from tvm_ffi import structural_hash
+
+        write_modules(
+            store_uri,
+            (
+                (
+                    workload,
+                    str(save_json(task.mod)),
+                    task.name,
+                    str(structural_hash(task.mod) % 2**64),
+                )
+                for workload, task in self.tasks.items()
+            ),
+        )
+
+    def _record(
+        self, program: LoggedProgram, timing: Timing, score: float | None, about: Provenance
+    ) -> Record:
         workload = program.workload.workload_id
         task = self.tasks[workload]
         identity = program_id(workload, program.target["kind"], program.trace)
@@ -66,9 +125,10 @@ class Recorder:
             source=Source(DATASET, f"{self.folder}/{RECORD_FILE}", program.line),
             workload_args=program.args_info,
             provenance=about,
+            extra=None if score is None else {"score": score},
         )
 
-    def _provenance(self) -> Provenance:
+    def _provenance(self, batch: Mapping[str, Any]) -> Provenance:
         tuner, hardware = self.tuner, self.hardware
         return Provenance(
             timestamp=time.time(),
@@ -84,9 +144,18 @@ class Recorder:
             },
             additional_info={
                 "chosen_by": self.model,
+                **({"model_tvm": self.model_tvm} if self.model_tvm else {}),
+                "run": self.run,
+                **batch,
                 "tvm_ffi": version("apache-tvm-ffi"),
                 "tencost": version("tencost"),
                 "simd_bits": hardware.simd_bits,
                 "clock_ghz": hardware.clock_ghz,
             },
         )
+
+
+def _of_batch(ranked: Round | None, number: int, programs: int) -> dict[str, Any]:
+    if ranked is None:
+        return {}
+    return {"round": number, "batch": programs, "arm": ranked.arm.value}

@@ -89,7 +89,9 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
         shown = bar.add_task("default schedules", total=len(tasks), state="")
 
         def on_batch(batch: Batch) -> None:
-            store.write(recorder.records(folder.new_programs(), batch.timings))
+            number = len(chosen.model.history)
+            programs = folder.new_programs()
+            store.write(recorder.records(programs, batch.timings, batch.round, number))
             append_point(folder.curve, _point(batch, chosen.name))
             bar.update(shown, completed=batch.trials, state=_state(batch))
             tracked.log_metrics(_metrics(batch), step=batch.trials)
@@ -105,7 +107,17 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             on_batch=on_batch,
         )
         by_id = dict(zip(session.ids, tasks, strict=True))
-        recorder = Recorder(network.name, hardware, cfg.tuner, chosen.name, folder.path.name, by_id)
+        bundle = chosen.model.bundle
+        recorder = Recorder(
+            network.name,
+            hardware,
+            cfg.tuner,
+            chosen.name,
+            folder.path.name,
+            by_id,
+            model_tvm="" if bundle is None else bundle.info.versions.get("tvm", ""),
+        )
+        recorder.keep_modules(store.uri)
         try:
             session.measure_baseline(lambda done: bar.update(shown, completed=done))
             if not folder.curve.exists():
