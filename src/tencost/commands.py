@@ -110,7 +110,7 @@ def records(arguments: list[str]) -> None:
 
 
 def register(arguments: list[str]) -> None:
-    """Run the register stage, or `register status`, or `register rollback <model> [version]`."""
+    """Run the register stage, or `register status`, `register drift`, or `register rollback <model> [version]`."""
     from tencost import composition
     from tencost.register import stage, status
 
@@ -118,6 +118,10 @@ def register(arguments: list[str]) -> None:
     root, _ = composition.config_folder()
     if word == "status":
         status.print_status(root)
+    elif word == "drift":
+        from tencost.register import drift_command
+
+        drift_command.run(arguments[1:], root)
     elif word == "rollback":
         if len(arguments) not in (2, 3):
             raise ConfigError(

@@ -1,0 +1,242 @@
+"""`tencost register drift`: how model versions rank in production, and when to train again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tencost.config import PathsConfig
+from tencost.errors import RegistryError
+from tencost.evaluate.report import wide
+from tencost.records.store import RecordStore
+from tencost.register.drift import Action, Drift, Estimate, History, histories, verdict
+
+USAGE = (
+    "tencost register drift [model name or models:/name/version] [--store URI] [--json] [--plot FILE.png] "
+    "[--add-to FOLDER]"
+)
+_VALUES = ("--store", "--plot", "--add-to")
+_SCALE = 10
+"""Characters from 0 to 1 on the scale of the table."""
+_COLOURS = {Action.retrain: "bold red", Action.watch: "yellow", Action.keep: "green"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the words of the command line ask for."""
+
+    model: str | None
+    store: str | None
+    json: bool
+    plot: Path | None
+    add_to: Path | None
+
+
+def run(arguments: Sequence[str], root: Path, console: Console | None = None) -> None:
+    """Print each version's tuning runs, the verdict and what to do next; with --json the same for programs.
+
+    With --add-to the records behind it are written into a raw dataset's folder, see drift_dataset.py.
+
+    Raises:
+        RegistryError: a word that is not understood, or no such model in the store.
+        RecordError: no store.
+    """
+    asked = read(arguments)
+    uri = asked.store or str(root / PathsConfig().store)
+    store = RecordStore(uri)
+    found = histories(store, asked.model)
+    if not found:
+        raise _nothing(store, asked.model)
+    if asked.json and asked.add_to is not None:
+        raise RegistryError(f"expected one of --json and --add-to, found both. Usage: {USAGE}")
+    verdicts = [verdict(item) for item in found]
+    if asked.plot is not None:
+        from tencost.register.drift_plot import plot_drift
+
+        plot_drift(found, asked.plot)
+    if asked.json:
+        sys.stdout.write(_json(found, verdicts))
+        return
+    console = wide(console)
+    for item, drift in zip(found, verdicts, strict=True):
+        _show(item, drift, console, asked.store)
+    if asked.plot is not None:
+        console.print(f"plot: {asked.plot}", markup=False, highlight=False)
+    if asked.add_to is not None:
+        _add(store, asked, console)
+
+
+def read(arguments: Sequence[str]) -> Asked:
+    """Sort the words of the command line.
+
+    Raises:
+        RegistryError: an unknown option, an option without its value, or two models.
+    """
+    values: dict[str, str] = {}
+    plain: list[str] = []
+    as_json = False
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        if word == "--json":
+            as_json = True
+        elif key in _VALUES:
+            value = value if equals else (words.pop(0) if words else "")
+            if not value or value.startswith("--"):
+                raise RegistryError(f"expected a value after {key}, found none. Usage: {USAGE}")
+            values[key] = value
+        elif word.startswith("-") or plain:
+            raise RegistryError(f"expected `{USAGE}`, found {word!r}")
+        else:
+            plain.append(word)
+    plot, add_to = values.get("--plot"), values.get("--add-to")
+    return Asked(
+        plain[0] if plain else None,
+        values.get("--store"),
+        as_json,
+        None if plot is None else Path(plot).expanduser(),
+        None if add_to is None else Path(add_to).expanduser(),
+    )
+
+
+def _nothing(store: RecordStore, model: str | None) -> RegistryError:
+    known = sorted({item.version for item in histories(store)}) if model else []
+    return RegistryError(
+        f"expected records of tuning runs with {model or 'a registered model'} in {store.uri}, found "
+        f"{'those of ' + ', '.join(known) if known else 'none'}. `tencost tune` writes them; another store: --store URI"
+    )
+
+
+def _show(item: History, drift: Drift, console: Console, store: str | None) -> None:
+    table = Table(
+        title=f"{item.version} on {item.hardware}",
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+    )
+    for heading in ("started (UTC)", "network", "TVM"):
+        table.add_column(heading)
+    for heading in ("programs", "rounds", "rank correlation", "95 % interval"):
+        table.add_column(heading, justify="right")
+    table.add_column("-1" + " " * (_SCALE - 2) + "0" + " " * (_SCALE - 1) + "1", no_wrap=True)
+    for run in item.runs:
+        missing = run.measured - run.programs
+        estimate = run.estimate
+        table.add_row(
+            _time(run.started),
+            run.network,
+            run.tvm or "-",
+            f"{run.programs}" + (f" of {run.measured}" if missing else ""),
+            str(len(run.rankings)),
+            "-" if estimate is None else f"{estimate.mean:+.2f}",
+            _interval(estimate),
+            "" if estimate is None else Text(_bar(estimate)),
+        )
+    if item.runs:
+        console.print(table)
+    else:
+        console.print(table.title, markup=False, highlight=False, style="italic")
+    if item.unscored:
+        console.print(f"{item.unscored} records have no scores", highlight=False)
+    console.print(Text(drift.action.value, style=_COLOURS.get(drift.action, "bold")))
+    for reason in drift.reasons:
+        console.print(f"  {reason}", markup=False, highlight=False)
+    console.print(f"next: {_next(item, drift, store)}", markup=False, highlight=False)
+    console.print()
+
+
+def _add(store: RecordStore, asked: Asked, console: Console) -> None:
+    from tencost.register.drift_dataset import add_to_dataset
+
+    assert asked.add_to is not None
+    added = add_to_dataset(store, asked.add_to, asked.model)
+    text = f"{asked.add_to}: added {added.records} records of {added.workloads} workloads, {added.tasks} tasks new to it"
+    if added.without_module:
+        text += f"; left out, as their modules are nowhere: {', '.join(added.without_module)}"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _next(item: History, drift: Drift, store: str | None) -> str:
+    name = item.version.removeprefix("models:/").rpartition("/")[0] or item.version
+    place = f" --store {store}" if store else ""
+    if drift.action is Action.retrain:
+        return (
+            f"tencost register drift {name}{place} --add-to measured/<copy of the raw dataset>, then pack it and "
+            "dvc repro: docs/drift.md"
+        )
+    if drift.action is Action.keep:
+        return f"nothing; tencost tune model_uri={item.version} goes on"
+    return f"tencost tune model_uri={item.version}, then tencost register drift {name}{place}"
+
+
+def _bar(estimate: Estimate) -> str:
+    """Return the interval on a scale from -1 to 1: `-` for the interval, `|` for 0, `o` for the mean."""
+    cells = [" "] * (2 * _SCALE + 1)
+    if estimate.low is not None and estimate.high is not None:
+        first, last = _cell(estimate.low), _cell(estimate.high)
+        cells[first : last + 1] = "-" * (last + 1 - first)
+    cells[_SCALE] = "|"
+    cells[_cell(estimate.mean)] = "o"
+    return "".join(cells)
+
+
+def _cell(value: float) -> int:
+    return round((max(-1.0, min(1.0, value)) + 1.0) * _SCALE)
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return "-"
+    return f"{estimate.low:+.2f} to {estimate.high:+.2f}"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _json(found: Sequence[History], verdicts: Sequence[Drift]) -> str:
+    import orjson
+
+    rows = [
+        {
+            "version": item.version,
+            "hardware": item.hardware,
+            "trained_on": item.trained_on,
+            "action": drift.action.value,
+            "reasons": drift.reasons,
+            "recent": _plain(drift.recent),
+            "unscored": item.unscored,
+            "runs": [
+                {
+                    "run": run.run,
+                    "started": run.started,
+                    "network": run.network,
+                    "tvm": run.tvm,
+                    "rounds": len(run.rankings),
+                    "programs": run.programs,
+                    "measured": run.measured,
+                    "spearman": _plain(run.estimate),
+                }
+                for run in item.runs
+            ],
+        }
+        for item, drift in zip(found, verdicts, strict=True)
+    ]
+    return orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
+    if estimate is None:
+        return None
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
