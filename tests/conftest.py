@@ -80,7 +80,7 @@ def toy_project_template(tmp_path_factory: pytest.TempPathFactory, mlflow_databa
                     hardware="toy-1c",
                     target={"kind": "llvm"},
                     program_format="metaschedule_trace",
-                    program="[]",
+                    program="[[],[]]",
                     run_secs=() if failed else (1e-3 * (workload + 1) / speed,),
                     status=Status.build_error if failed else Status.ok,
                     error="does not build" if failed else "",

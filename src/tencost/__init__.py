@@ -3,7 +3,8 @@
 For one's own TVM scripts (needs `tencost[tuner]` only):
 
     load_cost_model(uri)   a registered model as `cost_model=` of ms.tune_tir, tune_tasks and tune_relax
-    install(uri)           the same model in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
+    search(model)          a search for `strategy=` that begins with what the model's training side found fast
+    install(uri)           model and search in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
 
 They are imported when first used: ``import tencost`` loads neither TVM nor anything else that is heavy.
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
+    from tencost.tune.search import search
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "install", "load_cost_model", "uninstall"]
+__all__ = ["__version__", "install", "load_cost_model", "search", "uninstall"]
 
 _LAZY = {
     "load_cost_model": "tencost.tune.cost_model",
+    "search": "tencost.tune.search",
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
 }

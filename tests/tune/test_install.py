@@ -19,7 +19,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     models: list[Any] = []
 
-    def note(*arguments: Any, cost_model: Any, **options: Any) -> None:
+    def note(*arguments: Any, cost_model: Any, strategy: Any, **options: Any) -> None:
+        assert (strategy == "evolutionary") == (cost_model == "xgb")
         models.append(cost_model)
 
     monkeypatch.setattr(tir_integration, "tune_tir", note)

@@ -1,4 +1,4 @@
-"""Zero-edit adoption: unchanged pipelines use a registered model.
+"""Zero-edit adoption: unchanged pipelines use a registered model and its starting points.
 
 The Relax passes MetaScheduleTuneTIR and MetaScheduleTuneIRMod have no cost-model argument, but look up two global
 functions by name (src/relax/transform/meta_schedule.cc). Those are replaced here by functions that add the argument.
@@ -17,11 +17,13 @@ from tvm.s_tir.meta_schedule import relax_integration, tir_integration
 from tvm_ffi import get_global_func, register_global_func
 
 from tencost.tune.cost_model import load_cost_model
+from tencost.tune.search import search
 
 TUNE_TIR = "tvm.s_tir.meta_schedule.tune_tir"
 TUNE_RELAX = "tvm.s_tir.meta_schedule.tune_relax"
 
 _active: Any = None
+_strategy: Any = "evolutionary"
 
 
 def install(uri: str | Path, **options: Any) -> Any:
@@ -35,8 +37,9 @@ def install(uri: str | Path, **options: Any) -> Any:
         RegistryError: the model cannot be found.
         BundleError: it does not fit.
     """
-    global _active
+    global _active, _strategy
     _active = load_cost_model(uri, **options)
+    _strategy = search(_active)
     _register(TUNE_TIR, _tune_tir)
     _register(TUNE_RELAX, _tune_relax)
     return _active
@@ -44,8 +47,8 @@ def install(uri: str | Path, **options: Any) -> Any:
 
 def uninstall() -> None:
     """Return to stock MetaSchedule."""
-    global _active
-    _active = None
+    global _active, _strategy
+    _active, _strategy = None, "evolutionary"
     _register(TUNE_TIR, tir_integration._tune_tir)
     _register(TUNE_RELAX, relax_integration._tune_relax)
 
@@ -68,6 +71,7 @@ def _tune_tir(mod: Any, target: Any, work_dir: str, max_trials_global: Any) -> A
         str(work_dir),
         int(max_trials_global),
         cost_model="xgb" if _active is None else _active,
+        strategy=_strategy,
         task_scheduler="round-robin",
     )
     return mod
@@ -92,5 +96,6 @@ def _tune_relax(
         max_trials_per_task=None if max_trials_per_task is None else int(max_trials_per_task),
         op_names=None if op_names is None else [str(name) for name in op_names],
         cost_model="xgb" if _active is None else _active,
+        strategy=_strategy,
     )
     return mod

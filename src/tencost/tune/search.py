@@ -1,20 +1,30 @@
-"""MetaSchedule's evolutionary search that never proposes a program the database already holds.
+"""MetaSchedule's evolutionary search that begins with starting points and never proposes a program twice.
 
-Stock MetaSchedule forgets between runs what it has measured and measures it again; here the programs of the database
+Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batch of
+a task that has no measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`): they are
+measured before anything is searched, and the evolution begins from the best of them. Programs that the database holds
 are taken out of each batch before it is built.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
+from tencost.records.ids import workload_id
+from tencost.register.starts import shipped_starts
+from tencost.tune.refit import Refitter, starting_points
+
 MAX_REPEATED_BATCHES = 5
 """Stop a task after so many batches in a row that hold nothing new: its space is used up."""
+STARTS = 16
+"""Starting points that a task gets, unless told."""
 
 
 def program_key(candidate: Any) -> int:
@@ -24,16 +34,41 @@ def program_key(candidate: Any) -> int:
 
 @derived_object
 class ResumableSearch(ms.search_strategy.PySearchStrategy):
-    """An evolutionary search of one task that knows the programs measured before and how many more may be."""
+    """An evolutionary search of one task that knows the programs measured before and how many more may be.
 
-    def __init__(self, search: Any, known: set[int], room: Callable[[], int]) -> None:
+    Args:
+        search: the search behind it.
+        known: keys of programs that were measured before; None begins with none, and so does every clone.
+        room: how many programs may still be measured.
+        refitter: starting points for a task without known programs; None begins with the search.
+        starts: starting points that a task gets at most.
+    """
+
+    def __init__(
+        self,
+        search: Any,
+        known: set[int] | None,
+        room: Callable[[], int],
+        refitter: Refitter | None = None,
+        starts: int = STARTS,
+    ) -> None:
         super().__init__()
         self.search = search
-        self.known = known
+        self.known = set() if known is None else known
         self.room = room
+        self.refitter = refitter
+        self.starts = starts
+        self._given = known
+        self._context: Any = None
+        self._spaces: Sequence[Any] = ()
+        self._model: Any = None
+        self._batch = 0
+        self._fresh = False
+        self._waiting: list[Any] = []
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         self.search._initialize_with_tune_context(context)
+        self._context = context
 
     def pre_tuning(
         self,
@@ -44,6 +79,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         cost_model: Any = None,
     ) -> None:
         self.search.pre_tuning(max_trials, num_trials_per_iter, design_spaces, database, cost_model)
+        self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
+        self._fresh = self.refitter is not None and not self.known and cost_model is not None
 
     def post_tuning(self) -> None:
         self.search.post_tuning()
@@ -52,7 +89,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         for _ in range(MAX_REPEATED_BATCHES):
             if self.room() <= 0:
                 return None
-            candidates = self.search.generate_measure_candidates()
+            candidates = self._next()
             if candidates is None:
                 return None
             found = {program_key(candidate): candidate for candidate in candidates}
@@ -62,17 +99,48 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
                 return [found[key] for key in new]
         return None
 
+    def _next(self) -> list[Any] | None:
+        if self._fresh:  # only now: a network's other tasks should not wait for this one's
+            self._fresh = False
+            self._waiting = self._starting_points()
+        if self._waiting:
+            batch, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
+            return batch
+        found: list[Any] | None = self.search.generate_measure_candidates()
+        return found
+
+    def _starting_points(self) -> list[Any]:
+        assert self.refitter is not None
+        context = self._context
+        workload = workload_id(str(save_json(context.mod)))
+        return starting_points(
+            self.refitter,
+            workload,
+            context,
+            self._spaces,
+            self._model,
+            self.starts,
+            int(context.rand_state),
+        )
+
     def notify_runner_results(
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
         self.search.notify_runner_results(measure_candidates, results)
 
     def clone(self) -> Any:
-        return ResumableSearch(self.search.clone(), self.known, self.room)
+        return ResumableSearch(
+            self.search.clone(), self._given, self.room, self.refitter, self.starts
+        )
 
 
 def evolutionary_search(
-    population: int, generations: int, known: set[int], room: Callable[[], int]
+    population: int,
+    generations: int,
+    known: set[int],
+    room: Callable[[], int],
+    refitter: Refitter | None = None,
+    starts: int = STARTS,
 ) -> Any:
     """Make the search of one task.
 
@@ -82,10 +150,34 @@ def evolutionary_search(
         known: keys of programs that were measured before, see :func:`program_key`; the search adds its own.
         room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
             ends.
+        refitter: starting points for tasks without known programs; None begins with the search.
+        starts: starting points that a task gets at most.
     """
-    inner = ms.search_strategy.EvolutionarySearch(
+    inner = _evolution(population, generations)
+    return ResumableSearch(inner, known, room, refitter, starts)
+
+
+def search(model: Any, *, starts: int = STARTS, population: int = 512, generations: int = 4) -> Any:
+    """Return a search for `strategy=` of ms.tune_tir, tune_tasks and tune_relax that begins with starting points.
+
+    Args:
+        model: from :func:`tencost.load_cost_model`; its bundle ships the fastest programs of its training side.
+        starts: programs that each task measures before it searches; 0 for none.
+        population: programs in a generation.
+        generations: generations a round.
+
+    Raises:
+        BundleError: the bundle's starting points cannot be read.
+    """
+    book = None if model.bundle is None else shipped_starts(model.bundle.folder)
+    refitter = Refitter(book) if book is not None and starts > 0 else None
+    inner = _evolution(population, generations)
+    return ResumableSearch(inner, None, lambda: sys.maxsize, refitter, starts)
+
+
+def _evolution(population: int, generations: int) -> Any:
+    return ms.search_strategy.EvolutionarySearch(
         population_size=population,
         init_min_unmeasured=min(50, max(1, population // 4)),
         genetic_num_iters=generations,
     )
-    return ResumableSearch(inner, known, room)
