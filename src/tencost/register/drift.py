@@ -172,7 +172,8 @@ def verdict(history: History, rule: Rule | None = None) -> Drift:
     checks = _tvm_checks(history)
     rounds = len(_rankings(last))
     if rounds < rule.min_rounds or recent is None:
-        text = f"{rounds} rounds with scores in the latest runs, {rule.min_rounds} are needed"
+        text = f"{rounds} round{'' if rounds == 1 else 's'} with scores in the latest runs"
+        text += f", {rule.min_rounds} are needed"
         if history.unscored:
             text += f"; {history.unscored} records have no scores"
         checks.append((Action.too_little, text))

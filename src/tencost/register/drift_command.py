@@ -55,8 +55,6 @@ def run(arguments: Sequence[str], root: Path, console: Console | None = None) ->
     found = histories(store, asked.model)
     if not found:
         raise _nothing(store, asked.model)
-    if asked.json and asked.add_to is not None:
-        raise RegistryError(f"expected one of --json and --add-to, found both. Usage: {USAGE}")
     verdicts = [verdict(item) for item in found]
     if asked.plot is not None:
         from tencost.register.drift_plot import plot_drift
@@ -78,7 +76,7 @@ def read(arguments: Sequence[str]) -> Asked:
     """Sort the words of the command line.
 
     Raises:
-        RegistryError: an unknown option, an option without its value, or two models.
+        RegistryError: an unknown option, an option without its value, two models, or --json with --add-to.
     """
     values: dict[str, str] = {}
     plain: list[str] = []
@@ -98,6 +96,8 @@ def read(arguments: Sequence[str]) -> Asked:
             raise RegistryError(f"expected `{USAGE}`, found {word!r}")
         else:
             plain.append(word)
+    if as_json and "--add-to" in values:
+        raise RegistryError(f"expected one of --json and --add-to, found both. Usage: {USAGE}")
     plot, add_to = values.get("--plot"), values.get("--add-to")
     return Asked(
         plain[0] if plain else None,
@@ -149,8 +149,10 @@ def _show(item: History, drift: Drift, console: Console, store: str | None) -> N
         console.print(f"{item.unscored} records have no scores", highlight=False)
     console.print(Text(drift.action.value, style=_COLOURS.get(drift.action, "bold")))
     for reason in drift.reasons:
-        console.print(f"  {reason}", markup=False, highlight=False)
-    console.print(f"next: {_next(item, drift, store)}", markup=False, highlight=False)
+        console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"next: {_next(item, drift, store)}", markup=False, highlight=False, soft_wrap=True
+    )
     console.print()
 
 
@@ -159,7 +161,7 @@ def _add(store: RecordStore, asked: Asked, console: Console) -> None:
 
     assert asked.add_to is not None
     added = add_to_dataset(store, asked.add_to, asked.model)
-    text = f"{asked.add_to}: added {added.records} records of {added.workloads} workloads, {added.tasks} tasks new to it"
+    text = f"{asked.add_to}: added {added.records} records of {added.workloads} workloads, {added.tasks} new tasks"
     if added.without_module:
         text += f"; left out, as their modules are nowhere: {', '.join(added.without_module)}"
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -36,7 +36,7 @@ def plot_drift(histories: Sequence[History], path: Path, rule: Rule | None = Non
     everything = [run for item in drawn for run in item.runs if run.rankings]
     places = {run.run: place for place, run in enumerate(sorted(everything, key=_when), start=1)}
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(max(6.0, min(14.0, 0.45 * len(places) + 2)), 4.2))
+        figure = Figure(figsize=(max(6.0, min(14.0, 0.45 * len(places) + 2)), 4.6))
         figure.set_layout_engine("constrained")
         axis = figure.subplots()
         axis.axhline(0.0, color="black", linestyle=":", linewidth=1.2, label="random order")
@@ -58,7 +58,7 @@ def plot_drift(histories: Sequence[History], path: Path, rule: Rule | None = Non
         axis.set_ylim(-1.05, 1.05)
         axis.set_xlabel("tuning runs, in order of time")
         axis.set_ylabel("rank correlation within a round (Spearman)")
-        axis.legend(loc="lower left", fontsize=8)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8)
         axis.set_title("Ranking in production; mean and 95 % interval over rounds", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130, format="png", metadata={"Software": None})
