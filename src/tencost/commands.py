@@ -117,17 +117,13 @@ def register(arguments: list[str]) -> None:
     word = arguments[0] if arguments else ""
     root, _ = composition.config_folder()
     if word == "status":
-        status.print_status(root)
+        status.show(root, arguments[1:])
     elif word == "drift":
         from tencost.register import drift_command
 
         drift_command.run(arguments[1:], root)
     elif word == "rollback":
-        if len(arguments) not in (2, 3):
-            raise ConfigError(
-                "expected `tencost register rollback <model> [version]`; names: `tencost register status`"
-            )
-        status.rollback(root, arguments[1], int(arguments[2]) if len(arguments) == 3 else None)
+        status.rollback_command(root, arguments[1:])
     else:
         composition.run_stage(stage.run, "register", arguments)
 

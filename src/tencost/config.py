@@ -289,6 +289,18 @@ class TunerConfig:
 
 
 @dataclass(kw_only=True)
+class RuleConfig:
+    """What of the promotion rule a project may choose."""
+
+    min_seeds: int = 5
+    """Seeds that a champion must have been trained with, at least."""
+
+    def __post_init__(self) -> None:
+        if self.min_seeds < 1:
+            raise ConfigError(f"rule.min_seeds must be at least 1, found {self.min_seeds}")
+
+
+@dataclass(kw_only=True)
 class PathsConfig:
     """Where the stages read and write, relative to the project's root."""
 
@@ -330,6 +342,8 @@ class Config:
     """How it is tuned."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     """How programs are collected and measured."""
+    rule: RuleConfig = field(default_factory=RuleConfig)
+    """When a registered model becomes the champion."""
     paths: PathsConfig = field(default_factory=PathsConfig)
     """Where the stages read and write."""
     seeds: list[int] = field(default_factory=lambda: [0])

@@ -1,95 +1,200 @@
-"""The promotion rule as a truth table."""
+"""The promotion rule as a truth table: what is measured, and what may then object."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import pytest
 
 from tencost.evaluate.interval import Difference
-from tencost.register.promotion import Comparison, Rule, judge
+from tencost.register.promotion import Challenger, Comparison, Rule, Verdict, judge
 
 REQUIRED = ("random", "tvm_xgb", "tvm_mlp")
+NAN = math.nan
 
 
 def difference(mean: float) -> Difference:
     return Difference(mean, mean - 0.02, mean + 0.02, 2000)
 
 
-def against(
-    opponent: str, search: float, top1: float, top5: float, predict_ms: float | None = None
-) -> Comparison:
+def reference(name: str, search: float = 0.1, top1: float = 0.1, top5: float = 0.1) -> Comparison:
     return Comparison(
-        opponent=opponent,
-        family=opponent.split("-")[0],
+        opponent=f"{name}-per_store",
+        family=name,
         search_score=difference(search),
         top1=difference(top1),
         top5=difference(top5),
-        predict_ms=predict_ms,
     )
 
 
-BEATEN = tuple(against(f"{name}-per_store", 0.1, 0.1, 0.1) for name in REQUIRED)
+@dataclass(frozen=True)
+class Case:
+    """One row: everything is in the challenger's favour but what is named."""
+
+    seeds: int = 5
+    predict_ms: float = 10.0
+    round_s: float | None = 10.0
+    rolled_back: str = ""
+    beaten: tuple[Comparison, ...] = tuple(reference(name) for name in REQUIRED)
+    champion: bool = True
+    search: float = 0.05
+    top1: float = 0.05
+    top5: float = 0.05
+    champion_ms: float | None = 10.0
+    champion_s: float | None = 10.0
+
+    def verdict(self, rule: Rule | None = None) -> Verdict:
+        challenger = Challenger(
+            num_seeds=self.seeds,
+            predict_ms=self.predict_ms,
+            round_s=self.round_s,
+            unmeasured="" if self.round_s else "no modules",
+            rolled_back=self.rolled_back,
+        )
+        champion = Comparison(
+            opponent="champion 1.0",
+            family="xgb",
+            search_score=difference(self.search),
+            top1=difference(self.top1),
+            top5=difference(self.top5),
+            num_seeds=5,
+            predict_ms=self.champion_ms,
+            round_s=self.champion_s,
+        )
+        met = champion if self.champion else None
+        return judge(challenger, self.beaten, met, required=REQUIRED, rule=rule)
+
+
+def instead(name: str, **values: float) -> tuple[Comparison, ...]:
+    """All references beaten but one, which is met as given."""
+    return tuple(reference(one, **values) if one == name else reference(one) for one in REQUIRED)
+
+
+TABLE: list[tuple[Case, tuple[str, ...]]] = [
+    # Nothing objects.
+    (Case(), ()),
+    (Case(champion=False), ()),
+    # Seeds and history.
+    (
+        Case(seeds=4),
+        ("trained with 4 seed(s), at least 5 asked for: train with seeds=[0,1,2,3,4]",),
+    ),
+    (Case(seeds=6), ()),
+    (Case(champion=False, seeds=1), ("trained with 1 seed(s)",)),
+    (Case(rolled_back="2030-01-01"), ("was rolled back on 2030-01-01",)),
+    # References: every one must be there and be beaten on every metric; equal is not better.
+    *[
+        (Case(beaten=instead(name, **{metric: value})), (f"{word} {told} [",))
+        for name in REQUIRED
+        for metric, word in (("search", "search score"), ("top1", "top-1"), ("top5", "top-5"))
+        for value, told in ((0.0, "+0.000"), (-0.1, "-0.100"), (NAN, "+nan"))
+    ],
+    *[
+        (
+            Case(beaten=tuple(one for one in Case().beaten if one.family != name)),
+            (f"{name}: not evaluated, so not known to be beaten",),
+        )
+        for name in REQUIRED
+    ],
+    (Case(beaten=()), tuple(f"{name}: not evaluated" for name in REQUIRED)),
+    # The champion: a better search, and top-k within the margin.
+    (Case(search=0.0), ("search score +0.000",)),
+    (Case(search=-0.01, top1=0.5, top5=0.5), ("search score -0.010",)),
+    (Case(search=NAN), ("search score +nan",)),
+    (Case(top1=-0.009, top5=-0.009), ()),
+    (Case(top1=-0.011), ("top-1 -0.011",)),
+    (Case(top5=-0.011), ("top-5 -0.011",)),
+    (Case(top1=NAN), ("top-1 +nan",)),
+    (Case(champion=False, search=-1.0, top1=-1.0, top5=-1.0), ()),
+    # Prediction time.
+    (Case(predict_ms=1000.0, champion_ms=500.0), ()),
+    (Case(predict_ms=1001.0, champion_ms=500.0), ("limit 1000 ms",)),
+    (Case(predict_ms=1001.0, champion=False), ("limit 1000 ms",)),
+    (Case(predict_ms=89.0, champion_ms=30.0), ()),
+    (Case(predict_ms=91.0, champion_ms=30.0), ("prediction takes 3.0 times the champion's",)),
+    (Case(predict_ms=49.0, champion_ms=1.0), ()),  # too fast to matter
+    (Case(predict_ms=91.0, champion_ms=None), ()),
+    # A round's time.
+    (Case(round_s=19.9), ()),
+    (Case(round_s=20.1), ("a round take 20.1 s, 2.01 times the champion's, limit 2",)),
+    (Case(round_s=1.9, champion_s=0.1), ()),  # too fast to matter
+    (Case(round_s=2.1, champion_s=0.1), ("2.1 s, 21 times",)),
+    (Case(round_s=1000.0, champion=False), ()),
+    (Case(round_s=None), ()),
+    (Case(round_s=1000.0, champion_s=None), ()),
+    # Each objects for itself.
+    (Case(search=-0.1, top1=-0.1, top5=-0.1), ("search score -0.1", "top-1 -0.1", "top-5 -0.1")),
+    (Case(search=-0.1, round_s=30.0), ("search score -0.1", "3 times the champion's")),
+    (Case(search=0.5, seeds=2, predict_ms=1001.0), ("2 seed(s)", "limit 1000 ms", "100.1 times")),
+    (
+        Case(
+            seeds=1,
+            rolled_back="2030-01-01",
+            beaten=instead("tvm_xgb", search=-0.1)[:2],
+            search=-0.1,
+            top1=-0.1,
+            top5=-0.1,
+            predict_ms=1001.0,
+            round_s=21.0,
+        ),
+        (
+            "1 seed(s)",
+            "rolled back",
+            "tvm_mlp: not evaluated",
+            "against tvm_xgb-per_store",
+            "search score -0.100 [-0.120, -0.080] against champion 1.0",
+            "top-1",
+            "top-5",
+            "limit 1000 ms",
+            "prediction takes 100.1 times",
+            "a round take 21 s",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("case", "objections"), TABLE)
+def test_truth_table(case: Case, objections: tuple[str, ...]) -> None:
+    verdict = case.verdict()
+    assert len(verdict.objections) == len(objections), verdict.objections
+    for told, expected in zip(verdict.objections, objections, strict=True):
+        assert expected in told
+    assert verdict.promote is (not objections)
+    agreeing = [reason for reason in verdict.reasons if reason.startswith("yes: ")]
+    assert len(agreeing) + len(objections) == len(verdict.reasons)
 
 
 @pytest.mark.parametrize(
-    ("champion", "predict_ms", "promote", "word"),
+    ("case", "rule"),
     [
-        (None, 10.0, True, ""),
-        (None, 1001.0, False, "limit 1000 ms"),
-        (against("v1", 0.01, 0.05, 0.05, 10.0), 10.0, True, ""),
-        (against("v1", 0.01, -0.009, -0.009, 10.0), 10.0, True, ""),  # within the margin
-        (against("v1", 0.01, -0.011, 0.0, 10.0), 10.0, False, "top-1 -0.011"),
-        (against("v1", 0.01, 0.0, -0.011, 10.0), 10.0, False, "top-5 -0.011"),
-        (
-            against("v1", 0.0, 0.05, 0.05, 10.0),
-            10.0,
-            False,
-            "search score +0.000",
-        ),  # equal is not better
-        (against("v1", -0.01, 0.5, 0.5, 10.0), 10.0, False, "search score -0.010"),
-        (against("v1", 0.01, 0.0, 0.0, 30.0), 89.0, True, ""),
-        (against("v1", 0.01, 0.0, 0.0, 30.0), 91.0, False, "3.0 times the champion's"),
-        (against("v1", 0.01, 0.0, 0.0, 1.0), 49.0, True, ""),  # too fast to matter
-        (against("v1", 0.01, 0.0, 0.0, None), 91.0, True, ""),
+        (Case(seeds=2), Rule(min_seeds=2)),
+        (Case(top1=-0.05), Rule(margin=0.1)),
+        (Case(predict_ms=1500.0, champion_ms=1000.0), Rule(max_predict_ms=2000.0)),
+        (Case(predict_ms=91.0, champion_ms=30.0), Rule(max_slowdown=4.0)),
+        (Case(predict_ms=91.0, champion_ms=30.0), Rule(free_predict_ms=100.0)),
+        (Case(round_s=30.0), Rule(max_round_slowdown=3.0)),
+        (Case(round_s=30.0), Rule(free_round_s=40.0)),
     ],
 )
-def test_truth_table(
-    champion: Comparison | None, predict_ms: float, promote: bool, word: str
-) -> None:
-    verdict = judge(predict_ms, BEATEN, champion, required=REQUIRED)
-    assert verdict.promote is promote
-    against_it = [reason for reason in verdict.reasons if reason.startswith("no: ")]
-    assert bool(against_it) is not promote
-    assert not word or any(word in reason for reason in against_it)
-
-
-@pytest.mark.parametrize("metric", ["search", "top1", "top5"])
-@pytest.mark.parametrize("name", REQUIRED)
-def test_every_reference_must_be_beaten_on_every_metric(name: str, metric: str) -> None:
-    gains = {"search": 0.1, "top1": 0.1, "top5": 0.1, metric: 0.0}
-    others = tuple(item for item in BEATEN if not item.opponent.startswith(f"{name}-"))
-    verdict = judge(10.0, (*others, against(f"{name}-per_store", **gains)), None, required=REQUIRED)
-    assert not verdict.promote
-    assert sum(reason.startswith("no: ") for reason in verdict.reasons) == 1
-
-
-def test_a_reference_that_was_not_evaluated_forbids_the_promotion() -> None:
-    verdict = judge(10.0, BEATEN[:2], None, required=REQUIRED)
-    assert not verdict.promote
-    assert "no: tvm_mlp: not evaluated, so not known to be beaten" in verdict.reasons
+def test_the_rule_decides_what_is_tolerated(case: Case, rule: Rule) -> None:
+    assert not case.verdict().promote
+    assert case.verdict(rule).promote
 
 
 def test_the_interval_is_told_and_does_not_block() -> None:
-    close = tuple(against(f"{name}-per_store", 0.01, 0.01, 0.01) for name in REQUIRED)
-    verdict = judge(10.0, close, None, required=REQUIRED)
+    case = Case(beaten=tuple(reference(name, 0.01, 0.01, 0.01) for name in REQUIRED), search=0.01)
+    verdict = case.verdict()
     assert verdict.promote
+    told = "yes: search score +0.010 [-0.010, +0.030] against {}, interval contains 0"
+    for opponent in ("random-per_store", "champion 1.0"):
+        assert told.format(opponent) in verdict.reasons
+    assert verdict.references == case.beaten
+
+
+def test_what_was_not_measured_is_told() -> None:
     assert (
-        "search score +0.010 [-0.010, +0.030] against random-per_store, interval contains 0"
-        in " ".join(verdict.reasons)
+        "yes: a round's time was not measured: no modules" in Case(round_s=None).verdict().reasons
     )
-    assert verdict.comparisons == close
-
-
-def test_margins_are_the_rules() -> None:
-    champion = against("v1", 0.01, -0.05, 0.0)
-    assert judge(10.0, BEATEN, champion, rule=Rule(margin=0.1)).promote
-    assert not judge(10.0, BEATEN, champion, rule=Rule(margin=0.01)).promote
+    told = Case(champion_s=None).verdict().reasons[-1]
+    assert told.endswith("take 10 s; the champion's time was not measured")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,26 @@ from tencost.train.bundle import load_bundle
 Train = Callable[..., Path]
 NAME = "tencost-toy-1c"
 FLOOR = RandomConfig(family="random", reads=["toy"], reference=True)
+FIVE = (0, 1, 2, 3, 4)
 
 
 def trees(rounds: int) -> XgbConfig:
     return XgbConfig(family="xgb", reads=["toy"], num_rounds=rounds)
+
+
+def train_trees(project: Path, client: Any, train_toy: Train, rounds: int) -> str:
+    """Train five seeds as the stage `train` does: the run holds the seeds and their bundles."""
+    experiment = client.get_experiment_by_name("tencost").experiment_id
+    run = str(client.create_run(experiment, run_name="xgb").info.run_id)
+    folder = train_toy("xgb", trees(rounds), FIVE, run)
+    client.log_param(run, "seeds", "0,1,2,3,4")
+    client.log_artifacts(run, str(folder), "bundles")
+    return run
+
+
+def challenge(project: Path, config: Any) -> Any:
+    evaluation.run(config, project)
+    return stage.run(config, project, required=("random",))
 
 
 def verdict_file(project: Path) -> dict[str, Any]:
@@ -38,12 +55,9 @@ def verdict_file(project: Path) -> dict[str, Any]:
 def promoted(toy_project: Path, toy_config: Any, train_toy: Train) -> Any:
     """The toy project with a first champion; returns a registry client."""
     client = registry.connect(tracking.setup(toy_project))
-    experiment = client.get_experiment_by_name("tencost").experiment_id
-    run = client.create_run(experiment, run_name="xgb")
     train_toy("random", FLOOR)
-    train_toy("xgb", trees(30), run_id=run.info.run_id)
-    evaluation.run(toy_config, toy_project)
-    verdict = stage.run(toy_config, toy_project, required=("random",))
+    train_trees(toy_project, client, train_toy, 30)
+    verdict = challenge(toy_project, toy_config)
     assert verdict.promote
     return client
 
@@ -56,8 +70,11 @@ def test_first_champion(promoted: Any, toy_project: Path, tmp_path: Path) -> Non
     assert version.tags["family"] == "xgb"
     for words in ("| xgb | toy |", "load_cost_model", "Promoted:", "against random-toy"):
         assert words in version.description
+    assert version.tags["champion"] == version.tags["gain_search_score"] == ""
     run = promoted.get_run(version.run_id)
     assert run.data.tags["register.verdict"] == "promoted"
+    assert run.data.metrics["register/promoted"] == 1.0
+    assert "yes: a round's time was not measured" in run.data.tags["register.reasons"]
     content = verdict_file(toy_project)
     assert content["promoted"] is True
     assert content["champion"] == {"version": 1, "semver": "1.0"}
@@ -76,22 +93,69 @@ def test_again_changes_nothing(promoted: Any, toy_project: Path, toy_config: Any
 
 
 def test_a_worse_challenger_is_refused(
-    promoted: Any, toy_project: Path, toy_config: Any, train_toy: Train
+    promoted: Any, toy_project: Path, toy_config: Any, train_toy: Train, tmp_path: Path
 ) -> None:
-    train_toy("xgb", trees(1))
-    evaluation.run(toy_config, toy_project)
-    verdict = stage.run(toy_config, toy_project, required=("random",))
+    run_id = train_trees(toy_project, promoted, train_toy, 1)
+    verdict = challenge(toy_project, toy_config)
     assert not verdict.promote
-    assert any(
-        reason.startswith("no: ") and "against champion 1.0" in reason for reason in verdict.reasons
-    )
+    (told, *_) = [text for text in verdict.objections if "against champion 1.0" in text]
     first, second = registry.list_versions(promoted, NAME)
     assert first.aliases == ("champion",)
     assert second.aliases == ("challenger",)
-    assert (second.semver, second.tags["verdict"]) == ("1.1", "refused")
-    assert "Not promoted:" in second.description
+    # The verdict, its numbers and its reasons: in the file, on the version, in the run.
     content = verdict_file(toy_project)
     assert (content["champion"]["version"], content["challenger"]["version"]) == (1, 2)
+    against = content["comparisons"][-1]
+    assert (against["opponent"], against["num_seeds"]) == ("champion 1.0", 5)
+    gain = against["search_score"]
+    assert gain["low"] <= gain["mean"] <= gain["high"]
+    assert (second.semver, second.tags["verdict"]) == ("1.1", "refused")
+    assert second.tags["gain_search_score"] in told
+    assert told in second.tags["reasons"]
+    assert "Not promoted:" in second.description
+    assert told in second.description
+    data = promoted.get_run(run_id).data
+    assert told in data.tags["register.reasons"]
+    assert data.metrics["register/minus_champion/search_score"] == pytest.approx(gain["mean"])
+    assert data.metrics["register/minus_champion/search_score_high"] == pytest.approx(gain["high"])
+    assert data.metrics["register/num_seeds"] == 5
+    written = Path(promoted.download_artifacts(run_id, "register", str(tmp_path)))
+    assert orjson.loads((written / "verdict.json").read_bytes()) == content
+    assert (written / "verdict.md").read_text() == second.description
+
+
+def test_a_champion_without_its_other_seeds_is_compared_as_one_bundle(
+    promoted: Any, toy_project: Path, toy_config: Any, train_toy: Train
+) -> None:
+    (bundles,) = (toy_project / "mlruns" / "artifacts").glob("*/artifacts/bundles")
+    shutil.rmtree(bundles / "seed3")
+    train_trees(toy_project, promoted, train_toy, 1)
+    verdict = challenge(toy_project, toy_config)
+    assert verdict.champion.num_seeds == 1
+    assert verdict.reasons[0] == (
+        "yes: note that champion 1.0 is compared as the one bundle that is registered: "
+        "its run does not hold the bundles of its seeds"
+    )
+
+
+def test_few_seeds_make_no_champion_unless_the_project_says_so(
+    toy_project: Path, toy_config: Any, train_toy: Train
+) -> None:
+    train_toy("random", FLOOR)
+    train_toy("xgb", trees(30), (0, 1))
+    verdict = challenge(toy_project, toy_config)
+    assert verdict.objections == (
+        "trained with 2 seed(s), at least 5 asked for: train with seeds=[0,1,2,3,4], "
+        "or lower rule.min_seeds",
+    )
+    toy_config.rule.min_seeds = 2
+    assert stage.run(toy_config, toy_project, required=("random",)).promote
+    # Not trained in this registry: the run made for the version holds its seeds all the same.
+    client = registry.connect(tracking.setup(toy_project))
+    version = registry.find_champion(client, NAME)
+    assert version is not None
+    assert registry.trained_seeds(client, version) == ("0", "1")
+    assert version.tags["reasons"].startswith("yes: trained with 2 seed(s), at least 2 asked for")
 
 
 def test_references_must_be_there(toy_project: Path, toy_config: Any, train_toy: Train) -> None:
@@ -115,23 +179,56 @@ def test_a_champion_that_cannot_be_used_any_more_is_not_compared(
     toy_config: Any,
     train_toy: Train,
 ) -> None:
-    (manifest,) = (toy_project / "mlruns" / "artifacts").rglob("bundle.json")
+    (manifest,) = (toy_project / "mlruns" / "artifacts").glob("*/*/registered/**/bundle.json")
     text = manifest.read_bytes().replace(b'"abi": 1', b'"abi": 0')
     manifest.write_bytes(text)
-    train_toy("xgb", trees(40))
-    evaluation.run(toy_config, toy_project)
-    verdict = stage.run(toy_config, toy_project, required=("random",))
+    train_toy("xgb", trees(40), FIVE)
+    verdict = challenge(toy_project, toy_config)
     assert verdict.promote
     assert "cannot be used here any more" in verdict.reasons[0]
 
 
-def test_status_and_rollback(
-    promoted: Any, toy_project: Path, toy_config: Any, train_toy: Train
+def test_what_was_rolled_back_stays_so(
+    toy_project: Path, toy_config: Any, train_toy: Train
 ) -> None:
-    train_toy("xgb", trees(1))
-    evaluation.run(toy_config, toy_project)
-    stage.run(toy_config, toy_project, required=("random",))
+    client = registry.connect(tracking.setup(toy_project))
+    train_toy("random", FLOOR)
+    train_trees(toy_project, client, train_toy, 1)
+    assert challenge(toy_project, toy_config).promote
+    train_trees(toy_project, client, train_toy, 30)
+    assert challenge(toy_project, toy_config).promote
+    status.rollback(toy_project, NAME)
+    verdict = stage.run(toy_config, toy_project, required=("random",))
+    assert [text for text in verdict.objections if "was rolled back on" in text]
+    assert len(verdict.objections) == 1
+    champion = registry.find_champion(client, NAME)
+    assert champion is not None
+    assert champion.number == 1
     status.rollback(toy_project, NAME, 2)
+    assert stage.run(toy_config, toy_project, required=("random",)).reasons == (
+        "yes: version 2 is the champion already",
+    )
+
+
+def test_status_and_rollback(
+    promoted: Any,
+    toy_project: Path,
+    toy_config: Any,
+    train_toy: Train,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train_trees(toy_project, promoted, train_toy, 1)
+    verdict = challenge(toy_project, toy_config)
+    capsys.readouterr()
+    status.show(toy_project, ["--json"])
+    new, old = orjson.loads(capsys.readouterr().out)
+    assert (new["version"], new["verdict"], new["gain_over"]) == (2, "refused", "champion 1.0")
+    assert new["reasons"] == list(verdict.reasons)
+    assert new["gain"]["top1"]["mean"] == pytest.approx(verdict.champion.top1.mean, abs=1e-3)
+    assert new["num_seeds"] == 5
+    assert (old["aliases"], old["gain"]["top1"], old["gain_over"]) == (["champion"], None, None)
+
+    status.rollback_command(toy_project, [NAME, "2"])
     shown = io.StringIO()
     status.print_status(toy_project, Console(file=shown))
     status.print_champions(toy_project, Console(file=shown))
@@ -140,13 +237,32 @@ def test_status_and_rollback(
         "1.1",
         "challenger, champion",
         "refused",
+        f"version 2 (1.1) refused: {verdict.objections[0]}",
+        "against champion 1.0, 5 seed(s), 1,000 programs in ",
         "champion is version 2 (1.1, xgb)",
     ):
         assert words in shown.getvalue(), words
-    status.rollback(toy_project, NAME)
+    assert "version 1 (1.0) refused" not in shown.getvalue()
+    capsys.readouterr()
+    status.rollback_command(toy_project, [NAME])
+    status.rollback_command(toy_project, [NAME, "1"])
+    assert capsys.readouterr().out == (
+        f"{NAME}: champion is version 1 (1.0) again, it was version 2 (1.1)\n"
+        f"{NAME}: version 1 (1.0) is the champion already\n"
+    )
     champion = registry.find_champion(promoted, NAME)
     assert champion is not None
     assert champion.number == 1
+
+
+@pytest.mark.parametrize("words", [[], [NAME, "two"], [NAME, "-1"], [NAME, "1", "2"]])
+def test_rollback_in_other_words(words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"expected `tencost register rollback <model> \[version\]`"
+    ):
+        status.rollback_command(tmp_path, words)
+    with pytest.raises(ConfigError, match=r"expected `tencost register status \[--json\]`"):
+        status.show(tmp_path, ["--csv"])
 
 
 def test_looking_at_no_registry_creates_none(

@@ -71,6 +71,28 @@ def test_champion_and_rollback(client: Any, run_id: str, make_bundle: MakeBundle
     assert registry.rollback(client, NAME, 2).number == 2
 
 
+def test_a_rollback_skips_what_was_rolled_back(
+    client: Any, run_id: str, make_bundle: MakeBundle
+) -> None:
+    first, second, third = [
+        add(client, make_bundle(f"b{i}", center=float(i)), run_id)[0] for i in range(3)
+    ]
+    registry.promote(client, first)
+    registry.promote(client, second)
+    assert registry.rollback(client, NAME).number == 1
+    registry.promote(client, third)
+    assert registry.rollback(client, NAME).number == 1
+    tags = {item.number: item.tags for item in registry.list_versions(client, NAME)}
+    assert [number for number in tags if "rolled_back" in tags[number]] == [2, 3]
+    promoted = tags[1]["promoted"]
+    # Forward by number is no rollback, and clears the mark; to where it stands changes nothing.
+    assert registry.rollback(client, NAME, 2).number == 2
+    registry.rollback(client, NAME, 2)
+    tags = {item.number: item.tags for item in registry.list_versions(client, NAME)}
+    assert [number for number in tags if "rolled_back" in tags[number]] == [3]
+    assert tags[1]["promoted"] == promoted
+
+
 def test_rollback_of_what_is_not_there(client: Any, run_id: str, make_bundle: MakeBundle) -> None:
     with pytest.raises(RegistryError, match="has no model 'nothing'; it has: none"):
         registry.rollback(client, "nothing")

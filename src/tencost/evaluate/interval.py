@@ -95,10 +95,46 @@ def paired_bootstrap(
     """
     full = np.ones((1, len(stratum)))
     counts = resample_tasks(stratum, num_resamples, seed)
-    differences = a(counts) - b(counts)
+    return _difference(a(full) - b(full), a(counts) - b(counts))
+
+
+def seeded_bootstrap(
+    a: Sequence[Statistic],
+    b: Sequence[Statistic],
+    stratum: Ints,
+    *,
+    seed: int = 0,
+    num_resamples: int = 2000,
+) -> Difference:
+    """As `paired_bootstrap`, of means over training seeds, with tasks and seeds both resampled.
+
+    The seeds of a and of b are drawn apart: two trainings with the same seed have nothing in common. A side with one
+    seed is taken as it is.
+
+    Args:
+        a: one statistic a seed.
+        b: the same for the other side.
+        stratum: int64 [T], the network of each task.
+        seed: of the draws.
+        num_resamples: B.
+    """
+    full = np.ones((1, len(stratum)))
+    counts = resample_tasks(stratum, num_resamples, seed)
+    generator = np.random.default_rng([seed, 1])
+
+    def drawn(seeds: Sequence[Statistic]) -> Floats:
+        size = len(seeds)
+        times = generator.multinomial(size, np.full(size, 1.0 / size), size=num_resamples)
+        return np.asarray(sum(times[:, k] * one(counts) for k, one in enumerate(seeds)) / size)
+
+    means = [np.mean([one(full) for one in seeds], axis=0) for seeds in (a, b)]
+    return _difference(means[0] - means[1], drawn(a) - drawn(b))
+
+
+def _difference(full: Floats, resampled: Floats) -> Difference:
     tail = 100 * (1 - LEVEL) / 2
-    if np.isnan(differences).all():
+    if np.isnan(resampled).all():
         low = high = math.nan
     else:
-        low, high = (float(value) for value in np.nanpercentile(differences, [tail, 100 - tail]))
-    return Difference(float((a(full) - b(full))[0]), low, high, num_resamples)
+        low, high = (float(value) for value in np.nanpercentile(resampled, [tail, 100 - tail]))
+    return Difference(float(full[0]), low, high, len(resampled))

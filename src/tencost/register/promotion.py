@@ -1,18 +1,21 @@
 """The promotion rule: may a challenger become the champion? A pure function of measured numbers.
 
-The rule, on the test part of the split, means over seeds:
+The rule, on the test part of the split, means over training seeds:
 
-1. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher search score, higher top-1 and
-higher top-5. 2. Against the champion, where there is one: higher search score, and top-1 and top-5
-not lower by more than
-   `Rule.margin`.
-3. Prediction takes no longer than `Rule.max_predict_ms` per 1,000 programs, and no longer than
+1. The challenger was trained with at least `Rule.min_seeds` seeds, and was not rolled back before.
+2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher search score, top-1 and top-5.
+3. Against the champion, where there is one: higher search score, and top-1 and top-5 not lower by
+   more than `Rule.margin`.
+4. Prediction takes no longer than `Rule.max_predict_ms` per 1,000 programs, and no longer than
    `Rule.max_slowdown` times the champion's (times below `Rule.free_predict_ms` are not compared).
+5. What a tuning round asks of the model, features included, takes no longer than
+   `Rule.max_round_slowdown` times the champion's (below `Rule.free_round_s` it does not matter; a
+   time that could not be measured does not block).
 
 Replayed search decides because it is what a tuner does; RMSE and R² do not, because models that are
-bad at both have been the best tuners (TenSet). The paired 95 % bootstrap interval over tasks of
-every difference is part of the verdict: an interval that contains 0 is reported as such and does
-not block, since the tasks of a small test split cannot decide a small gain.
+bad at both have been the best tuners (TenSet). The 95 % bootstrap interval of every difference is
+part of the verdict: an interval that contains 0 is reported as such and does not block, since the
+tasks of a small test split cannot decide a small gain.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from tencost.evaluate.interval import Difference
 class Rule:
     """What the rule tolerates."""
 
+    min_seeds: int = 5
+    """Training seeds of the challenger, at least: with fewer, luck and skill look alike."""
     margin: float = 0.01
     """How much lower than the champion's the challenger's top-1 and top-5 may be."""
     max_predict_ms: float = 1000.0
@@ -34,6 +39,29 @@ class Rule:
     """Prediction time of the challenger / that of the champion, at most."""
     free_predict_ms: float = 50.0
     """Below this time for 1,000 programs, slowdown does not matter."""
+    max_round_slowdown: float = 2.0
+    """A round's time with the challenger / that with the champion, at most."""
+    free_round_s: float = 2.0
+    """Below this time a round's slowdown does not matter: measuring its programs takes far longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Challenger:
+    """What the rule asks about the challenger alone.
+
+    Attributes:
+        num_seeds: training seeds behind its figures.
+        predict_ms: milliseconds for 1,000 programs, features at hand.
+        round_s: seconds of features and scores for the candidates of a tuning round; None: not measured.
+        unmeasured: why `round_s` is None.
+        rolled_back: when it was taken back as champion; empty if it never was.
+    """
+
+    num_seeds: int
+    predict_ms: float
+    round_s: float | None = None
+    unmeasured: str = ""
+    rolled_back: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +74,9 @@ class Comparison:
         search_score: difference of the replayed-search score.
         top1: difference of the mean top-1 score over networks.
         top5: difference of the mean top-5 score over networks.
+        num_seeds: training seeds behind the opponent's figures.
         predict_ms: the opponent's milliseconds for 1,000 programs; None where not compared.
+        round_s: the opponent's seconds a tuning round; None where not compared or not measured.
     """
 
     opponent: str
@@ -54,7 +84,9 @@ class Comparison:
     search_score: Difference
     top1: Difference
     top5: Difference
+    num_seeds: int = 1
     predict_ms: float | None = None
+    round_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,16 +97,29 @@ class Verdict:
         promote: move the champion alias to the challenger.
         reasons: one sentence per check; those that forbid the promotion start with "no:", the
             others with "yes:".
-        comparisons: the numbers behind the reasons.
+        challenger: the challenger's own numbers; None where the rule was not asked.
+        references: the numbers against each reference.
+        champion: the numbers against the champion; None if there is none to compare with.
     """
 
     promote: bool
     reasons: tuple[str, ...]
-    comparisons: tuple[Comparison, ...] = field(default=())
+    challenger: Challenger | None = None
+    references: tuple[Comparison, ...] = field(default=())
+    champion: Comparison | None = None
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """The reasons that forbid the promotion, without their "no:"."""
+        return tuple(text.removeprefix(NO) for text in self.reasons if text.startswith(NO))
+
+
+YES, NO = "yes: ", "no: "
+_Check = tuple[bool, str]
 
 
 def judge(
-    predict_ms: float,
+    challenger: Challenger,
     references: tuple[Comparison, ...],
     champion: Comparison | None,
     *,
@@ -84,7 +129,7 @@ def judge(
     """Apply the rule.
 
     Args:
-        predict_ms: the challenger's milliseconds for 1,000 programs.
+        challenger: the challenger's own numbers.
         references: the challenger compared with each reference family.
         champion: the challenger compared with the champion; None if there is none.
         required: references that must have been compared; one that is missing forbids the
@@ -92,46 +137,98 @@ def judge(
         rule: what is tolerated.
     """
     rule = rule or Rule()
-    checks: list[tuple[bool, str]] = []
+    checks = [
+        *_itself(challenger, rule),
+        *_against_references(references, required),
+        *([] if champion is None else _against_champion(champion, rule)),
+        *_prediction(challenger, champion, rule),
+        *_round(challenger, champion, rule),
+    ]
+    reasons = tuple(f"{YES if passed else NO}{text}" for passed, text in checks)
+    promote = all(passed for passed, _ in checks)
+    return Verdict(promote, reasons, challenger, references, champion)
+
+
+def _itself(challenger: Challenger, rule: Rule) -> list[_Check]:
+    enough = challenger.num_seeds >= rule.min_seeds
+    text = f"trained with {challenger.num_seeds} seed(s), at least {rule.min_seeds} asked for"
+    if not enough:
+        few = ",".join(str(seed) for seed in range(rule.min_seeds))
+        text += f": train with seeds=[{few}], or lower rule.min_seeds"
+    checks = [(enough, text)]
+    if challenger.rolled_back:
+        checks.append(
+            (
+                False,
+                f"it was champion and was rolled back on {challenger.rolled_back}; "
+                "`tencost register rollback <model> <version>` brings it back",
+            )
+        )
+    return checks
+
+
+def _against_references(
+    references: tuple[Comparison, ...], required: tuple[str, ...]
+) -> list[_Check]:
     compared = {item.family for item in references}
-    for name in required:
-        if name not in compared:
-            checks.append((False, f"{name}: not evaluated, so not known to be beaten"))
+    checks = [
+        (False, f"{name}: not evaluated, so not known to be beaten")
+        for name in required
+        if name not in compared
+    ]
     for item in references:
-        for metric in ("search_score", "top1", "top5"):
+        for metric in METRICS:
             difference: Difference = getattr(item, metric)
             checks.append((difference.mean > 0.0, _sentence(metric, difference, item.opponent)))
-    if champion is not None:
-        gain = champion.search_score
-        checks.append((gain.mean > 0.0, _sentence("search_score", gain, champion.opponent)))
-        for metric in ("top1", "top5"):
-            difference = getattr(champion, metric)
-            text = _sentence(metric, difference, champion.opponent)
-            checks.append((difference.mean >= -rule.margin, f"{text}, tolerated -{rule.margin:g}"))
-    checks.append(
-        (
-            predict_ms <= rule.max_predict_ms,
-            f"scores 1,000 programs in {predict_ms:.0f} ms, limit {rule.max_predict_ms:.0f} ms",
-        )
-    )
-    if (
-        champion is not None
-        and champion.predict_ms is not None
-        and predict_ms > rule.free_predict_ms
-    ):
-        slowdown = predict_ms / max(champion.predict_ms, 1e-9)
+    return checks
+
+
+def _against_champion(champion: Comparison, rule: Rule) -> list[_Check]:
+    gain = champion.search_score
+    checks = [(gain.mean > 0.0, _sentence("search_score", gain, champion.opponent))]
+    for metric in ("top1", "top5"):
+        difference: Difference = getattr(champion, metric)
+        text = _sentence(metric, difference, champion.opponent)
+        checks.append((difference.mean >= -rule.margin, f"{text}, tolerated -{rule.margin:g}"))
+    return checks
+
+
+def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[_Check]:
+    taken = challenger.predict_ms
+    text = f"scores 1,000 programs in {taken:.0f} ms, limit {rule.max_predict_ms:.0f} ms"
+    checks = [(taken <= rule.max_predict_ms, text)]
+    if champion is not None and champion.predict_ms is not None and taken > rule.free_predict_ms:
+        slowdown = taken / max(champion.predict_ms, 1e-9)
         text = f"prediction takes {slowdown:.1f} times the champion's"
-        text += f", limit {rule.max_slowdown:g}"
-        checks.append((slowdown <= rule.max_slowdown, text))
-    reasons = tuple(f"{'yes' if passed else 'no'}: {text}" for passed, text in checks)
-    everything = references if champion is None else (*references, champion)
-    return Verdict(all(passed for passed, _ in checks), reasons, everything)
+        checks.append((slowdown <= rule.max_slowdown, f"{text}, limit {rule.max_slowdown:g}"))
+    return checks
 
 
-_WORDS = {"search_score": "search score", "top1": "top-1", "top5": "top-5"}
+def _round(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[_Check]:
+    taken = challenger.round_s
+    if taken is None:
+        return [(True, f"a round's time was not measured: {challenger.unmeasured}")]
+    text = f"features and scores of a round take {taken:.3g} s"
+    if champion is None:
+        return [(True, text)]
+    if champion.round_s is None:
+        return [(True, f"{text}; the champion's time was not measured")]
+    slowdown = taken / max(champion.round_s, 1e-9)
+    text += f", {slowdown:.3g} times the champion's, limit {rule.max_round_slowdown:g}"
+    if taken <= rule.free_round_s:
+        return [(True, f"{text} above {rule.free_round_s:g} s")]
+    return [(slowdown <= rule.max_round_slowdown, text)]
+
+
+METRICS = {"search_score": "search score", "top1": "top-1", "top5": "top-5"}
+"""What the rule compares, and its name for people."""
+
+
+def interval_text(difference: Difference) -> str:
+    """Return a difference as `+0.071 [-0.101, +0.175]`."""
+    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
 
 
 def _sentence(metric: str, difference: Difference, opponent: str) -> str:
-    interval = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
     unsure = ", interval contains 0" if difference.low <= 0.0 <= difference.high else ""
-    return f"{_WORDS[metric]} {difference.mean:+.3f} {interval} against {opponent}{unsure}"
+    return f"{METRICS[metric]} {interval_text(difference)} against {opponent}{unsure}"

@@ -3,10 +3,14 @@
 A version's artifact is a pyfunc around the bundle. Tags of a version:
 
     semver          MAJOR.MINOR after MLGO: MAJOR is the feature ABI, MINOR counts the versions with
-    that ABI content_digest  of what decides the scores; the same content is never registered twice
-    bundle_sha256   of bundle.json, checked by `pull` family, features, hardware, dataset,
-    split_hash, seed promoted        when it became champion, UTC; absent if it never was verdict
-    promoted or refused, by the promotion rule
+                    that ABI
+    content_digest  of what decides the scores; the same content is never registered twice
+    bundle_sha256   of bundle.json, checked by `pull`
+    family, features, hardware, dataset, split_hash, seed
+    promoted        when it became champion, UTC; absent if it never was
+    rolled_back     when it stopped being it by a rollback, UTC; the rule does not promote it again
+    verdict         promoted or refused, by the promotion rule when it was asked last; what it saw
+                    and said is in the tags that `tencost.register.notes` writes
 
 Alias `challenger`: the version proposed last. Alias `champion`: the version to tune with.
 """
@@ -32,6 +36,9 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 CONTENT_TAG = "content_digest"
 PROMOTED_TAG = "promoted"
 VERDICT_TAG = "verdict"
+ROLLED_BACK_TAG = "rolled_back"
+BUNDLES = "bundles"
+"""Folder among the artifacts of a training run: seed<k>/, the bundle of each seed."""
 ARTIFACT = "registered"
 """Folder among the artifacts of the training run, with a folder for each bundle (seed)."""
 
@@ -178,15 +185,33 @@ def register_bundle(
     return found[0], True
 
 
+def trained_seeds(client: Any, version: Version) -> tuple[str, ...]:
+    """Return the seeds that a version's run trained, as the run says; none if it does not."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        seeds = client.get_run(version.run_id).data.params.get("seeds", "")
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+        return ()
+    return tuple(seed.strip() for seed in seeds.split(",") if seed.strip())
+
+
 def promote(client: Any, version: Version) -> None:
     """Point the champion alias to a version and note when."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    client.set_model_version_tag(version.name, str(version.number), PROMOTED_TAG, now)
-    client.set_registered_model_alias(version.name, CHAMPION, str(version.number))
+    number = str(version.number)
+    client.set_model_version_tag(version.name, number, PROMOTED_TAG, _now())
+    if ROLLED_BACK_TAG in version.tags:
+        client.delete_model_version_tag(version.name, number, ROLLED_BACK_TAG)
+    client.set_registered_model_alias(version.name, CHAMPION, number)
 
 
 def rollback(client: Any, name: str, number: int | None = None) -> Version:
     """Point the champion alias back: to a version, or to the champion before the present one.
+
+    The version that gives way to an older one is marked, so that the next run of the pipeline does not promote it
+    again. A version that is the champion already stays as it is.
 
     Raises:
         RegistryError: no such model or version, or no earlier champion.
@@ -195,26 +220,45 @@ def rollback(client: Any, name: str, number: int | None = None) -> Version:
     if not versions:
         known = ", ".join(list_models(client)) or "none"
         raise RegistryError(f"the registry has no model {name!r}; it has: {known}.")
-    current = next((item.number for item in versions if CHAMPION in item.aliases), None)
-    if number is not None:
-        chosen = [item for item in versions if item.number == number]
-        if not chosen:
-            have = ", ".join(str(item.number) for item in versions)
-            raise RegistryError(f"model {name!r} has no version {number}; it has: {have}.")
-    else:
-        chosen = [
-            item
-            for item in versions
-            if PROMOTED_TAG in item.tags and (current is None or item.number < current)
-        ]
-        if not chosen:
-            raise RegistryError(
-                f"model {name!r} has no champion before version {current}. "
-                f"Name a version: tencost register rollback {name} <version>; "
-                "see `tencost register status`."
-            )
-    promote(client, chosen[-1])
+    current = next((item for item in versions if CHAMPION in item.aliases), None)
+    chosen = _earlier(name, versions, current) if number is None else _numbered(versions, number)
+    if current is not None and chosen.number == current.number:
+        return chosen
+    if current is not None and chosen.number < current.number:
+        client.set_model_version_tag(name, str(current.number), ROLLED_BACK_TAG, _now())
+    promote(client, chosen)
+    return chosen
+
+
+def _numbered(versions: list[Version], number: int) -> Version:
+    chosen = next((item for item in versions if item.number == number), None)
+    if chosen is None:
+        have = ", ".join(str(item.number) for item in versions)
+        raise RegistryError(f"model {versions[0].name!r} has no version {number}; it has: {have}.")
+    return chosen
+
+
+def _earlier(name: str, versions: list[Version], current: Version | None) -> Version:
+    """Return the last version before the champion that was champion and was not taken back."""
+    chosen = [
+        item
+        for item in versions
+        if PROMOTED_TAG in item.tags
+        and ROLLED_BACK_TAG not in item.tags
+        and (current is None or item.number < current.number)
+    ]
+    if not chosen:
+        before = f"before version {current.number}" if current else "to go back to"
+        raise RegistryError(
+            f"model {name!r} has no champion {before}. "
+            f"Name a version: tencost register rollback {name} <version>; "
+            "see `tencost register status`."
+        )
     return chosen[-1]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _log_pyfunc(client: Any, bundle: Path, run_id: str, info: BundleInfo) -> str:

@@ -1,45 +1,64 @@
 """The stage `register`: the winner of an evaluation becomes a version, and champion if the rule allows it.
 
 Which family: the best search score on the validation part, references aside (`evaluate.board.winner`). Which seed: the
-best search score on the validation part. The test part decides nothing but the promotion: the family's mean over seeds
-against each reference, and the registered bundle against the champion's bundle, whose predictions are made anew on the
-same test part.
+best search score on the validation part. The test part decides nothing but the promotion: all seeds of the challenger
+against all seeds of each reference and of the champion, whose predictions are made anew on the same test part. The two
+registered bundles are timed in this process, one after the other.
 
-Writes data/registry/<dataset>/<hardware>.json, version 1: the verdict, its reasons and numbers.
+Writes data/registry/<dataset>/<hardware>.json and the notes that :mod:`tencost.register.notes` describes.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import polars as pl
 from rich.console import Console
 from rich.text import Text
 
 from tencost.config import Config
-from tencost.errors import BundleError, FeatureError, RegistryError
+from tencost.errors import RegistryError
 from tencost.evaluate import board as boards
 from tencost.evaluate.board import REFERENCES, Board, Row, winner
-from tencost.evaluate.prediction import Features, load_model, predict, predict_ms
+from tencost.evaluate.prediction import load_model, predict_ms
 from tencost.evaluate.report import markdown_table
 from tencost.evaluate.scoring import SeedScore, score_records
-from tencost.evaluate.stage import best_seed, differences, load_feature_tables, load_truth
+from tencost.evaluate.stage import best_seed, load_feature_tables, load_truth
 from tencost.evaluate.truth import Truth
-from tencost.register import registry
-from tencost.register.promotion import Comparison, Verdict, judge
-from tencost.register.pull import pull
+from tencost.register import notes, registry
+from tencost.register.comparison import Opponent, against_champion, compare
+from tencost.register.promotion import YES, Challenger, Comparison, Rule, Verdict, judge
 from tencost.register.registry import Version
+from tencost.register.round_time import RoundTime, round_times
 from tencost.train import tracking
-from tencost.train.bundle import Bundle, load_bundle
+from tencost.train.bundle import Bundle
 
-FORMAT_VERSION = 1
+
+@dataclass(frozen=True)
+class _Report:
+    """What `evaluate` found: the leaderboard, its winner, and the score of every model's every seed."""
+
+    board: Board
+    best: Row
+    truth: Truth
+    scores: dict[str, list[SeedScore]]
+
+    @property
+    def own(self) -> list[SeedScore]:
+        """The winner's score for each seed."""
+        return self.scores[self.best.model]
+
+    def references(self) -> tuple[Comparison, ...]:
+        """Return the winner compared with each reference."""
+        return tuple(
+            compare(row.model, row.family, self.truth, self.own, self.scores[row.model])
+            for row in self.board.models
+            if row.reference
+        )
 
 
 def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> Verdict:
@@ -55,48 +74,58 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
         RegistryError: there are only references to choose from, or the report is not of this split.
     """
     root = root.resolve()
-    report = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
-    board = boards.load(report / "leaderboard.json")
+    folder = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
+    board = boards.load(folder / "leaderboard.json")
     best = winner(board)
     if best is None:
         raise RegistryError(
-            f"expected a model to register in {report / 'leaderboard.json'}, found only references. "
+            f"expected a model to register in {folder / 'leaderboard.json'}, found only references. "
             "Train one: tencost train model=xgb, then tencost evaluate"
         )
     client = registry.connect(tracking.setup(root, cfg.experiment_name))
-    truth = load_truth(cfg, root, "test")
-    features = load_feature_tables(cfg, root)
-    scores = read_scores(report / "predictions.parquet", truth)
-    bundle, seed_score = _chosen(root, best, scores[best.model])
+    truth, features = load_truth(cfg, root, "test"), load_feature_tables(cfg, root)
+    report = _Report(board, best, truth, read_scores(folder / "predictions.parquet", truth))
+    bundle = _chosen(root, best, report.own)
 
     champion = registry.find_champion(client, registry.model_name(cfg.hardware.name))
     version, new = registry.register_bundle(
         client,
         bundle.folder,
-        run_id=_run(client, cfg, best),
+        run_id=_run(client, cfg, root, best),
         hardware_text=cfg.hardware.description or cfg.hardware.name,
         description="",
     )
-    references = tuple(
-        _comparison((row.model, row.family), truth, scores[best.model], scores[row.model])
-        for row in board.models
-        if row.reference
-    )
+    rule = Rule(min_seeds=cfg.rule.min_seeds)
     if champion is not None and champion.number == version.number:
-        verdict = Verdict(
-            False, (f"yes: version {version.number} is the champion already",), references
-        )
+        reason = f"{YES}version {version.number} is the champion already"
+        verdict = Verdict(False, (reason,), references=report.references())
+        values = notes.content(version, champion, best, verdict, rule, {})
     else:
-        against, notes = _against_champion(root, champion, version, truth, features, seed_score)
-        judged = judge(best.predict_ms, references, against, required=required)
-        verdict = Verdict(judged.promote, (*notes, *judged.reasons), judged.comparisons)
-    if verdict.promote:
-        registry.promote(client, version)
-        champion = version
-    if champion is None or champion.number != version.number or verdict.promote:
-        _note(client, version, best, verdict, description(board, best, bundle, version, verdict))
-    path = root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json"
-    _write(path, _content(version, champion, best, verdict))
+        opponent = Opponent(None, None, ())
+        if champion is not None:
+            split_hash = version.tags.get("split_hash", "")
+            opponent = against_champion(
+                client, root, champion, split_hash, truth, features, report.own
+            )
+        rounds, unmeasured = _rounds(cfg, root, truth, bundle, opponent.bundle)
+        challenger = Challenger(
+            num_seeds=len(report.own),
+            predict_ms=predict_ms(bundle, features.rows(bundle.info, truth)),
+            round_s=_seconds(rounds, "challenger"),
+            unmeasured=unmeasured,
+            rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
+        )
+        met = opponent.with_round(_seconds(rounds, "champion"))
+        judged = judge(challenger, report.references(), met, required=required, rule=rule)
+        told = tuple(f"{YES}note that {note}" for note in opponent.notes)
+        verdict = replace(judged, reasons=(*told, *judged.reasons))
+        if verdict.promote:
+            registry.promote(client, version)
+            champion = version
+        values = notes.content(version, champion, best, verdict, rule, rounds)
+        text = description(board, best, bundle, version, verdict)
+        notes.write(client, version, best, verdict, text, values)
+    notes.save(root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json", values)
     _print(version, new, champion, verdict)
     return verdict
 
@@ -145,57 +174,29 @@ def description(board: Board, best: Row, bundle: Bundle, version: Version, verdi
     return "\n".join(lines)
 
 
-def _chosen(root: Path, best: Row, scores: Sequence[SeedScore]) -> tuple[Bundle, SeedScore]:
-    """Return the bundle of the seed that did best on the validation part, and its test score."""
+def _chosen(root: Path, best: Row, scores: Sequence[SeedScore]) -> Bundle:
+    """Return the bundle of the seed that did best on the validation part."""
     bundles = load_model(root / best.folder).bundles
     assert len(bundles) == len(scores) == len(best.seeds), "the report does not fit the models"
     values = best.valid_search_score
-    chosen = values.index(max(values)) if values else best_seed(scores)
-    return bundles[chosen], scores[chosen]
+    return bundles[values.index(max(values)) if values else best_seed(scores)]
 
 
-def _against_champion(
-    root: Path,
-    champion: Version | None,
-    version: Version,
-    truth: Truth,
-    features: Features,
-    challenger: SeedScore,
-) -> tuple[Comparison | None, tuple[str, ...]]:
-    """Compare with the champion's bundle on the same test part; None where that cannot be done, with the reason."""
-    if champion is None:
-        return None, ()
-    name = f"champion {champion.semver or champion.number}"
-    try:
-        with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
-            bundle = load_bundle(pull(champion.uri, Path(cache), root=root))
-        rows = features.rows(bundle.info, truth)
-    except (BundleError, FeatureError) as error:
-        return None, (f"yes: {name} cannot be used here any more, so it is not compared: {error}",)
-    found = predict(bundle, rows)
-    score = score_records(truth, found.raw, found.score)
-    milliseconds = predict_ms(bundle, rows)
-    opponent = (name, bundle.info.family)
-    comparison = _comparison(opponent, truth, [challenger], [score], milliseconds)
-    if champion.tags.get("split_hash") != version.tags.get("split_hash"):
-        return comparison, (f"yes: note that {name} was trained on another split",)
-    return comparison, ()
+def _rounds(
+    cfg: Config, root: Path, truth: Truth, challenger: Bundle, champion: Bundle | None
+) -> tuple[dict[str, RoundTime], str]:
+    """Return each side's time of a round, or nothing and why it cannot be measured."""
+    sides = {"challenger": challenger} | ({} if champion is None else {"champion": champion})
+    times, unmeasured = round_times(cfg, root, truth, list(sides.values()))
+    return dict(zip(sides, times, strict=True)) if times else {}, unmeasured
 
 
-def _comparison(
-    opponent: tuple[str, str],
-    truth: Truth,
-    a: Sequence[SeedScore],
-    b: Sequence[SeedScore],
-    milliseconds: float | None = None,
-) -> Comparison:
-    name, family = opponent
-    found = differences(truth, a, b)
-    return Comparison(opponent=name, family=family, predict_ms=milliseconds, **found)
+def _seconds(rounds: dict[str, RoundTime], side: str) -> float | None:
+    return rounds[side].seconds if side in rounds else None
 
 
-def _run(client: Any, cfg: Config, best: Row) -> str:
-    """Return the run that trained the winner, or a new one where this registry does not have it."""
+def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
+    """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
     from mlflow.exceptions import MlflowException
 
     if best.run_id:
@@ -207,46 +208,11 @@ def _run(client: Any, cfg: Config, best: Row) -> str:
     experiment = client.get_experiment_by_name(cfg.experiment_name)
     tags = {"tencost.stage": "register", "hardware": cfg.hardware.name}
     name = f"register {cfg.hardware.name}"
-    created = client.create_run(experiment.experiment_id, run_name=name, tags=tags)
-    client.set_terminated(created.info.run_id)
-    return str(created.info.run_id)
-
-
-def _note(client: Any, version: Version, best: Row, verdict: Verdict, text: str) -> None:
-    """Write verdict and reasons to the version and to its run."""
-    word = "promoted" if verdict.promote else "refused"
-    number = str(version.number)
-    client.update_model_version(version.name, number, description=text)
-    if registry.PROMOTED_TAG not in version.tags or verdict.promote:
-        client.set_model_version_tag(version.name, number, registry.VERDICT_TAG, word)
-    for metric in ("top1", "top5", "search_score"):
-        client.set_model_version_tag(version.name, number, metric, f"{best.mean(metric):.4f}")
-    client.set_tag(version.run_id, "register.verdict", word)
-    client.set_tag(version.run_id, "register.version", f"{version.name} {version.semver}")
-    client.log_text(version.run_id, text, "register/verdict.md")
-
-
-def _content(
-    version: Version, champion: Version | None, best: Row, verdict: Verdict
-) -> dict[str, Any]:
-    return {
-        "format_version": FORMAT_VERSION,
-        "model": version.name,
-        "challenger": {"version": version.number, "semver": version.semver, "model": best.model},
-        "champion": None
-        if champion is None
-        else {"version": champion.number, "semver": champion.semver},
-        "promoted": verdict.promote,
-        "reasons": list(verdict.reasons),
-        "comparisons": [asdict(item) for item in verdict.comparisons],
-    }
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-    partial.replace(path)
+    created = client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
+    client.log_param(created, "seeds", ",".join(str(seed) for seed in best.seeds))
+    client.log_artifacts(created, str(root / best.folder), registry.BUNDLES)
+    client.set_terminated(created)
+    return str(created)
 
 
 def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:

@@ -1,0 +1,141 @@
+"""Challenger against references and champion: training seeds against training seeds, on the same tasks.
+
+Replayed search has no randomness of its own: given a bundle's scores the order of the recorded
+programs is fixed, and random order enters as its exact expectation. What varies is the training. So
+the seeds of a comparison are training seeds: all bundles of the challenger's training against all of
+the champion's, which lie in its training run (`bundles/seed<k>`). The registered bundle alone would
+be compared by luck: it is the seed that did best on the validation part. A champion whose run does
+not hold its other seeds is compared as its one bundle, and the verdict says so.
+
+The 95 % interval resamples the test tasks (the same for both sides) and the seeds of each side; it
+is wider than the leaderboard's, which resamples tasks only.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tencost.errors import BundleError, FeatureError, RegistryError
+from tencost.evaluate.interval import Difference, seeded_bootstrap
+from tencost.evaluate.prediction import Features, predict, predict_ms
+from tencost.evaluate.scoring import SeedScore, score_records, statistic
+from tencost.evaluate.truth import Truth
+from tencost.register import registry
+from tencost.register.promotion import Comparison
+from tencost.register.pull import pull
+from tencost.register.registry import Version
+from tencost.train.bundle import Bundle, load_bundle
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """The champion as the challenger meets it.
+
+    Attributes:
+        comparison: challenger minus champion; None if the champion cannot be used here any more.
+        bundle: the champion's registered bundle; None as above.
+        notes: what a reader of the verdict should know.
+    """
+
+    comparison: Comparison | None
+    bundle: Bundle | None
+    notes: tuple[str, ...]
+
+    def with_round(self, seconds: float | None) -> Comparison | None:
+        """Return the comparison with the champion's time of a round."""
+        return None if self.comparison is None else replace(self.comparison, round_s=seconds)
+
+
+def compare(
+    opponent: str,
+    family: str,
+    truth: Truth,
+    a: Sequence[SeedScore],
+    b: Sequence[SeedScore],
+    milliseconds: float | None = None,
+) -> Comparison:
+    """Return a minus b, one score a training seed on each side, with intervals over tasks and seeds."""
+
+    def difference(metric: str) -> Difference:
+        own = [statistic(metric, truth, [seed]) for seed in a]
+        other = [statistic(metric, truth, [seed]) for seed in b]
+        return seeded_bootstrap(own, other, truth.stratum)
+
+    return Comparison(
+        opponent=opponent,
+        family=family,
+        search_score=difference("search_score"),
+        top1=difference("top1"),
+        top5=difference("top5"),
+        num_seeds=len(b),
+        predict_ms=milliseconds,
+    )
+
+
+def against_champion(
+    client: Any,
+    root: Path,
+    champion: Version,
+    split_hash: str,
+    truth: Truth,
+    features: Features,
+    challenger: Sequence[SeedScore],
+) -> Opponent:
+    """Score the champion's bundles anew on the test part and compare.
+
+    Args:
+        client: of the registry.
+        root: the project's root.
+        champion: the version to beat.
+        split_hash: content hash of the split that the challenger was trained on.
+        truth: the test part.
+        features: of the dataset.
+        challenger: its score for each training seed.
+    """
+    name = f"champion {champion.semver or champion.number}"
+    notes = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
+            registered = load_bundle(pull(champion.uri, Path(cache), root=root))
+            bundles, note = _seeds(client, root, Path(cache), champion, registered)
+        rows = features.rows(registered.info, truth)
+    except (BundleError, FeatureError) as error:
+        return Opponent(
+            None, None, (f"{name} cannot be used here any more, so it is not compared: {error}",)
+        )
+    if note:
+        notes.append(f"{name} is compared as the one bundle that is registered: {note}")
+    if champion.tags.get("split_hash") != split_hash:
+        notes.append(
+            f"{name} was trained on another split, so it may have learnt from what is tested here, which favours it"
+        )
+    found = [predict(bundle, rows) for bundle in bundles]
+    scores = [score_records(truth, item.raw, item.score) for item in found]
+    taken = predict_ms(registered, rows)
+    comparison = compare(name, registered.info.family, truth, challenger, scores, taken)
+    return Opponent(comparison, registered, tuple(notes))
+
+
+def _seeds(
+    client: Any, root: Path, cache: Path, champion: Version, registered: Bundle
+) -> tuple[list[Bundle], str]:
+    """Return the bundles of all seeds that the champion was trained with, or its own and why."""
+    names = registry.trained_seeds(client, champion)
+    if not names:
+        return [registered], "its run does not say with which seeds it was trained"
+    try:
+        folders = [
+            pull(f"runs:/{champion.run_id}/{registry.BUNDLES}/seed{name}", cache, root=root)
+            for name in names
+        ]
+        bundles = [load_bundle(folder) for folder in folders]
+    except (RegistryError, BundleError):
+        return [registered], "its run does not hold the bundles of its seeds"
+    digest = registry.content_digest(registered.info)
+    if digest not in [registry.content_digest(bundle.info) for bundle in bundles]:
+        return [registered], "the bundles in its run are of another training"
+    return bundles, ""

@@ -1,0 +1,195 @@
+"""Where a verdict, its numbers and its reasons are written: the run, the model version, a JSON file.
+
+Run (the one that trained the challenger): metrics ``register/<name>``, tags ``register.verdict``,
+``register.version``, ``register.reasons``, artifacts register/verdict.md and register/verdict.json.
+
+Version: its description, and the tags
+
+    verdict                         promoted or refused
+    reasons                         a line a check, "yes: ..." or "no: ..."
+    num_seeds, predict_ms, round_s  of the challenger; seconds with 4 digits
+    champion                        what it was compared with; empty: there was no champion
+    champion_predict_ms, champion_round_s
+    gain_search_score, gain_top1, gain_top5
+                                    over that champion, "mean [low, high]", 95 %
+
+A number that is not known is an empty text.
+
+data/registry/<dataset>/<hardware>.json and verdict.json, version 1: see `content`; a later tencost
+may add keys.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tencost.evaluate.board import Row
+from tencost.evaluate.interval import Difference
+from tencost.register import registry
+from tencost.register.promotion import METRICS, Comparison, Rule, Verdict, interval_text
+from tencost.register.registry import Version
+from tencost.register.round_time import CANDIDATES, RoundTime
+
+FORMAT_VERSION = 1
+REASONS_TAG = "reasons"
+CHAMPION_TAG = "champion"
+NUMBER_TAGS = ("num_seeds", "predict_ms", "round_s", "champion_predict_ms", "champion_round_s")
+GAIN_TAGS = {metric: f"gain_{metric}" for metric in METRICS}
+_MAX_RUN_TAG = 8000
+_GAIN = re.compile(r"(\S+) \[(\S+), (\S+)\]")
+
+
+def write(
+    client: Any, version: Version, best: Row, verdict: Verdict, text: str, values: dict[str, Any]
+) -> None:
+    """Write a verdict to the version and to its run.
+
+    Args:
+        client: of the registry.
+        version: the challenger.
+        best: its row of the leaderboard.
+        verdict: what the rule said.
+        text: the version's description, Markdown.
+        values: the verdict as `content` returns it.
+    """
+    word = "promoted" if verdict.promote else "refused"
+    number, run = str(version.number), version.run_id
+    client.update_model_version(version.name, number, description=text)
+    tags = {registry.VERDICT_TAG: word, **version_tags(verdict)}
+    tags |= {metric: f"{best.mean(metric):.4f}" for metric in METRICS}
+    for name, value in tags.items():
+        client.set_model_version_tag(version.name, number, name, value)
+    client.set_tag(run, "register.verdict", word)
+    client.set_tag(run, "register.version", f"{version.name} {version.semver}")
+    client.set_tag(run, "register.reasons", "\n".join(verdict.reasons)[:_MAX_RUN_TAG])
+    _log_metrics(client, run, run_metrics(verdict))
+    client.log_text(run, text, "register/verdict.md")
+    client.log_text(run, _json(values).decode(), "register/verdict.json")
+
+
+def version_tags(verdict: Verdict) -> dict[str, str]:
+    """Return the tags that a version gets for a verdict; all of them, so that none is left of an older one."""
+    champion = verdict.champion
+    tags = {
+        REASONS_TAG: "\n".join(verdict.reasons),
+        CHAMPION_TAG: "" if champion is None else champion.opponent,
+    }
+    for metric, tag in GAIN_TAGS.items():
+        tags[tag] = "" if champion is None else interval_text(getattr(champion, metric))
+    return tags | {name: _text(value) for name, value in _own_numbers(verdict).items()}
+
+
+def gain(text: str) -> Difference | None:
+    """Return what `interval_text` wrote (0 resamples: their number is not in it); None if it is no such text."""
+    found = _GAIN.fullmatch(text)
+    if found is None:
+        return None
+    mean, low, high = (float(value) for value in found.groups())
+    return Difference(mean, low, high, 0)
+
+
+def run_metrics(verdict: Verdict) -> dict[str, float]:
+    """Return the metrics of the run: differences by opponent with their intervals, times, the verdict."""
+    figures: dict[str, float] = {"register/promoted": float(verdict.promote)}
+    for name, value in _own_numbers(verdict).items():
+        if value is not None:
+            figures[f"register/{name}"] = float(value)
+    compared: list[tuple[str, Comparison]] = [(one.opponent, one) for one in verdict.references]
+    if verdict.champion is not None:
+        compared.append(("champion", verdict.champion))
+    for opponent, one in compared:
+        for metric in METRICS:
+            difference: Difference = getattr(one, metric)
+            name = f"register/minus_{opponent}/{metric}"
+            figures[name] = difference.mean
+            figures[f"{name}_low"], figures[f"{name}_high"] = difference.low, difference.high
+    return figures
+
+
+def content(
+    version: Version,
+    champion: Version | None,
+    best: Row,
+    verdict: Verdict,
+    rule: Rule,
+    rounds: Mapping[str, RoundTime],
+) -> dict[str, Any]:
+    """Return a verdict as JSON values; NaN becomes null.
+
+    Args:
+        version: the challenger.
+        champion: the champion after the verdict.
+        best: the challenger's row of the leaderboard.
+        verdict: what the rule said.
+        rule: what it tolerates.
+        rounds: "challenger" and "champion" -> time of a round, where measured.
+    """
+    own = verdict.challenger
+    compared = [*verdict.references, *([] if verdict.champion is None else [verdict.champion])]
+    return {
+        "format_version": FORMAT_VERSION,
+        "model": version.name,
+        "challenger": {
+            "version": version.number,
+            "semver": version.semver,
+            "model": best.model,
+            "num_seeds": None if own is None else own.num_seeds,
+            "predict_ms": None if own is None else own.predict_ms,
+            "round_s": None if own is None else own.round_s,
+        },
+        "champion": None
+        if champion is None
+        else {"version": champion.number, "semver": champion.semver},
+        "promoted": verdict.promote,
+        "reasons": list(verdict.reasons),
+        "comparisons": [asdict(item) for item in compared],
+        "rounds": {
+            name: {**asdict(one), "candidates": CANDIDATES, "seconds": one.seconds}
+            for name, one in rounds.items()
+        },
+        "rule": asdict(rule),
+    }
+
+
+def save(path: Path, values: dict[str, Any]) -> None:
+    """Write the JSON file; it appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_bytes(_json(values))
+    partial.replace(path)
+
+
+def _own_numbers(verdict: Verdict) -> dict[str, float | None]:
+    own, champion = verdict.challenger, verdict.champion
+    return {
+        "num_seeds": None if own is None else own.num_seeds,
+        "predict_ms": None if own is None else own.predict_ms,
+        "round_s": None if own is None else own.round_s,
+        "champion_predict_ms": None if champion is None else champion.predict_ms,
+        "champion_round_s": None if champion is None else champion.round_s,
+    }
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _log_metrics(client: Any, run: str, figures: Mapping[str, float]) -> None:
+    from mlflow.entities import Metric
+
+    now = int(1000 * time.time())
+    known = {name: value for name, value in figures.items() if not math.isnan(value)}
+    client.log_batch(run, metrics=[Metric(name, value, now, 0) for name, value in known.items()])
