@@ -15,7 +15,8 @@ from tencost.features.ansor import AnsorStepEncoder
 from tencost.features.knob_rows import KNOB_COLUMNS
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.features.tiles import TILE_COLUMNS, tile_row
+from tencost.features.tile_reader import TileReader
+from tencost.features.tiles import TILE_COLUMNS
 from tencost.features.trace import TraceEncoder, trace_values
 
 
@@ -133,16 +134,20 @@ class _Trace(_Extractor):
 class _Tiles(_Extractor):
     columns = TILE_COLUMNS
 
+    def __init__(self, spec: FeatureSpec, device: FloatArray) -> None:
+        super().__init__(spec, device)
+        self.tiles = TileReader()
+
     def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:  # noqa: ARG002
-        return [tile_row(trace_values(candidate.sch.trace)) for candidate in candidates]
+        return [self.tiles.row(candidate) for candidate in candidates]
 
 
-class _PerStoreTiles(_Extractor):
+class _PerStoreTiles(_Tiles):
     columns = (*per_store.COLUMNS, *TILE_COLUMNS)
 
     def blocks(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:
         stores = per_store.extract(context, candidates)
-        tiles = [tile_row(trace_values(candidate.sch.trace)) for candidate in candidates]
+        tiles = super().blocks(context, candidates)
         return [joined(one, other) for one, other in zip(stores, tiles, strict=True)]
 
 
