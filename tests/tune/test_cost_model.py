@@ -158,10 +158,10 @@ def test_what_was_learnt_comes_back_for_all_arms(
 ) -> None:
     model.update(context, candidates, results([1e-4 * (1 + n) for n in range(len(candidates))]))
     model.save(str(tmp_path / "state.npz"))
-    before = model._inst._scratch.alone(aggregate(model._inst._features(context, candidates)))
+    before = model._inst._scratch.alone(aggregate(model._inst._scored(context, candidates)[0]))
     model._inst._scratch = Residual()
     model.load(str(tmp_path / "state.npz"))
-    after = model._inst._scratch.alone(aggregate(model._inst._features(context, candidates)))
+    after = model._inst._scratch.alone(aggregate(model._inst._scored(context, candidates)[0]))
     np.testing.assert_array_equal(after, before)
 
 

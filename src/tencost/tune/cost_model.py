@@ -1,12 +1,14 @@
 """The cost model that MetaSchedule calls: a registered model, corrected by what this tuning run measures.
 
 MetaSchedule clamps negative scores to 0 and draws parents in proportion to their scores, so scores are calibrated:
-float64 in (0, 1], higher is faster, order kept, the same for a candidate alone or in a batch. A candidate that cannot
-be featurized scores LOWEST_SCORE, below all others, and stops nothing.
+float64 in (0, 1], higher is faster, order kept. A candidate that cannot be featurized scores LOWEST_SCORE, below all
+others, and stops nothing. With ``draft=False``, and for batches with fewer than 64 new candidates, a candidate has the
+same score alone and in a batch; else those that a draft does not like are guessed, see :mod:`tencost.tune.draft`.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +27,12 @@ from tencost.errors import BundleError
 from tencost.features.extractor import Extractor, make_extractor
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
+from tencost.features.tile_reader import TileReader, trace_key
 from tencost.measure.runner import target_mapping
 from tencost.records.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
+from tencost.tune.draft import MAX_KNOWN, MIN_BATCH, MIN_KNOWN, Draft, chosen, trusted
 from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
 
@@ -73,6 +77,18 @@ class Round:
     base_scores: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """What is remembered of a candidate: its rows and the registered model's score."""
+
+    rows: FloatArray
+    base: float
+
+
+_LOWERING = ("per_store", "per_store_tiles")
+"""Kinds of features that lower programs: what a draft saves."""
+
+
 @derived_object
 class TencostModel(ms.cost_model.PyCostModel):
     """A model bundle behind MetaSchedule's CostModel interface. Make one with :func:`load_cost_model`."""
@@ -83,6 +99,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         extractor: Extractor,
         *,
         frozen: bool = False,
+        draft: bool = True,
         on_round: Callable[[Round], None] | None = None,
     ) -> None:
         super().__init__()
@@ -94,23 +111,40 @@ class TencostModel(ms.cost_model.PyCostModel):
         self._residual = Residual()
         self._scratch = Residual()
         self._guard = Guard(Arm.registered if frozen else Arm.residual)
-        self._cache: dict[int, FloatArray] = {}
+        self._draft = draft and extractor.spec.kind in _LOWERING
+        self._tiles: TileReader = getattr(extractor, "tiles", None) or TileReader()
+        self._generator = np.random.default_rng(0)
+        self._cache: dict[int, _Scored] = {}
+        self._known: dict[int, dict[int, FloatArray]] = {}
+        self._wide: dict[int, Any] = {}
         self._groups: dict[int, str] = {}
         self._lock = threading.RLock()
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> Doubles:
         """Return scores, float64 [N] in (0, 1], higher is faster."""
         with self._lock:
-            features = self._features(context, candidates)
-            return self._ranked(self._in_charge(), features, self._base(features))
+            keys = self._keys(context, candidates)
+            fresh = {
+                key: one
+                for key, one in zip(keys, candidates, strict=True)
+                if key not in self._cache
+            }
+            if self._draft and len(fresh) >= MIN_BATCH:
+                guesses = self._verify(context, fresh)
+            else:
+                self._extract(context, fresh)
+                guesses = {}
+            scores = np.array([guesses.get(key, np.nan) for key in keys], np.float64)
+            known = np.isnan(scores)
+            scores[known] = self._scores([key for key in keys if key not in guesses])
+            return scores
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Note how well the batch was ranked, then learn from it (unless frozen)."""
         if len(candidates) == 0:  # MetaSchedule leaves out programs that did not build
             return
         with self._lock:
-            features = self._features(context, candidates)
-            base = self._base(features)
+            features, base = self._scored(context, candidates)
             latency = latencies_s(results)
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
             arm = self._in_charge()
@@ -140,8 +174,8 @@ class TencostModel(ms.cost_model.PyCostModel):
     def warm_start(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Learn from measurements of an earlier run: nothing was predicted, so no round is noted."""
         with self._lock:
-            features = self._features(context, candidates)
-            self._learn(context, features, self._base(features), latencies_s(results))
+            features, base = self._scored(context, candidates)
+            self._learn(context, features, base, latencies_s(results))
 
     def save(self, path: str) -> None:
         """Write what was learnt here (not the bundle) to one .npz file."""
@@ -154,34 +188,103 @@ class TencostModel(ms.cost_model.PyCostModel):
             self._residual = Residual.load(Path(path))
             self._scratch = self._residual.without_base()
 
-    def _features(self, context: Any, candidates: Sequence[Any]) -> Ragged:
+    def _keys(self, context: Any, candidates: Sequence[Any]) -> list[int]:
+        """Return what candidates are remembered by; make room for them."""
         if self.bundle is not None and str(context.target.kind) != self.bundle.info.target_kind:
             raise BundleError(
                 f"bundle {self.bundle.folder}: it scores programs for target kind {self.bundle.info.target_kind!r}, "
                 f"found a tuning task for {str(context.target.kind)!r}. Choose a model that was trained for that kind."
             )
-        columns = len(self._extractor.spec.columns)
         if len(self._cache) + len(candidates) > MAX_CACHED:
             self._cache.clear()
+            self._known.clear()
         task = structural_hash(context.mod)
-        keys = [hash((task, structural_hash(candidate.sch.mod))) for candidate in candidates]
-        fresh = {key: index for index, key in enumerate(keys) if key not in self._cache}
-        if fresh:
-            rows = self._extract(context, [candidates[index] for index in fresh.values()])
-            self._cache.update(zip(fresh, rows, strict=True))
-        return Ragged.from_blocks([self._cache[key] for key in keys], columns)
+        return [hash((task, trace_key(candidate))) for candidate in candidates]
 
-    def _extract(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray]:
+    def _scored(self, context: Any, candidates: Sequence[Any]) -> tuple[Ragged, Doubles]:
+        """Return the candidates' rows, and the registered model's scores of them."""
+        keys = self._keys(context, candidates)
+        fresh = dict(zip(keys, candidates, strict=True))
+        self._extract(context, {key: fresh[key] for key in fresh if key not in self._cache})
+        return self._remembered(keys)
+
+    def _remembered(self, keys: Sequence[int]) -> tuple[Ragged, Doubles]:
+        found = [self._cache[key] for key in keys]
+        columns = len(self._extractor.spec.columns)
+        features = Ragged.from_blocks([one.rows for one in found], columns)
+        return features, np.array([one.base for one in found], np.float64)
+
+    def _scores(self, keys: Sequence[int]) -> Doubles:
+        """Return what the arm in charge says of candidates whose features are known."""
+        features, base = self._remembered(keys)
+        return self._ranked(self._in_charge(), features, base)
+
+    def _verify(self, context: Any, fresh: Mapping[int, Any]) -> dict[int, float]:
+        """Score the promising share of new candidates in full; return guesses for the others."""
+        known = self._known.setdefault(structural_hash(context.mod), {})
+        tiles = {key: self._tile_row(candidate, key) for key, candidate in fresh.items()}
+        unread = [key for key, row in tiles.items() if row is None]
+        self._extract(context, {key: fresh[key] for key in unread})
+        rows = {key: row for key, row in tiles.items() if row is not None}
+
+        def learn(keys: Sequence[int]) -> None:
+            self._extract(context, {key: fresh[key] for key in keys})
+            known.update((key, rows.pop(key)) for key in keys)
+
+        lacking = min(len(rows), max(0, MIN_KNOWN - len(known)))
+        drawn = self._generator.choice(len(rows), lacking, replace=False)
+        names = list(rows)
+        learn([names[at] for at in np.sort(drawn)])
+        if not rows:
+            return {}
+        for key in list(known)[:-MAX_KNOWN]:
+            del known[key]
+        draft = Draft(np.concatenate(list(known.values())), self._scores(list(known)))
+        names = list(rows)
+        guesses = draft.guess(np.concatenate(list(rows.values())))
+        picked = chosen(guesses, self._generator)
+        learn([names[at] for at in picked])
+        if not trusted(guesses[picked], self._scores([names[at] for at in picked])):
+            learn(list(rows))
+        return {key: float(guess) for key, guess in zip(names, guesses, strict=True) if key in rows}
+
+    def _tile_row(self, candidate: Any, key: int) -> FloatArray | None:
+        try:
+            return self._tiles.row(candidate, key)
+        except Exception:  # noqa: BLE001 - a trace that cannot be read must not stop the search
+            return None
+
+    def _extract(self, context: Any, fresh: Mapping[int, Any]) -> None:
+        """Remember the rows of new candidates, and what the registered model says of them."""
+        if not fresh:
+            return
+        rows = self._rows(self._all_cores(context), list(fresh.values()))
+        features = Ragged.from_blocks(rows, len(self._extractor.spec.columns))
+        base = self._base(features)
+        for key, block, score in zip(fresh, rows, base.tolist(), strict=True):
+            self._cache[key] = _Scored(block, score)
+
+    def _rows(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray]:
         """Return each candidate's rows; none for a candidate that the extractor cannot read."""
         try:
             rows = self._extractor.extract(context, candidates)
         except Exception:  # noqa: BLE001 - whatever TVM raises for one candidate must not stop the search
             if len(candidates) == 1:
                 return [np.zeros((0, len(self._extractor.spec.columns)), np.float32)]
-            return [
-                rows for candidate in candidates for rows in self._extract(context, [candidate])
-            ]
+            return [rows for candidate in candidates for rows in self._rows(context, [candidate])]
         return [rows[position] for position in range(len(rows))]
+
+    def _all_cores(self, context: Any) -> Any:
+        """Return the context, or one like it with as many threads as this process has CPUs: TVM lowers on them."""
+        cpus = len(os.sched_getaffinity(0))
+        if int(context.num_threads) >= cpus:
+            return context
+        key = structural_hash(context.mod)
+        if key not in self._wide:
+            self._wide[key] = ms.TuneContext(
+                mod=context.mod, target=context.target, num_threads=cpus
+            )
+        return self._wide[key]
 
     def _base(self, features: Ragged) -> Doubles:
         if self.bundle is None:
@@ -230,6 +333,7 @@ def load_cost_model(
     uri: str | Path,
     *,
     frozen: bool = False,
+    draft: bool = True,
     target_kind: str = "llvm",
     device: Mapping[str, float] | None = None,
     on_round: Callable[[Round], None] | None = None,
@@ -240,6 +344,8 @@ def load_cost_model(
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle.
         frozen: do not learn from this run's measurements.
+        draft: score only the promising share of large batches in full, guess the others, see
+            :mod:`tencost.tune.draft`; False scores all in full, each the same alone and in a batch.
         target_kind: kind of TVM target that is to be tuned; the bundle must be for it.
         device: values of the bundle's device columns on the hardware that is tuned on, see
             HardwareConfig.device_columns; None takes those of the hardware that the model was trained for.
@@ -258,7 +364,7 @@ def load_cost_model(
     )
     spec = bundle.info.feature_spec
     extractor = make_extractor(spec, bundle.info.device if device is None else dict(device))
-    return TencostModel(bundle, extractor, frozen=frozen, on_round=on_round)
+    return TencostModel(bundle, extractor, frozen=frozen, draft=draft, on_round=on_round)
 
 
 def scratch_cost_model(
