@@ -7,8 +7,9 @@ five times. Bundles with the same features share one extraction time, so that no
 them apart; different ones take turns. The best of three repeats counts, as for prediction times:
 what an extractor remembers of a task is then there, as in all rounds of a task but its first.
 
-Not in it: proposing and checking the candidates, which is the same for every model, and the memory
-of the tuner for candidates that it has scored before, so that a real round takes less.
+Not in it: proposing and checking the candidates, which is the same for every model, and what the
+tuner saves by remembering candidates and by lowering the promising ones only (`tencost.tune.draft`),
+so that a real round takes less.
 
 Needs TVM and the modules of the workloads (data/records/<dataset>/workloads.parquet); no network.
 """
