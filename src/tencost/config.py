@@ -276,6 +276,10 @@ class TunerConfig:
     """Times per program."""
     min_repeat_ms: int = 10
     """Least duration of one time, milliseconds."""
+    check_outputs: bool = True
+    """Compare what a program computes with its unscheduled workload before it counts as a task's best."""
+    compare_with: str | None = None
+    """Folder of a MetaSchedule database made otherwise, as by stock TVM: the network is timed with it, too."""
     workdir: str = "tuned"
     """Where databases, curves and reports of tuning runs are kept, a folder per network and hardware."""
     seed: int = 0

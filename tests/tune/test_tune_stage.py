@@ -84,12 +84,25 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     report = json.loads((folder / "report.json").read_text())
     assert report["trials"] == 16
     assert report["max_rel_error"] < 1e-4
-    assert report["network_latency_s"] > 0
+    assert 0 < report["network_latency_q1_s"] <= report["network_latency_s"]
+    assert report["network_latency_s"] <= report["network_latency_q3_s"]
+    beyond = report["network_latency_s"] - report["tasks_total_latency_s"]
+    assert report["network_unexplained_s"] == pytest.approx(beyond)
+    assert report["outputs_compared"] >= report["tasks"]
+    assert report["wrong_answers"] == report["tasks_not_compared"] == 0
+    assert (folder / "network.png").is_file()
 
-    again = run(config(**{"tuner.trials": 24, "model_uri": bundle}), root)
+    copy = shutil.copytree(folder, root / "stock")
+    compared = {"tuner.compare_with": copy.name}
+    again = run(config(**{"tuner.trials": 24, "model_uri": bundle, **compared}), root)
     assert again == folder
     assert read_points(folder / "tuning_curve.csv")[: len(points)] == points
-    assert json.loads((folder / "report.json").read_text())["trials"] == 24
+    report = json.loads((folder / "report.json").read_text())
+    assert report["trials"] == 24
+    records = (copy / "database_tuning_record.json").read_text().splitlines()
+    assert report["compared_tasks"] == len({json.loads(line)[0] for line in records}) > 0
+    ratio = report["network_compared_latency_s"] / report["network_latency_s"]
+    assert report["network_compared_ratio"] == pytest.approx(ratio)
 
     database = tvm.s_tir.meta_schedule.database.JSONDatabase(work_dir=str(folder))
     assert len(database) == 24
@@ -102,8 +115,10 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert [(name, status) for _, name, status in runs] == [("tune · tiny-local", "FINISHED")] * 2
     metrics = {key for (key,) in rows(root, "select distinct key from metrics")}
     assert {"tune/total_latency_ms", "tune/network_speedup", "tune/failed"} <= metrics
+    assert {"tune/network_unexplained_s", "tune/wrong_answers"} <= metrics
     kept = {path.name for path in (root / "mlruns" / "artifacts").rglob("*") if path.is_file()}
     assert {"database_workload.json", "database_tuning_record.json", "tuning_curve.png"} <= kept
+    assert "network.png" in kept
 
     # Anyone's TVM applies the database.
     from tencost.measure.networks import load_network
@@ -158,3 +173,10 @@ def test_a_network_without_tasks_to_tune_is_said_so(
 ) -> None:
     with pytest.raises(TuneError, match=r"no task of at least 1000\.0 MFLOP"):
         run(config(**{"tuner.min_mflop": 1000.0}), root)
+
+
+def test_a_database_to_compare_with_must_be_there(
+    root: Path, config: Callable[..., Config]
+) -> None:
+    with pytest.raises(TuneError, match=r"compare_with=.*no database_workload\.json"):
+        run(config(**{"tuner.compare_with": "nowhere"}), root)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import queue
+import statistics
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from typing import Any
 
 from tencost.errors import HardwareError
 from tencost.measure.evaluator import MeasureOptions
+from tencost.measure.expected import Reference
 from tencost.measure.warm_worker import TracedProgram, WarmWorker
-from tencost.records.status import Timing
+from tencost.records.status import Status, Timing
 
 MAX_WORKERS = 8
 """Workers of a pool, at most: enough that programs are built as fast as they can be run one at a time."""
@@ -30,11 +32,20 @@ MAX_WORKERS = 8
 
 @dataclass(frozen=True)
 class Job:
-    """A program to measure: a module file (TVM JSON) or a trace, its target, and its arguments as JSON."""
+    """A program to measure.
+
+    Attributes:
+        program: a module file (TVM JSON) or a trace.
+        target: what it is compiled for.
+        args: its arguments as JSON.
+        reference: its unscheduled workload: a program faster than all others of that workload so far must compute
+            the same, or it is a wrong_answer. None: nothing is compared.
+    """
 
     program: Path | TracedProgram
     target: dict[str, Any]
     args: Sequence[Any]
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,9 @@ class WorkerPool:
         remote: fields of the RemoteAddress whose devices run the programs, a worker for each; None runs them here.
         target_kind: kind of the targets of traced programs, whose tensor intrinsics they may use.
         workers: their number; None: one a CPU of the plan, at most MAX_WORKERS.
+
+    Attributes:
+        unchecked: why a workload's programs are not compared, by its file.
     """
 
     def __init__(
@@ -128,6 +142,9 @@ class WorkerPool:
             worker.move(cpus.all)
         self._lock = threading.Lock()
         self._local = remote is None
+        self.unchecked: dict[Path, str] = {}
+        self._best: dict[Path, tuple[float, float]] = {}
+        self._expecting = threading.Lock()
         self._idle: queue.SimpleQueue[WarmWorker] = queue.SimpleQueue()
         for worker in self.workers:
             self._idle.put(worker)
@@ -153,9 +170,54 @@ class WorkerPool:
         """Measure one program on a worker that is idle, waiting for one if need be; raises as `measure`."""
         worker = self._idle.get()
         try:
-            return worker.measure(job.program, job.target, job.args, self._alone(worker))
+            expected, best = self._expected(worker, job), self._best_of(job)
+            slot = self._alone(worker)
+            timing = worker.measure(
+                job.program, job.target, job.args, slot, expected=expected, best=best
+            )
         finally:
             self._idle.put(worker)
+        if job.reference is not None and timing.status is Status.ok:
+            self._note(job.reference.workload, timing.run_secs)
+        return timing
+
+    @property
+    def num_checked(self) -> int:
+        """Programs whose outputs were compared with their workload's."""
+        return sum(worker.num_checked for worker in self.workers)
+
+    @property
+    def checked_s(self) -> float:
+        """Seconds that this took, those of the unscheduled workloads included."""
+        return sum(worker.checked_s + worker.expected_s for worker in self.workers)
+
+    def _expected(self, worker: WarmWorker, job: Job) -> Path | None:
+        """Return the file with what the program must compute; made by the first program of a workload."""
+        if job.reference is None:
+            return None
+        workload, expected = job.reference.workload, job.reference.expected
+        with self._expecting:
+            if workload not in self.unchecked and not expected.exists():
+                with self._alone(worker):
+                    why = (
+                        worker.expect(job.reference, job.target)
+                        if self._local
+                        else "its programs run on a remote device"
+                    )
+                if why:
+                    self.unchecked[workload] = why
+        return None if workload in self.unchecked else expected
+
+    def _best_of(self, job: Job) -> Callable[[], tuple[float, float] | None]:
+        reference = job.reference
+        return lambda: None if reference is None else self._best.get(reference.workload)
+
+    def _note(self, workload: Path, seconds: Sequence[float]) -> None:
+        mean, median = self._best.get(workload, (float("inf"), float("inf")))
+        self._best[workload] = (
+            min(mean, statistics.fmean(seconds)),
+            min(median, statistics.median(seconds)),
+        )
 
     def probe(self) -> float | None:
         """Time the reference kernel of the noise probe where programs run, seconds; None where there is none."""

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import atexit
 import json
+import shutil
 import tempfile
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
+from tvm_ffi import structural_hash
 
 from tencost.measure.evaluator import MeasureOptions as MeasureOptions
+from tencost.measure.expected import Reference
 from tencost.measure.pool import Job, WorkerPool
 from tencost.records.status import Status, Timing, timing_from_log
 
@@ -30,11 +35,50 @@ class WarmBuilder(ms.builder.PyBuilder):
         results = []
         for item in build_inputs:
             folder = Path(tempfile.mkdtemp(prefix="tencost-program-"))
-            (folder / "target.json").write_text(json.dumps(target_mapping(item.target)))
+            about = {"target": target_mapping(item.target), "key": int(structural_hash(item.mod))}
+            (folder / "about.json").write_text(json.dumps(about))
             module = folder / "module.json"
             module.write_text(str(save_json(item.mod)), encoding="utf-8")
             results.append(ms.builder.BuilderResult(str(module), None))
         return results
+
+
+class References:
+    """The unscheduled workloads that programs are checked against, in files that go when this object does.
+
+    Args:
+        workloads: IRModules as they were before scheduling.
+        place_of: which of them the program with a structural hash was made from; None where that is not known. Such
+            a program is told by its arguments, if no other workload has the same ones, and else not checked.
+    """
+
+    def __init__(
+        self,
+        workloads: Sequence[Any],
+        place_of: Callable[[int], int | None] = lambda _key: None,
+    ) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="tencost-expected-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._place_of = place_of
+        self._all: list[Reference] = []
+        self._by_args: dict[str, list[Reference]] = {}
+        for place, module in enumerate(workloads):
+            workload = folder / f"{place}.json"
+            workload.write_text(str(save_json(module)), encoding="utf-8")
+            self._all.append(Reference(workload, workload.with_suffix(".npz")))
+            args = [arg_json(arg) for arg in ms.arg_info.ArgInfo.from_entry_func(module, False)]
+            self._by_args.setdefault(json.dumps(args), []).append(self._all[-1])
+
+    def __getitem__(self, place: int) -> Reference:
+        return self._all[place]
+
+    def of(self, key: int, args: Sequence[Any]) -> Reference | None:
+        """Return what the program with this structural hash and these arguments has to compute, if that is known."""
+        place = self._place_of(key)
+        if place is not None:
+            return self._all[place]
+        same = self._by_args.get(json.dumps(list(args)), [])
+        return same[0] if len(same) == 1 else None
 
 
 @derived_object
@@ -63,10 +107,18 @@ class WarmRunner(ms.runner.PyRunner):
 
     Args:
         pool: the workers; the caller closes them. None makes a pool for programs that use one core, closed at exit.
+        check: the IRModules that are tuned, or References to them. A program that is faster than all others of its
+            workload counts only if it computes what that workload does: else its result is a failure whose message
+            begins with "wrong_answer", and the database never offers it. None: outputs are not looked at.
     """
 
-    def __init__(self, pool: WorkerPool | None = None) -> None:
+    def __init__(
+        self, pool: WorkerPool | None = None, check: References | Sequence[Any] | None = None
+    ) -> None:
         super().__init__()
+        self._references = (
+            check if isinstance(check, References) or check is None else References(check)
+        )
         self.pool = pool if pool is not None else WorkerPool(MeasureOptions())
         if pool is None:
             atexit.register(self.pool.close)
@@ -75,8 +127,11 @@ class WarmRunner(ms.runner.PyRunner):
         jobs = []
         for item in runner_inputs:
             module = Path(str(item.artifact_path))
-            target = json.loads((module.parent / "target.json").read_text())
-            jobs.append(Job(module, target, [arg_json(arg) for arg in item.args_info]))
+            about = json.loads((module.parent / "about.json").read_text())
+            args = [arg_json(arg) for arg in item.args_info]
+            checked = self._references
+            reference = checked.of(about["key"], args) if checked is not None else None
+            jobs.append(Job(module, about["target"], args, reference))
         found = dict(self.pool.measure(jobs))
         return [_Finished(found[position]) for position in range(len(jobs))]
 

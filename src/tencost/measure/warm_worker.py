@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,13 @@ from typing import Any
 
 from tencost.errors import HardwareError, MeasureError
 from tencost.measure.evaluator import MeasureOptions
+from tencost.measure.expected import Reference
 from tencost.records.status import Status, Timing, timing_from_log
 
 START_TIMEOUT_S = 300.0
 """Longest time that importing TVM in a new worker may take."""
+EXPECT_TIMEOUT_S = 180.0
+"""Longest time that an unscheduled workload, which is slow, gets to compute what its programs must."""
 DEVICE_TIMEOUT_S = 900.0
 """Longest time that a worker may wait for a remote device: it gives up by itself before."""
 
@@ -62,6 +65,9 @@ class WarmWorker:
     ) -> None:
         self.options = options
         self.num_starts = 0
+        self.num_checked = 0
+        self.checked_s = 0.0
+        self.expected_s = 0.0
         self._cores = cores
         self._log = log
         self._remote = remote
@@ -77,6 +83,9 @@ class WarmWorker:
         target: dict[str, Any],
         args: Sequence[Any],
         run_slot: AbstractContextManager[Any] | None = None,
+        *,
+        expected: Path | None = None,
+        best: Callable[[], tuple[float, float] | None] = lambda: None,
     ) -> Timing:
         """Build and time one program, a module file (TVM JSON) or a trace, and return what came of it.
 
@@ -85,6 +94,9 @@ class WarmWorker:
             target: what it is compiled for.
             args: its arguments, ["TENSOR", dtype, [shape]] each.
             run_slot: held while the program runs, so that several workers run one at a time.
+            expected: what :meth:`expect` wrote. A program that would be a new best is compared with it, and is a
+                wrong_answer if it computes something else. Not for remote devices.
+            best: least mean and least median known, seconds; asked when the program may run. None: there are none.
 
         Raises:
             MeasureError: a worker cannot be started at all.
@@ -101,6 +113,8 @@ class WarmWorker:
             request["module"] = str(program)
         if self._remote is not None:
             request["remote"] = self._remote
+        elif expected is not None:
+            request["expected"] = str(expected)
         self._ready()
         phase, limit, waits = "build", self.options.build_timeout_s, False
         try:
@@ -111,8 +125,10 @@ class WarmWorker:
                 limit = DEVICE_TIMEOUT_S if waits else self.options.run_timeout_s
                 with nullcontext() if waits else run_slot or nullcontext():
                     if not waits:
-                        self._send({"go": True})
+                        self._send({"go": True, "best": best()})
                     answer = self._read(limit)
+                    if answer.get("phase") == "check":
+                        answer = self._read(limit)
         except TimeoutError:
             self._kill_child()
             if waits:
@@ -132,9 +148,36 @@ class WarmWorker:
             self._child = None
         if "no_device" in answer:
             raise HardwareError(answer["no_device"])
+        if "check_s" in answer:
+            self.num_checked += 1
+            self.checked_s += answer["check_s"]
         if "run_secs" in answer:
             return timing_from_log(answer["run_secs"])
         return Timing(Status(answer["status"]), (), answer["error"])
+
+    def expect(self, reference: Reference, target: dict[str, Any]) -> str:
+        """Have the unscheduled workload run and its outputs written down; return why that failed, "" if it did not.
+
+        Raises:
+            MeasureError: a worker cannot be started at all.
+        """
+        paths = {"expect": str(reference.workload), "expected": str(reference.expected)}
+        self._ready()
+        try:
+            self._send({**paths, "target": target})
+            answer = self._read(EXPECT_TIMEOUT_S)
+        except TimeoutError:
+            self._kill_child()
+            return f"the unscheduled workload takes more than {EXPECT_TIMEOUT_S:g} s"
+        except (EOFError, BrokenPipeError):
+            self.close()
+            return "its process ended"
+        if "exit" in answer or answer.get("grown"):
+            self._child = None
+        if "exit" in answer:
+            return f"its process ended with exit code {answer['exit']}"
+        self.expected_s += answer.get("expected_s", 0.0)
+        return str(answer.get("error", ""))
 
     def move(self, cpus: Sequence[int] | None) -> None:
         """Have the worker's processes, and those that replace them, run on these CPUs; None changes nothing."""

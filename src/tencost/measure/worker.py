@@ -9,12 +9,17 @@ there within milliseconds. One JSON object a line each way:
     parent -> child     {"module": path} | {"workload": path, "trace": [instructions, decisions]}
                         with "target": {...}, "args": [["TENSOR", dtype, [shape]], ...], "options": {MeasureOptions},
                         "remote": {fields of RemoteAddress} | absent
+                        "expected": path | absent           outputs that a new best is compared with
+                        {"expect": path, "expected": path}  run an unscheduled workload, keep its outputs; "target"
                         {"probe": true}                     time the reference kernel of the noise probe
-                        {"go": true}                        the answer to {"phase": "run"}: the run may begin
+                        {"go": true, "best": [s, s] | null} the answer to {"phase": "run"}: the run may begin; a
+                                                            program with a shorter mean or median is a new best
     child -> parent     {"ready": pid}                      once a child
                         {"phase": "wait"}                   remote: a device is waited for
                         {"phase": "run"}                    the program is built and waits to run
-                        {"run_secs": [...], "build_s": s}   or {"status": ..., "error": ...} or {"probe_s": s}
+                        {"phase": "check"}                  it is timed, and its outputs are to be compared
+                        {"run_secs": [...], "build_s": s}   or {"status": ..., "error": ...} or {"probe_s": s} or
+                                                            {"expected_s": s}; "check_s" where outputs were compared
                         {"no_device": why}                  remote: not the program's fault
     server -> parent    {"exit": code}                      the child ended otherwise than by growing too large
 
@@ -26,8 +31,10 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +95,19 @@ class _Child:
         self._tensors: tuple[str, list[Any]] = ("", [])
         self._probe: Any = None
         self._remote: Any = None
+        self._expected: tuple[str, Any] = ("", None)
 
     def serve(self) -> int:
         """Answer requests until the pipe ends (0) or this process has grown too large (GROWN)."""
         _answer(self._answers, {"ready": os.getpid()})
         while (line := _read_line()) is not None:
             request = json.loads(line)
-            reply = self._time_probe() if "probe" in request else self._measure(request)
+            if "probe" in request:
+                reply = self._time_probe()
+            elif "expect" in request:
+                reply = self._expect(request)
+            else:
+                reply = self._measure(request)
             grown = _rss_bytes() > self._max_rss
             _answer(self._answers, {**reply, "grown": True} if grown else reply)
             if grown:
@@ -111,7 +124,8 @@ class _Child:
         options = MeasureOptions(**request["options"])
         started = time.perf_counter()
         try:
-            executable = build(self._scheduled(request), request["target"])
+            module = self._scheduled(request)
+            executable = build(module, request["target"])
             if request.get("remote"):
                 built = self._devices(request["remote"]).export(executable)
             else:
@@ -124,6 +138,7 @@ class _Child:
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this program's status
             return {"status": "build_error", "error": _short(error)}
         built_s = time.perf_counter() - started
+        about: dict[str, Any] = {"build_s": round(built_s, 4)}
         try:
             if request.get("remote"):
                 seconds = self._devices(request["remote"]).time(
@@ -135,13 +150,52 @@ class _Child:
                     running=self._wait_for_go,
                 )
             else:
-                self._wait_for_go()
+                best = self._wait_for_go()
                 seconds = self._time(built, request, options)
+                if "expected" in request and _is_new_best(seconds, best):
+                    _answer(self._answers, {"phase": "check"})
+                    started = time.perf_counter()
+                    wrong = self._check(built, module, request)
+                    about["check_s"] = round(time.perf_counter() - started, 4)
+                    if wrong:
+                        return {"status": "wrong_answer", "error": wrong, **about}
         except HardwareError as error:
             return {"no_device": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever the program raises is its status
             return {"status": "run_error", "error": _short(error)}
-        return {"run_secs": seconds, "build_s": round(built_s, 4)}
+        return {"run_secs": seconds, **about}
+
+    def _expect(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run an unscheduled workload and keep its outputs in a file; on the CPU, whatever the target."""
+        from tencost.measure.expected import make_expected
+
+        started = time.perf_counter()
+        try:
+            module = self._load(request["expect"])
+            target = request["target"] if request["target"]["kind"] == "llvm" else {"kind": "llvm"}
+            function = build(module, target).jit()
+            made = make_expected(module, lambda inputs: _call(function, inputs, "cpu"))
+            made.save(Path(request["expected"]))
+        except Exception as error:  # noqa: BLE001 - whatever it is, this workload's programs cannot be checked
+            return {"status": "unknown", "error": _short(error)}
+        return {"expected_s": round(time.perf_counter() - started, 4)}
+
+    def _check(self, built: Any, module: Any, request: dict[str, Any]) -> str:
+        """Say how the program's outputs are wrong; nothing if they are not."""
+        expected = self._expected_of(request)
+        if _has_left_out(module):  # was timed without the blocks that bring weights into its layout
+            built = build(module, request["target"], whole=True).jit()
+        kind = request["target"]["kind"]
+        difference = expected.difference(_call(built, expected.inputs, kind))
+        return "" if difference.accepted else str(difference)
+
+    def _expected_of(self, request: dict[str, Any]) -> Any:
+        from tencost.measure.expected import Expected
+
+        path = request["expected"]
+        if self._expected[0] != path:
+            self._expected = (path, Expected.load(Path(path)))
+        return self._expected[1]
 
     def _devices(self, address: dict[str, Any]) -> Any:
         if self._remote is None:
@@ -157,30 +211,40 @@ class _Child:
             return tvm.ir.load_json(Path(request["module"]).read_text(encoding="utf-8"))
         from tencost.features.replay import replay
 
-        path = request["workload"]
-        if path not in self._modules:
-            while len(self._modules) >= _MAX_MODULES:
-                self._modules.pop(next(iter(self._modules)))
-            self._modules[path] = tvm.ir.load_json(Path(path).read_text(encoding="utf-8"))
-        replayed = replay(self._modules[path], json.dumps(request["trace"]))
+        replayed = replay(self._load(request["workload"]), json.dumps(request["trace"]))
         if replayed.schedule is None:
             raise _BadTraceError(replayed.error)
         return replayed.schedule.mod
 
+    def _load(self, path: str) -> Any:
+        import tvm
+
+        if path not in self._modules:
+            while len(self._modules) >= _MAX_MODULES:
+                self._modules.pop(next(iter(self._modules)))
+            self._modules[path] = tvm.ir.load_json(Path(path).read_text(encoding="utf-8"))
+        return self._modules[path]
+
     def _time(self, function: Any, request: dict[str, Any], options: MeasureOptions) -> list[float]:
         import tvm
 
-        device = tvm.device(
-            request["target"]["kind"] if request["target"]["kind"] != "llvm" else "cpu"
-        )
+        device = tvm.device(_device_name(request["target"]["kind"]))
         tensors = self._arguments(request["args"], device)
+        if "expected" in request:  # random integers would be an index out of range
+            expected = self._expected_of(request)
+            for index in expected.facts.indices:
+                tensors[index].copyfrom(expected.inputs[index])
         timer = local_timer(function, tensors, device, flush=options.cache_flush)
         return adaptive_times(timer, options)
 
-    def _wait_for_go(self) -> None:
+    def _wait_for_go(self) -> list[float] | None:
+        """Wait until the program may run; return the mean and median to beat, if there are any."""
         _answer(self._answers, {"phase": "run"})
-        if _read_line() is None:
+        line = _read_line()
+        if line is None:
             os._exit(0)
+        best: list[float] | None = json.loads(line).get("best")
+        return best
 
     def _arguments(self, args: list[Any], device: Any) -> list[Any]:
         """Return random arguments; those of the program before are used again if they fit."""
@@ -208,13 +272,50 @@ class _Child:
         return {"probe_s": self._probe.measure()}
 
 
-def build(module: Any, target: dict[str, Any]) -> Any:
-    """Compile a scheduled module and return the tvm Executable, the code not yet generated for `jit()`."""
+def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
+    """Compile a scheduled module and return the tvm Executable, the code not yet generated for `jit()`.
+
+    Blocks that bring constant weights into the layout that the program reads are left out, as they run once and not
+    at each call; such a program computes nonsense, unless it is built `whole`.
+    """
     import tvm
+
+    if not whole:
+        module = _without_layout_blocks(module)
+    return tvm.compile(module, target=tvm.target.Target(target))
+
+
+def _without_layout_blocks(module: Any) -> Any:
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
-    module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
-    return tvm.compile(module, target=tvm.target.Target(target))
+    return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+
+
+def _has_left_out(module: Any) -> bool:
+    from tvm_ffi import structural_equal
+
+    return not structural_equal(module, _without_layout_blocks(module))
+
+
+def _call(function: Any, inputs: Sequence[Any], target_kind: str) -> list[Any]:
+    """Call a loaded module's ``main``; return what its arguments hold afterwards, NumPy arrays."""
+    import tvm
+
+    device = tvm.device(_device_name(target_kind))
+    tensors = [tvm.runtime.tensor(array, device=device) for array in inputs]
+    function["main"](*tensors)
+    return [tensor.numpy() for tensor in tensors]
+
+
+def _device_name(target_kind: str) -> str:
+    return "cpu" if target_kind == "llvm" else target_kind
+
+
+def _is_new_best(seconds: Sequence[float], best: Sequence[float] | None) -> bool:
+    """Say whether the mean or the median is shorter than the best one: databases sort by the one or the other."""
+    if best is None:
+        return True
+    return statistics.fmean(seconds) <= best[0] or statistics.median(seconds) <= best[1]
 
 
 _pending = b""

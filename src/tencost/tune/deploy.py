@@ -1,8 +1,13 @@
-"""The tuned network: compiled with the database's best programs, checked against PyTorch, timed against untuned."""
+"""The tuned network: compiled with a database's best programs, its output compared with PyTorch's, timed as a whole."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +15,13 @@ import tvm
 from tvm import relax
 
 from tencost.errors import TuneError
-from tencost.measure.networks import Array, Network
+from tencost.measure.networks import Array, Network, NetworkTask
+from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""
 _MAX_TIMING_S = 3.0
+_LEAST_TIME_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +38,59 @@ class Agreement:
 
     @property
     def accepted(self) -> bool:
-        """Whether it is within TOLERANCE."""
+        """Whether it is within TOLERANCE; a NaN is not."""
         return self.max_rel <= TOLERANCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Seconds of a call, timed several times: median and quartiles, and of how many."""
+
+    median_s: float
+    lower_s: float
+    upper_s: float
+    repeats: int
+
+
+class Deployed:
+    """A compiled network, ready to be called with the network's inputs."""
+
+    def __init__(self, executable: Any, network: Network) -> None:
+        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+        self._inputs = [tvm.runtime.tensor(array) for array in network.inputs.values()]
+
+    def outputs(self) -> list[Array]:
+        """Call it; return all outputs."""
+        return [output.numpy() for output in self._machine["main"](*self._inputs)]
+
+    def seconds(self, number: int = 1) -> float:
+        """Return the mean seconds of so many calls."""
+        timer = self._machine.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
+        return float(timer(*self._inputs).results[0])
+
+
+def open_database(folder: Path) -> Any:
+    """Open somebody's MetaSchedule database for reading.
+
+    Raises:
+        TuneError: there is none.
+    """
+    files = [folder / name for name in (WORKLOAD_FILE, RECORD_FILE)]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise TuneError(
+            f"tuner.compare_with={folder}: expected the folder of a MetaSchedule database, found no "
+            f"{' and no '.join(missing)} in it. Give the work_dir that ms.tune_tir or tune_relax wrote to."
+        )
+    workloads, records = map(str, files)
+    return tvm.s_tir.meta_schedule.database.JSONDatabase(workloads, records, allow_missing=False)
+
+
+def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> int:
+    """Return for how many tasks a database has a program that ran."""
+    tvm_target = tvm.target.Target(target)
+    found = (database.query_tuning_record(task.mod, tvm_target, "main") for task in tasks)
+    return sum(record is not None for record in found)
 
 
 def compile_network(network: Network, target: dict[str, Any], database: Any | None) -> Any:
@@ -48,17 +106,40 @@ def compile_network(network: Network, target: dict[str, Any], database: Any | No
     return tvm.compile(mod, target=tvm_target)
 
 
-def run_network(executable: Any, network: Network, cores: int) -> tuple[list[Array], float]:
-    """Run a compiled network on its inputs: (all outputs, median seconds of a call on so many cores)."""
+@contextmanager
+def on_cores(cores: int) -> Iterator[None]:
+    """Have networks run on so many cores; TVM binds this thread to one of them, which is undone at the end."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     tvm.get_global_func("runtime.config_threadpool")(1, cores)
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    inputs = [tvm.runtime.tensor(array) for array in network.inputs.values()]
-    outputs = machine["main"](*inputs)
-    arrays = [output.numpy() for output in outputs]
-    once = machine.time_evaluator("main", tvm.cpu(), number=1, repeat=1)(*inputs).results[0]
-    repeat = int(np.clip(_MAX_TIMING_S / max(float(once), 1e-6), 3, 20))
-    times = machine.time_evaluator("main", tvm.cpu(), number=1, repeat=repeat)(*inputs).results
-    return arrays, float(np.median([float(seconds) for seconds in times]))
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.sched_setaffinity(0, before)
+
+
+def time_in_turn(networks: Mapping[str, Deployed]) -> dict[str, Spread]:
+    """Time networks one after the other, again and again, so that what disturbs the host disturbs all of them.
+
+    Some 3 s a network, and 3 turns at least; short networks are called several times for one time.
+    """
+    once = {name: network.seconds() for name, network in networks.items()}
+    number = {
+        name: max(1, math.ceil(_LEAST_TIME_S / max(seconds, 1e-7)))
+        for name, seconds in once.items()
+    }
+    turn_s = sum(number[name] * once[name] for name in networks)
+    turns = int(np.clip(_MAX_TIMING_S * len(networks) / max(turn_s, 1e-6), 3, 30))
+    times: dict[str, list[float]] = {name: [] for name in networks}
+    for _ in range(turns):
+        for name, network in networks.items():
+            times[name].append(network.seconds(number[name]))
+    return {name: _spread(values) for name, values in times.items()}
+
+
+def _spread(values: list[float]) -> Spread:
+    lower, median, upper = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
+    return Spread(median_s=median, lower_s=lower, upper_s=upper, repeats=len(values))
 
 
 def compare(found: Array, expected: Array) -> Agreement:
@@ -72,13 +153,3 @@ def compare(found: Array, expected: Array) -> Agreement:
     difference = float(np.max(np.abs(found.astype(np.float64) - expected)))
     scale = float(np.max(np.abs(expected)))
     return Agreement(max_abs=difference, max_rel=difference / scale if scale > 0 else difference)
-
-
-def require_agreement(agreement: Agreement, network: Network) -> None:
-    """Raise TuneError if a compiled network's output is not PyTorch's."""
-    if not agreement.accepted or not np.isfinite(agreement.max_abs):
-        raise TuneError(
-            f"network {network.name!r}: the tuned network's output differs from PyTorch's by {agreement.max_abs:.2e} "
-            f"({agreement.max_rel:.2e} of its largest value; {TOLERANCE:g} is accepted). A program in the database "
-            "computes something else: look at its folder, or delete it and tune again."
-        )

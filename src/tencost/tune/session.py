@@ -25,7 +25,13 @@ from tvm_ffi import structural_hash
 from tencost.config import TunerConfig
 from tencost.measure.networks import NetworkTask
 from tencost.measure.pool import Job, WorkerPool
-from tencost.measure.runner import WarmBuilder, WarmRunner, arg_json, timing_from_result
+from tencost.measure.runner import (
+    References,
+    WarmBuilder,
+    WarmRunner,
+    arg_json,
+    timing_from_result,
+)
 from tencost.records.ids import workload_id
 from tencost.records.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
@@ -48,6 +54,7 @@ class Batch:
         total_latency_s: weighted sum of the best latencies known.
         task_latency_s: best latency of the task.
         elapsed_s: seconds since the run began to tune.
+        num_wrong: programs of this run that computed something else than their workload.
     """
 
     task: NetworkTask
@@ -57,6 +64,7 @@ class Batch:
     total_latency_s: float
     task_latency_s: float
     elapsed_s: float
+    num_wrong: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,7 @@ class Session:
         self.ids = [workload_id(str(save_json(task.mod))) for task in tasks]
         self.best_s: dict[str, float] = {}
         self.trials = 0
+        self.num_wrong = 0
         self._target, self._tuner, self._model = target, tuner, model
         self._folder, self._pool, self._threads = folder, pool, threads
         self._on_batch = on_batch
@@ -152,7 +161,7 @@ class Session:
                     remaining, len(self.tasks), self._tuner.trials_per_round
                 ),
                 builder=WarmBuilder(),
-                runner=WarmRunner(self._pool),
+                runner=WarmRunner(self._pool, self._references()),
                 database=database,
                 cost_model=self._model,
                 measure_callbacks=callbacks,
@@ -208,6 +217,17 @@ class Session:
         self._known = [self._known[place] for place in order]
         return [contexts[place] for place in order]
 
+    def _references(self) -> References | None:
+        """Return what programs are checked against; after `_warm_start`, which gives the tasks their order."""
+        if not self._tuner.check_outputs:
+            return None
+        return References([task.mod for task in self.tasks], self._place_of)
+
+    def _place_of(self, key: int) -> int | None:
+        """Return the task that proposed the program with this key, see :func:`program_key`."""
+        places = (place for place, known in enumerate(self._known) if key in known)
+        return next(places, None)
+
     def _room(self) -> int:
         """Take in finished batches, then say how many programs may still be measured; none after Ctrl-C.
 
@@ -222,14 +242,17 @@ class Session:
         self.trials += len(results)
         self._note_best(place, results)
         task, identity = self.tasks[place], self.ids[place]
+        timings = tuple(timing_from_result(result) for result in results)
+        self.num_wrong += sum(timing.status is Status.wrong_answer for timing in timings)
         batch = Batch(
             task=task,
             trials=self.trials,
-            timings=tuple(timing_from_result(result) for result in results),
+            timings=timings,
             round=self._model.history[-1],
             total_latency_s=self.total_latency_s,
             task_latency_s=self.best_s.get(identity, self._folder.baseline_s[identity]),
             elapsed_s=time.monotonic() - self._started,
+            num_wrong=self.num_wrong,
         )
         self._on_batch(batch)
 

@@ -13,16 +13,19 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.config import Config, RunnerKind
 from tencost.errors import HardwareError, RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.measure.networks import variant_name
+from tencost.tune.bars import plot_bars
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
+from tencost.tune.summary import print_summary
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
+
+BARS_FILE = "network.png"
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ def run(cfg: Config, root: Path) -> Path:
 
     Raises:
         HardwareError: the hardware's programs would crash on this host.
-        TuneError: the network cannot be tuned, or the tuned network computes something else than PyTorch.
+        TuneError: the network cannot be tuned, the tuned network computes something else than PyTorch, or
+            cfg.tuner.compare_with is no database.
         RegistryError: cfg.model_uri cannot be found.
     """
     console = Console(stderr=True)
@@ -62,10 +66,13 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     from tencost.measure.run import cpus_of
     from tencost.records.store import RecordStore
     from tencost.train.tracking import start_run
+    from tencost.tune.deploy import count_known, open_database
     from tencost.tune.recording import Recorder
     from tencost.tune.session import Batch, Session
+    from tencost.tune.verify import verify
 
     hardware = cfg.hardware
+    compared = open_database(root / cfg.tuner.compare_with) if cfg.tuner.compare_with else None
     console.print(f"importing {cfg.network.name}")
     with _native_messages_to(folder.logs / "import.log"):
         register_cpu_intrinsics()
@@ -132,9 +139,18 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             pool.close()
             plot_curve(read_points(folder.curve), folder.plot, f"{name}, {chosen.name}")
         bar.stop()
-        values = _verify(
-            network, hardware, outcome.database, console, compile_too=session.trials > 0
-        )
+        for place, why in pool.unchecked.items():
+            task = session.tasks[int(place.stem)].name
+            console.print(f"outputs of {task} cannot be compared: {why}", style="yellow")
+        databases = {"tuned": outcome.database, "default": None}
+        if compared is not None:
+            databases["compared"] = compared
+        values = {}
+        if session.trials > 0:
+            with console.status("compiling and timing the network"):
+                values = verify(network, hardware, databases, session, folder, options)
+            if compared is not None:
+                values["compared_tasks"] = count_known(compared, tasks, hardware.target)
         report = {
             "network": network.name,
             "hardware": hardware.name,
@@ -143,17 +159,24 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             "tasks": len(tasks),
             "seconds": outcome.seconds,
             "interrupted": outcome.interrupted,
+            "wrong_answers": session.num_wrong,
+            "outputs_compared": pool.num_checked,
+            "outputs_compared_seconds": pool.checked_s,
+            "tasks_not_compared": len(pool.unchecked),
             "tasks_total_latency_s": session.total_latency_s,
             "tasks_default_latency_s": _default_latency(session, folder),
             **_correlations(chosen.model),
             **values,
         }
         write_report(folder, report)
+        if "network_latency_s" in report:
+            plot_bars(report, folder.path / BARS_FILE, name)
         final = {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}
         tracked.log_metrics(final, step=session.trials)
-        for file in artifacts(folder):
+        bars = folder.path / BARS_FILE
+        for file in (*artifacts(folder), *([bars] if bars.exists() else [])):
             tracked.log_artifact(file)
-    _summary(report, folder, console)
+    print_summary(report, folder.path, console)
     return folder.path
 
 
@@ -191,34 +214,6 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     return Chosen(model, name)
 
 
-def _verify(
-    network: Any, hardware: HardwareConfig, database: Any, console: Console, *, compile_too: bool
-) -> dict[str, float]:
-    """Compile the network tuned and untuned, check the tuned output against PyTorch's, time both.
-
-    Raises:
-        TuneError: the outputs differ.
-    """
-    from tencost.tune.deploy import compare, compile_network, require_agreement, run_network
-
-    if not compile_too:
-        return {}
-    with console.status("compiling the tuned network"):
-        tuned = compile_network(network, hardware.target, database)
-        outputs, tuned_s = run_network(tuned, network, hardware.cores)
-        agreement = compare(outputs[network.output], network.expected[network.output])
-        require_agreement(agreement, network)
-        untuned = compile_network(network, hardware.target, None)
-        _, untuned_s = run_network(untuned, network, hardware.cores)
-    return {
-        "network_latency_s": tuned_s,
-        "network_default_latency_s": untuned_s,
-        "network_speedup": untuned_s / tuned_s,
-        "max_abs_error": agreement.max_abs,
-        "max_rel_error": agreement.max_rel,
-    }
-
-
 def _point(batch: Any, model: str) -> CurvePoint:
     return CurvePoint(
         trials=batch.trials,
@@ -236,13 +231,16 @@ def _state(batch: Any) -> str:
     rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
     failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
     arm = "" if batch.round.next_arm is Arm.residual else f" by {batch.round.next_arm}"
-    return f"best {batch.total_latency_s * 1e3:.3f} ms | rank {rank}{arm}{failed} | {batch.task.name[:20]}"
+    wrong = f", {batch.num_wrong} WRONG in all" if batch.num_wrong else ""
+    best = f"best {batch.total_latency_s * 1e3:.3f} ms"
+    return f"{best} | rank {rank}{arm}{failed}{wrong} | {batch.task.name[:20]}"
 
 
 def _metrics(batch: Any) -> dict[str, float]:
     values = {
         "tune/total_latency_ms": batch.total_latency_s * 1e3,
         "tune/failed": float(batch.round.num_failed),
+        "tune/wrong_answers": float(batch.num_wrong),
         "tune/fit_seconds": batch.round.fit_seconds,
         "tune/residual_weight": batch.round.residual_weight,
         "tune/spearman": batch.round.spearman,
@@ -268,38 +266,6 @@ def _correlations(model: Any) -> dict[str, float]:
 def _default_latency(session: Any, folder: WorkFolder) -> float:
     pairs = zip(session.tasks, session.ids, strict=True)
     return float(sum(task.weight * folder.baseline_s[identity] for task, identity in pairs))
-
-
-def _summary(report: dict[str, Any], folder: WorkFolder, console: Console) -> None:
-    table = Table(title=f"{report['network']} on {report['hardware']}", show_header=False)
-    ended = "stopped by Ctrl-C; the same command continues" if report["interrupted"] else "done"
-    rows = [
-        ("model", report["model"]),
-        ("programs measured", f"{report['trials']} in {report['tasks']} tasks ({ended})"),
-        ("time", f"{report['seconds']:.0f} s"),
-        ("tasks, default schedules", f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"),
-        ("tasks, best programs", f"{report['tasks_total_latency_s'] * 1e3:.3f} ms"),
-    ]
-    if "mean_spearman" in report:
-        rows.append(
-            ("rank correlation, mean", f"{report['mean_spearman']:.2f} (Spearman, before learning)")
-        )
-    if "network_latency_s" in report:
-        rows += [
-            ("network, default schedules", f"{report['network_default_latency_s'] * 1e3:.3f} ms"),
-            (
-                "network, tuned",
-                f"{report['network_latency_s'] * 1e3:.3f} ms ({report['network_speedup']:.1f}x)",
-            ),
-            (
-                "difference from PyTorch",
-                f"{report['max_abs_error']:.1e} absolute, {report['max_rel_error']:.1e} relative",
-            ),
-        ]
-    rows.append(("database", str(folder.path)))
-    for name, value in rows:
-        table.add_row(name, value)
-    console.print(table)
 
 
 def _progress(console: Console) -> Progress:

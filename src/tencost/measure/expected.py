@@ -1,0 +1,363 @@
+"""What a workload computes on fixed inputs, and whether a program computes the same.
+
+A schedule must not change what its workload computes, but it may: a tensor intrinsic that lies about itself, a
+primitive that was told to assume too much, a defect of the compiler. Such a program is often the fastest of all. Its
+outputs are compared with those of the unscheduled workload, which both get the same inputs: floats in [-1, 1) (both
+signs, so that nothing hides behind a ReLU; in [0.1, 1) where the workload's own outputs would not be finite then: a
+variance below 0), integers below 8, and 0 up to the axis' length for integers that are an index.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Run = Callable[[Sequence[Array]], Sequence[Array]]
+"""Runs the unscheduled workload: all arguments before -> all arguments after."""
+
+_SEED = 20
+_INTEGERS_BELOW = 8
+_FACTOR = 16.0
+_MAX_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a program has to compute.
+
+    Attributes:
+        workload: file with the unscheduled module (TVM JSON).
+        expected: file for its outputs (.npz); made when it is missing.
+    """
+
+    workload: Path
+    expected: Path
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a program's outputs are from its workload's.
+
+    Attributes:
+        argument: index of the argument that differs most, compared with what is tolerated.
+        max_abs: its largest absolute difference; NaN where one is finite and the other is not.
+        max_rel: that, divided by the largest absolute value expected.
+        tolerance: the largest max_rel that is accepted.
+        accepted: whether every argument is within its tolerance.
+    """
+
+    argument: int
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    accepted: bool
+
+    def __str__(self) -> str:
+        return (
+            f"argument {self.argument} differs from the unscheduled workload's by {self.max_abs:.3g} "
+            f"({self.max_rel:.3g} of its largest value; {self.tolerance:.2g} is accepted)"
+        )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decides about a workload's inputs and tolerance.
+
+    Attributes:
+        dtypes: of the arguments.
+        shapes: of the arguments.
+        below: an integer argument's values are below this.
+        reduction: length of the longest reduction, 1 for none.
+        epsilon: machine epsilon of the coarsest float type that values pass through; 0 without floats.
+        positive: floats are in [0.1, 1) instead of [-1, 1).
+    """
+
+    dtypes: list[str]
+    shapes: list[list[int]]
+    below: list[int]
+    reduction: int
+    epsilon: float
+    positive: bool = False
+
+    @property
+    def indices(self) -> list[int]:
+        """Return the arguments that are, or become, an index into others."""
+        return [n for n, below in enumerate(self.below) if below != _INTEGERS_BELOW]
+
+    @property
+    def tolerance(self) -> float:
+        """Largest accepted difference of floats, relative to the largest output.
+
+        A schedule changes the order of a sum and thus its rounding. Rounding errors of n terms of both signs add up
+        like a random walk, to some 0.1 sqrt(n) epsilon of the largest sum; 16 sqrt(n) epsilon lets no rounding count
+        as wrong, while a term left out of a sum changes it by some 1 / (4 sqrt(n)) of the largest. Capped for half
+        precision, where that would accept anything.
+        """
+        return min(_MAX_TOLERANCE, _FACTOR * self.epsilon * math.sqrt(self.reduction))
+
+
+class Expected:
+    """A workload's inputs and outputs.
+
+    Args:
+        facts: how inputs are drawn, and what is tolerated.
+        outputs: what the arguments hold afterwards, by index; those that are not here stay as they were.
+    """
+
+    def __init__(self, facts: Facts, outputs: dict[int, Array]) -> None:
+        self.facts = facts
+        self._outputs = outputs
+        self._inputs: list[Array] | None = None
+
+    @property
+    def inputs(self) -> list[Array]:
+        """All arguments before the call; outputs hold something, so that one left unwritten is found."""
+        if self._inputs is None:
+            self._inputs = draw(self.facts)
+        return self._inputs
+
+    def difference(self, found: Sequence[Array]) -> Difference:
+        """Compare all arguments after a program has run."""
+        differences = []
+        for index, array in enumerate(found):
+            expected = self._outputs.get(index, self.inputs[index])
+            differences.append(_difference(index, array, expected, self.facts))
+        return max(differences, key=_badness)
+
+    def save(self, path: Path) -> None:
+        """Write everything but the inputs, which are drawn again; in one step, as others read it."""
+        arrays: dict[str, Any] = {f"arg{n}": _plain(array) for n, array in self._outputs.items()}
+        arrays["facts"] = np.array(json.dumps(asdict(self.facts)))
+        temporary = path.with_name(f".{path.name}.tmp.npz")
+        np.savez(temporary, **arrays)
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Expected:
+        """Read what `save` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            facts = Facts(**json.loads(str(file["facts"])))
+            outputs = {int(name[3:]): file[name] for name in file.files if name != "facts"}
+        return cls(facts, outputs)
+
+
+def make_expected(module: Any, run: Run) -> Expected:
+    """Run a workload on inputs that suit it.
+
+    Args:
+        module: IRModule of the workload, one function ``main``.
+        run: runs it as it is.
+
+    Raises:
+        ValueError: arguments of a type that cannot be drawn, or a workload whose outputs are not finite.
+    """
+    facts = read_facts(module)
+    for positive in (False, True):
+        tried = Facts(**{**asdict(facts), "positive": positive})
+        inputs = draw(tried)
+        after = run(inputs)
+        changed = {
+            index: array
+            for index, array in enumerate(after)
+            if not np.array_equal(array, inputs[index])
+        }
+        if all(np.isfinite(_plain(array)).all() for array in changed.values()):
+            break
+    else:
+        share = min(float(np.isfinite(_plain(array)).mean()) for array in changed.values())
+        if share == 0:
+            raise ValueError("the workload's own output is nowhere finite on random inputs")
+    if not changed:
+        raise ValueError("the workload writes to none of its arguments")
+    return Expected(tried, changed)
+
+
+def draw(facts: Facts) -> list[Array]:
+    """Draw all arguments; the same ones in every process.
+
+    Raises:
+        ValueError: a type that NumPy does not have.
+    """
+    generator = np.random.default_rng(_SEED)
+    low = 0.1 if facts.positive else -1.0
+    arrays: list[Array] = []
+    for dtype, shape, below in zip(facts.dtypes, facts.shapes, facts.below, strict=True):
+        if dtype == "bool":
+            arrays.append(generator.integers(0, 2, size=shape).astype(bool))
+        elif "int" in dtype and "float" not in dtype:
+            arrays.append(generator.integers(0, below, size=shape).astype(dtype))
+        else:
+            unit = generator.random(shape, dtype=np.float32)
+            arrays.append((unit * np.float32(1.0 - low) + np.float32(low)).astype(_float(dtype)))
+    return arrays
+
+
+def read_facts(module: Any) -> Facts:
+    """Read a workload's arguments, reductions and types.
+
+    Raises:
+        ValueError: other than tensor arguments of fixed shapes.
+    """
+    import tvm_ffi
+    from tvm import tirx
+    from tvm.s_tir import SBlock
+
+    function = module["main"]
+    if any(not isinstance(one.ty, tirx.BufferType) for one in function.params):
+        raise ValueError("expected tensor arguments only")
+    dtypes = [str(one.dtype) for one in function.params]
+    shapes = [[int(extent) for extent in one.shape] for one in function.params]
+    reductions, floats = [1], [dtype for dtype in dtypes if "float" in dtype]
+
+    def note(block: Any) -> None:
+        extents = [int(axis.dom.extent) for axis in block.iter_vars if int(axis.iter_type) == 2]
+        reductions.append(math.prod(extents))
+        floats.extend(str(one.dtype) for one in block.alloc_buffers if "float" in str(one.dtype))
+
+    tvm_ffi.structural_walk(function, (SBlock, note))
+    epsilon = max((_epsilon(dtype) for dtype in floats), default=0.0)
+    return Facts(dtypes, shapes, _bounds(function), max(reductions), epsilon)
+
+
+def _bounds(function: Any) -> list[int]:
+    """Return below which each argument's integers stay: 1 (only zeros) where an index is computed from them."""
+    import tvm_ffi
+    from tvm import tirx
+    from tvm.ir import TensorLoad
+
+    stores: list[tuple[Any, Any]] = []
+    uses: list[tuple[Any, int]] = []
+
+    def note_load(load: Any) -> None:
+        uses.extend(zip(load.indices, (int(extent) for extent in load.source.shape), strict=True))
+
+    def note_store(store: Any) -> None:
+        uses.extend(zip(store.indices, (int(extent) for extent in store.buffer.shape), strict=True))
+        stores.append((store.buffer, store.value))
+
+    callbacks = [(TensorLoad, note_load), (tirx.BufferStore, note_store)]
+    tvm_ffi.structural_walk(function, callbacks)
+    bounds = []
+    for argument in function.params:
+        carriers, is_plain = _carriers(argument, stores)
+        found = [_INTEGERS_BELOW]
+        indexed = [
+            (index, extent)
+            for index, extent in uses
+            if any(_loads(index, carrier) for carrier in carriers)
+        ]
+        if indexed:
+            plain = is_plain and all(_is_load(index) for index, _ in indexed)
+            found = [extent for _, extent in indexed] if plain else [1]
+        bounds.append(min(found))
+    return bounds
+
+
+def _carriers(argument: Any, stores: Sequence[tuple[Any, Any]]) -> tuple[list[Any], bool]:
+    """Return the buffers that hold integers made from an argument's, and whether they are all mere copies."""
+    carriers, is_plain, grew = [argument], True, "int" in str(argument.dtype)
+    while grew:
+        grew = False
+        for buffer, value in stores:
+            if "int" not in str(buffer.dtype) or any(one.same_as(buffer) for one in carriers):
+                continue
+            if any(_loads(value, one) for one in carriers):
+                carriers.append(buffer)
+                is_plain, grew = is_plain and _is_load(value), True
+    return carriers, is_plain
+
+
+def _loads(expression: Any, buffer: Any) -> bool:
+    import tvm_ffi
+    from tvm.ir import TensorLoad
+
+    found: list[Any] = []
+
+    def note(load: Any) -> None:
+        if load.source.same_as(buffer):
+            found.append(load)
+
+    tvm_ffi.structural_walk(expression, (TensorLoad, note))
+    return bool(found)
+
+
+def _is_load(expression: Any) -> bool:
+    """Say whether it is a value as it was loaded: converted or clipped at most."""
+    from tvm import tirx
+    from tvm.ir import TensorLoad
+
+    while True:
+        if isinstance(expression, tirx.Cast):
+            expression = expression.value
+        elif isinstance(expression, (tirx.Min, tirx.Max)) and _is_number(expression.b):
+            expression = expression.a
+        elif isinstance(expression, (tirx.Min, tirx.Max)) and _is_number(expression.a):
+            expression = expression.b
+        else:
+            return isinstance(expression, TensorLoad)
+
+
+def _is_number(expression: Any) -> bool:
+    from tvm import tirx
+
+    return isinstance(expression, tirx.IntImm)
+
+
+def _difference(index: int, found: Array, expected: Array, facts: Facts) -> Difference:
+    found, expected = (_plain(array).astype(np.float64, copy=False) for array in (found, expected))
+    is_float = "float" in facts.dtypes[index]
+    scale = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
+    # A float that is rounded to an integer may fall on the other side.
+    of_integers = 1.0 / max(scale, 1.0) if facts.epsilon else 0.0
+    tolerance = facts.tolerance if is_float else of_integers
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(same, 0.0, np.abs(found - expected))
+    largest = float(np.max(distance, initial=0.0))
+    relative = largest / scale if scale > 0 else largest
+    return Difference(index, largest, relative, tolerance, accepted=relative <= tolerance)
+
+
+def _badness(one: Difference) -> float:
+    """Return the difference as a multiple of what is tolerated."""
+    if math.isnan(one.max_rel):
+        return math.inf
+    if one.tolerance == 0:
+        return math.inf if one.max_rel else 0.0
+    return one.max_rel / one.tolerance
+
+
+def _plain(array: Array) -> Array:
+    """Return floats that only ml_dtypes has as float32: NumPy cannot store or compare them."""
+    return array if array.dtype.kind in "biuf" else array.astype(np.float32)
+
+
+def _float(dtype: str) -> Any:
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, dtype))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"no random values of type {dtype!r} can be made") from error
+
+
+def _epsilon(dtype: str) -> float:
+    kind = _float(dtype)
+    if kind.kind == "f":
+        return float(np.finfo(kind).eps)
+    import ml_dtypes
+
+    info: Any = ml_dtypes.finfo
+    return float(info(kind).eps)

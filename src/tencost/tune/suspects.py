@@ -1,0 +1,88 @@
+"""Which programs of a tuning database compute something else than their workload; they are marked as failed.
+
+While tuning, a program is compared with its workload before it becomes the best one. A database may hold others: from
+a run with tuner.check_outputs=false, from an earlier version, or copied from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tencost.measure.networks import NetworkTask
+from tencost.measure.pool import Job, WorkerPool
+from tencost.measure.runner import References
+from tencost.measure.warm_worker import TracedProgram
+from tencost.records.formats.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedProgram,
+    read_programs,
+    read_workloads,
+)
+from tencost.records.status import Status, Timing, timing_from_log
+
+FAILED = [1e10]
+"""Times of a program that failed, as MetaSchedule writes them: it never offers such a program."""
+
+
+@dataclass(frozen=True)
+class WrongProgram:
+    """A program that computes something else: its task, its line of the record file (from 1), what came of it."""
+
+    task: str
+    program: LoggedProgram
+    timing: Timing
+
+    def __str__(self) -> str:
+        return f"{self.task} (line {self.program.line}): {self.timing.error}"
+
+
+def wrong_programs(
+    folder: Path, tasks: Mapping[str, NetworkTask], pool: WorkerPool
+) -> list[WrongProgram]:
+    """Run the best program of each task, and the next best after a wrong one, until one is right.
+
+    Args:
+        folder: of the database.
+        tasks: by workload id.
+        pool: workers for traced programs (target_kind); fresh ones, as they compare what is faster than all before.
+    """
+    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
+    programs: dict[str, list[LoggedProgram]] = {}
+    for program in read_programs(folder / RECORD_FILE, workloads):
+        if isinstance(program, LoggedProgram):
+            programs.setdefault(program.workload.workload_id, []).append(program)
+    references = References([task.mod for task in tasks.values()])
+    found = []
+    for place, (identity, task) in enumerate(tasks.items()):
+        reference = references[place]
+        for program in _fastest_first(programs.get(identity, [])):
+            traced = TracedProgram(reference.workload, program.trace)
+            timing = pool.measure_one(Job(traced, program.target, program.args_info, reference))
+            if timing.status is not Status.wrong_answer:
+                break
+            found.append(WrongProgram(task.name, program, timing))
+    return found
+
+
+def mark_failed(folder: Path, wrong: Sequence[WrongProgram]) -> None:
+    """Write those programs' times as a failure's, in one step; every line stays where it is."""
+    file = folder / RECORD_FILE
+    lines = file.read_text(encoding="utf-8").split("\n")
+    for one in wrong:
+        workload, record = json.loads(lines[one.program.line - 1])
+        record[1] = FAILED
+        lines[one.program.line - 1] = json.dumps([workload, record], separators=(",", ":"))
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.write_text("\n".join(lines), encoding="utf-8")
+    temporary.replace(file)
+
+
+def _fastest_first(programs: Sequence[LoggedProgram]) -> list[LoggedProgram]:
+    """Return the programs that ran, in MetaSchedule's order: by mean."""
+    ran = [one for one in programs if timing_from_log(one.run_secs).status is Status.ok]
+    return sorted(ran, key=lambda one: statistics.fmean(one.run_secs or ()))

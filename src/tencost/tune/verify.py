@@ -1,0 +1,128 @@
+"""After tuning: the network compared with PyTorch, timed with each database, and what is at fault if it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tencost.config import HardwareConfig
+from tencost.errors import TuneError
+from tencost.measure.evaluator import MeasureOptions
+from tencost.measure.networks import Network
+from tencost.measure.pool import CpuPlan, WorkerPool
+from tencost.measure.run import cpus_of
+from tencost.tune.deploy import (
+    TOLERANCE,
+    Agreement,
+    Deployed,
+    compare,
+    compile_network,
+    on_cores,
+    time_in_turn,
+)
+from tencost.tune.session import Session
+from tencost.tune.suspects import mark_failed, wrong_programs
+from tencost.tune.workfolder import WorkFolder
+
+
+def verify(
+    network: Network,
+    hardware: HardwareConfig,
+    databases: Mapping[str, Any],
+    session: Session,
+    folder: WorkFolder,
+    options: MeasureOptions,
+) -> dict[str, Any]:
+    """Compile the network with each database, compare the tuned output with PyTorch's, time all in turn.
+
+    Args:
+        network: the network.
+        hardware: what it is compiled for.
+        databases: by name: "tuned", "default" (None: no database) and any others that are compared.
+        session: that tuned it.
+        folder: of the tuned database.
+        options: how programs are timed, where the best ones have to be looked at.
+
+    Returns:
+        Rows of the report.
+
+    Raises:
+        TuneError: the outputs differ.
+    """
+    with on_cores(hardware.cores):
+        deployed = {
+            name: Deployed(compile_network(network, hardware.target, database), network)
+            for name, database in databases.items()
+        }
+        expected = network.expected[network.output]
+        agreement = compare(deployed["tuned"].outputs()[network.output], expected)
+        if agreement.accepted:
+            spread = time_in_turn(deployed)
+        else:
+            untuned = compare(deployed["default"].outputs()[network.output], expected)
+    if not agreement.accepted:
+        raise _disagreement(network, agreement, untuned, hardware, session, folder, options)
+    values: dict[str, Any] = {
+        "max_abs_error": agreement.max_abs,
+        "max_rel_error": agreement.max_rel,
+        "network_unexplained_s": spread["tuned"].median_s - session.total_latency_s,
+        "network_turns": spread["tuned"].repeats,
+    }
+    for name, times in spread.items():
+        key = "network_latency" if name == "tuned" else f"network_{name}_latency"
+        values |= {
+            f"{key}_s": times.median_s,
+            f"{key}_q1_s": times.lower_s,
+            f"{key}_q3_s": times.upper_s,
+        }
+        if name != "tuned":
+            ratio = "network_speedup" if name == "default" else f"network_{name}_ratio"
+            values[ratio] = times.median_s / spread["tuned"].median_s
+    return values
+
+
+def _disagreement(
+    network: Network,
+    tuned: Agreement,
+    untuned: Agreement,
+    hardware: HardwareConfig,
+    session: Session,
+    folder: WorkFolder,
+    options: MeasureOptions,
+) -> TuneError:
+    """Find out why the tuned network computes something else than PyTorch; wrong programs are marked as failed."""
+    told = (
+        f"network {network.name!r}: the tuned network's output differs from PyTorch's by {tuned.max_abs:.2e} "
+        f"({tuned.max_rel:.2e} of its largest value; {TOLERANCE:g} is accepted)."
+    )
+    cores = cpus_of(hardware)
+    pool = WorkerPool(
+        options,
+        cores,
+        CpuPlan.choose(cores, name=hardware.name),
+        folder.logs / "worker.log",
+        target_kind=str(hardware.target["kind"]),
+    )
+    try:
+        tasks = dict(zip(session.ids, session.tasks, strict=True))
+        wrong = wrong_programs(folder.path, tasks, pool)
+    finally:
+        pool.close()
+    if wrong:
+        mark_failed(folder.path, wrong)
+        return TuneError(
+            f"{told} These programs compute something else than their tasks: "
+            f"{'; '.join(map(str, wrong))}. They are marked as failed in {folder.path} now: run the same command "
+            "again, which takes the next best ones."
+        )
+    if not untuned.accepted:
+        return TuneError(
+            f"{told} Each task's best program computes what its task does, and the untuned network differs by "
+            f"{untuned.max_rel:.2e}, too: the import is at fault, not the tuning. Look at network.output and "
+            "network.inputs, and at the operators that TVM imports."
+        )
+    return TuneError(
+        f"{told} Each task's best program computes what its task does, and the untuned network agrees with PyTorch: "
+        "the difference arises where TVM puts them together. Compile the network without the database "
+        f"(relax.get_pipeline), and report the database in {folder.path} to TVM."
+    )

@@ -1,0 +1,172 @@
+"""A tuning run whose fastest programs compute something wrong: they are found, and none of them is ever the best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.features.extractor import spec_for
+from tencost.measure.networks import NetworkTask
+from tencost.records.status import Status
+from tencost.tune.session import Batch, Session
+from tencost.tune.workfolder import WorkFolder, open_folder
+
+pytestmark = pytest.mark.tvm
+
+SIZE = 64
+RULE = "tencost_test_overwrites_rows"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Any]:
+    from tencost.measure.evaluator import MeasureOptions
+    from tencost.measure.pool import WorkerPool
+
+    one = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=1), target_kind="llvm")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def task() -> Iterator[NetworkTask]:
+    """A product whose own schedule rule offers it as it is, and vectorized with an intermediate result that loses rows.
+
+    The latter says of a layout that maps two rows to one that it maps each to its own: the compiler believes it.
+    """
+    import tvm
+    import tvm_ffi
+    from tvm import te
+
+    def rule(schedule: Any, _block: Any) -> list[Any]:
+        both = [schedule, schedule.copy()]
+        for one in both:
+            block = one.get_sblock("product")
+            i, j, k = one.get_loops(block)
+            outer, inner = one.split(i, one.sample_perfect_tile(i, 2, 16))
+            one.annotate(block, "meta_schedule.tiling_structure", "no other tiling")
+        one.reorder(outer, inner, k, j)
+        one.vectorize(j)
+        one.transform_layout(
+            "doubled", ("write", 0), lambda i, j: (i // 2, j), assume_injective_transform=True
+        )
+        return both
+
+    name = f"s_tir.meta_schedule.cpu.{RULE}"
+    tvm_ffi.register_global_func(name, rule)
+    a, b = (te.placeholder((SIZE, SIZE), name=letter) for letter in "AB")
+    alone = {"schedule_rule": "None"}
+    doubled = te.compute((SIZE, SIZE), lambda i, j: a[i, j] * 2.0, name="doubled", attrs=alone)
+    k = te.reduce_axis((0, SIZE), name="k")
+    product = te.compute(
+        (SIZE, SIZE),
+        lambda i, j: te.sum(doubled[i, k] * b[k, j], axis=k),
+        name="product",
+        attrs={"schedule_rule": RULE},
+    )
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, product])})
+    yield NetworkTask("product", mod, 2, 2.0 * SIZE**3, None)
+    tvm_ffi.remove_global_func(name)
+
+
+def tune(
+    folder: WorkFolder,
+    task: NetworkTask,
+    target: dict[str, Any],
+    pool: Any,
+    **changes: Any,
+) -> tuple[Session, list[Batch], Any]:
+    from tencost.tune.cost_model import scratch_cost_model
+
+    model = scratch_cost_model(
+        spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
+    )
+    tuner = TunerConfig(trials=16, population=16, generations=1, seed=1, **changes)
+    batches: list[Batch] = []
+    session = Session(
+        [task], target, tuner, model, folder, pool, threads=1, on_batch=batches.append
+    )
+    session.measure_baseline()
+    return session, batches, session.run()
+
+
+def is_wrong(trace: Any) -> bool:
+    return "transformlayout" in str(trace).lower().replace("_", "")
+
+
+def test_the_fastest_program_is_wrong_and_never_the_best(
+    tmp_path: Path, task: NetworkTask, target: dict[str, Any], pool: Any, cpu_intrinsics: None
+) -> None:
+    from tvm.ir import save_json
+    from tvm.target import Target
+
+    from tencost.measure.pool import Job
+    from tencost.measure.warm_worker import TracedProgram
+    from tencost.tune.recording import Recorder
+
+    with open_folder(tmp_path / "tuned", "one", "local", target) as folder:
+        session, batches, outcome = tune(folder, task, target, pool)
+        programs = folder.new_programs()
+    timings = [timing for batch in batches for timing in batch.timings]
+    wrong = [n for n, timing in enumerate(timings) if timing.status is Status.wrong_answer]
+    right = [n for n, timing in enumerate(timings) if timing.status is Status.ok]
+    assert wrong
+    assert right
+    assert session.num_wrong == len(wrong) == batches[-1].num_wrong
+    assert all(is_wrong(programs[n].trace) for n in wrong)
+
+    # They are the fastest, and would have been the best.
+    workload = tmp_path / "workload.json"
+    workload.write_text(str(save_json(task.mod)))
+    traced = TracedProgram(workload, programs[wrong[0]].trace)
+    unchecked = pool.measure_one(Job(traced, target, programs[wrong[0]].args_info))
+    assert min(unchecked.run_secs) < min(min(timings[n].run_secs) for n in right)
+
+    best = outcome.database.query_tuning_record(task.mod, Target(target), "main")
+    assert not is_wrong(best.trace)
+    assert session.best_s[session.ids[0]] == min(timings[n].run_secs[0] for n in right)
+    assert all(programs[n].run_secs == [1e10] for n in wrong)
+
+    recorder = Recorder(
+        "one", HardwareConfig(name="local"), TunerConfig(), "m", "f", {session.ids[0]: task}
+    )
+    first = batches[0]
+    records = recorder.records(programs[: len(first.timings)], first.timings, first.round, 1)
+    found = [record for record in records if record.status is Status.wrong_answer]
+    assert len(found) == sum(n < len(records) for n in wrong) > 0
+    assert all("of its largest value" in record.error for record in found)
+
+
+def test_a_database_with_wrong_programs_is_cleaned(
+    tmp_path: Path, task: NetworkTask, target: dict[str, Any], pool: Any, cpu_intrinsics: None
+) -> None:
+    from tvm.target import Target
+
+    from tencost.measure.evaluator import MeasureOptions
+    from tencost.measure.pool import WorkerPool
+    from tencost.tune.suspects import mark_failed, wrong_programs
+
+    with open_folder(tmp_path, "one", "local", target) as folder:
+        session, _, outcome = tune(folder, task, target, pool, check_outputs=False)
+        assert session.num_wrong == 0
+        best = outcome.database.query_tuning_record(task.mod, Target(target), "main")
+        assert is_wrong(best.trace)
+        wrong = wrong_programs(folder.path, {session.ids[0]: task}, pool)
+        assert wrong
+        assert "product (line" in str(wrong[0])
+        lines = (tmp_path / "database_tuning_record.json").read_text().splitlines()
+        mark_failed(folder.path, wrong)
+        after = (tmp_path / "database_tuning_record.json").read_text().splitlines()
+        changed = {n + 1 for n in range(len(lines)) if json.loads(lines[n]) != json.loads(after[n])}
+        assert changed == {one.program.line for one in wrong}
+        best = folder.database().query_tuning_record(task.mod, Target(target), "main")
+        assert not is_wrong(best.trace)
+        fresh = WorkerPool(MeasureOptions(repeat=1), cpus=pool.cpus, target_kind="llvm")
+        try:
+            assert wrong_programs(folder.path, {session.ids[0]: task}, fresh) == []
+        finally:
+            fresh.close()
