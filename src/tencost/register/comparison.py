@@ -135,7 +135,7 @@ def _seeds(
         bundles = [load_bundle(folder) for folder in folders]
     except (RegistryError, BundleError):
         return [registered], "its run does not hold the bundles of its seeds"
-    digest = registry.content_digest(registered.info)
-    if digest not in [registry.content_digest(bundle.info) for bundle in bundles]:
+    digest = registry.content_digest(registered.info, starts=False)
+    if digest not in [registry.content_digest(bundle.info, starts=False) for bundle in bundles]:
         return [registered], "the bundles in its run are of another training"
     return bundles, ""

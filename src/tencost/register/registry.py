@@ -29,6 +29,7 @@ import orjson
 
 from tencost.errors import RegistryError
 from tencost.register.pull import DIGEST_TAG, QUIET, manifest_digest
+from tencost.register.starts import FILE as STARTS_FILE
 from tencost.train.bundle import BundleInfo, read_info
 from tencost.train.pyfunc_model import save_pyfunc
 
@@ -79,15 +80,21 @@ def connect(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def content_digest(info: BundleInfo) -> str:
-    """Return the sha256, hex, of what decides a bundle's scores: not of when it was made."""
+def content_digest(info: BundleInfo, *, starts: bool = True) -> str:
+    """Return the sha256, hex, of what decides a bundle's scores, and its starting points: not of when it was made.
+
+    Args:
+        info: the bundle's.
+        starts: False leaves out the starting points, which a bundle gets when it is registered.
+    """
+    files = {name: digest for name, digest in info.files.items() if starts or name != STARTS_FILE}
     content = {
         "calibration": [info.calibration.center, info.calibration.scale],
         "dataset_hash": info.dataset_hash,
         "device": info.device,
         "family": info.family,
         "feature_spec": info.feature_spec.digest,
-        "files": info.files,
+        "files": files,
         "hardware": info.hardware,
         "model_config": info.model_config,
         "split_hash": info.split_hash,

@@ -10,6 +10,7 @@ Writes data/registry/<dataset>/<hardware>.json and the notes that :mod:`tencost.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from tencost.register.comparison import Opponent, against_champion, compare
 from tencost.register.promotion import YES, Challenger, Comparison, Rule, Verdict, judge
 from tencost.register.registry import Version
 from tencost.register.round_time import RoundTime, round_times
+from tencost.register.start_records import training_starts
+from tencost.register.starts import ship
 from tencost.train import tracking
 from tencost.train.bundle import Bundle
 
@@ -88,13 +91,14 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
     bundle = _chosen(root, best, report.own)
 
     champion = registry.find_champion(client, registry.model_name(cfg.hardware.name))
-    version, new = registry.register_bundle(
-        client,
-        bundle.folder,
-        run_id=_run(client, cfg, root, best),
-        hardware_text=cfg.hardware.description or cfg.hardware.name,
-        description="",
-    )
+    with tempfile.TemporaryDirectory(prefix="tencost-") as work:
+        version, new = registry.register_bundle(
+            client,
+            _shipped(cfg, root, bundle, Path(work)),
+            run_id=_run(client, cfg, root, best),
+            hardware_text=cfg.hardware.description or cfg.hardware.name,
+            description="",
+        )
     rule = Rule(min_seeds=cfg.rule.min_seeds)
     if champion is not None and champion.number == version.number:
         reason = f"{YES}version {version.number} is the champion already"
@@ -172,6 +176,12 @@ def description(board: Board, best: Row, bundle: Bundle, version: Version, verdi
         *(f"- {reason}" for reason in verdict.reasons),
     ]
     return "\n".join(lines)
+
+
+def _shipped(cfg: Config, root: Path, bundle: Bundle, work: Path) -> Path:
+    """Return the bundle's folder with starting points in it, or as it is where no MetaSchedule programs are known."""
+    book = training_starts(cfg, root)
+    return ship(bundle.folder, book, work / bundle.folder.name) if len(book) else bundle.folder
 
 
 def _chosen(root: Path, best: Row, scores: Sequence[SeedScore]) -> Bundle:
