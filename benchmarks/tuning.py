@@ -3,11 +3,12 @@
     python benchmarks/tuning.py [--networks bert_tiny ...] [--seeds 0 1 2] [--stock-trials 320] [--trials 320]
                                 [--model models:/...@champion] [--report]
 
-Both arms call ms.tune_tasks on the same tasks with the same seed, one thread a program, the arms in turn so that noise
-hits both. *stock* is what a user gets: XGBModel, LocalBuilder, LocalRunner, rounds of 64 (the builder has a limit of
-120 s instead of 30, as its workers import for up to 20 s on a busy machine). *tencost* is load_cost_model, WarmBuilder
-and WarmRunner, rounds of 16. Afterwards every program that was ever the best of its task, in either arm, is timed again
-under one evaluator, in one process: only these times are compared.
+Both arms tune the same tasks on the CPUs that this process may use, one thread a program, the arms in turn so that
+noise hits both. *stock* is what a user gets: XGBModel, LocalBuilder, LocalRunner, rounds of 64 (the builder has a limit
+of 120 s instead of 30, as its workers import for up to 20 s on a busy machine). *tencost* is what `tencost tune` does
+with conf/tuner/default.yaml: the registered model, its starting points, warm workers. Afterwards every program that was
+ever the best of its task, in either arm, is timed again under one evaluator, in one process: only these times are
+compared.
 
 total latency   sum over tasks of weight x latency of the best program so far (by the arm's own times, with the new
                 ones); a task without any counts with its default schedule
@@ -25,7 +26,7 @@ import os
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,23 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tencost.composition import compose
+from tencost.config import TunerConfig
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.features.trace import trace_values
 from tencost.measure.evaluator import MeasureOptions
-from tencost.measure.networks import load_network
+from tencost.measure.networks import NetworkTask, load_network
 from tencost.measure.pool import Job, WorkerPool
-from tencost.measure.runner import WarmBuilder, WarmRunner, arg_json
+from tencost.measure.runner import arg_json
 from tencost.measure.warm_worker import TracedProgram
+from tencost.records.ids import workload_id
+from tencost.register.starts import shipped_starts
 from tencost.tune.cost_model import load_cost_model
+from tencost.tune.session import Batch, Session
+from tencost.tune.workfolder import open_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "tuning"
+CPUS = len(os.sched_getaffinity(0))
 STOCK, OURS = "stock", "tencost"
 CHECKPOINTS = (32, 64, 128, 256, 512)
 AGAIN = MeasureOptions(repeat=5, max_repeat=15, max_cv=0.05, min_repeat_ms=20)
@@ -56,27 +63,26 @@ AGAIN = MeasureOptions(repeat=5, max_repeat=15, max_cv=0.05, min_repeat_ms=20)
 
 @dataclass
 class Tasks:
-    """A network's tasks for a target."""
+    """A network's tasks for a target, and how tencost tunes by default."""
 
     network: str
     target: dict[str, Any]
-    mods: list[Any]
-    weights: list[int]
-    names: list[str]
+    tasks: list[NetworkTask]
+    tuner: TunerConfig
 
     def contexts(self, seed: int) -> list[Any]:
-        seeds = np.random.default_rng(seed).integers(1, 2**30, len(self.mods))
+        seeds = np.random.default_rng(seed).integers(1, 2**30, len(self.tasks))
         return [
             ms.TuneContext(
-                mod=mod,
+                mod=task.mod,
                 target=Target(self.target),
                 space_generator="post-order-apply",
                 search_strategy="evolutionary",
-                task_name=name,
+                task_name=task.name,
                 rand_state=int(one),
-                num_threads=os.cpu_count() or 1,
+                num_threads=CPUS,
             )
-            for mod, name, one in zip(self.mods, self.names, seeds, strict=True)
+            for task, one in zip(self.tasks, seeds, strict=True)
         ]
 
 
@@ -112,52 +118,83 @@ def load(network: str, hardware: str) -> Tasks:
     cfg, root = compose([f"network={network}", f"hardware={hardware}"])
     loaded = load_network(cfg.network, root)
     tasks = loaded.tasks(cfg.hardware.target, cfg.tuner.min_mflop)
-    return Tasks(
-        network,
-        cfg.hardware.target,
-        [task.mod for task in tasks],
-        [task.weight for task in tasks],
-        [task.name for task in tasks],
-    )
+    return Tasks(network, cfg.hardware.target, list(tasks), cfg.tuner)
 
 
-def run_arm(arm: str, tasks: Tasks, seed: int, trials: int, model: str) -> pl.DataFrame:
+def run_stock(tasks: Tasks, seed: int, trials: int) -> pl.DataFrame:
+    """Tune with what a user of MetaSchedule gets."""
     watch = Watch()
-    pool = WorkerPool(MeasureOptions(), target_kind="llvm") if arm == OURS else None
-    callbacks = [
-        ms.measure_callback.AddToDatabase(),
-        ms.measure_callback.UpdateCostModel(),
-        watch,
-        ms.measure_callback.RemoveBuildArtifact(),
-    ]
-    if pool is not None:
-        chosen: dict[str, Any] = {
-            "builder": WarmBuilder(),
-            "runner": WarmRunner(pool),
-            "cost_model": load_cost_model(model, root=ROOT),
-            "num_trials_per_iter": 16,
-        }
-    else:
-        chosen = {
-            "builder": ms.builder.LocalBuilder(timeout_sec=120),
-            "runner": ms.runner.LocalRunner(timeout_sec=120),
-            "cost_model": "xgb",
-            "num_trials_per_iter": 64,
-        }
-    try:
-        with tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder:
-            ms.tune_tasks(
-                tasks=tasks.contexts(seed),
-                task_weights=[float(weight) for weight in tasks.weights],
-                work_dir=folder,
-                max_trials_global=trials,
-                measure_callbacks=callbacks,
-                **chosen,
-            )
-    finally:
-        if pool is not None:
-            pool.close()
+    with tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder:
+        ms.tune_tasks(
+            tasks=tasks.contexts(seed),
+            task_weights=[float(task.weight) for task in tasks.tasks],
+            work_dir=folder,
+            max_trials_global=trials,
+            num_trials_per_iter=64,
+            builder=ms.builder.LocalBuilder(timeout_sec=120),
+            runner=ms.runner.LocalRunner(timeout_sec=120),
+            cost_model="xgb",
+            measure_callbacks=[
+                ms.measure_callback.AddToDatabase(),
+                ms.measure_callback.UpdateCostModel(),
+                watch,
+                ms.measure_callback.RemoveBuildArtifact(),
+            ],
+        )
     return pl.DataFrame(watch.rows)
+
+
+def run_tencost(tasks: Tasks, seed: int, trials: int, model: str) -> pl.DataFrame:
+    """Tune as `tencost tune` does, without a live store; pulling the model and the default schedules are on the clock."""
+    started = time.perf_counter()
+    chosen = load_cost_model(model, root=ROOT)
+    book = shipped_starts(chosen.bundle.folder)
+    tuner = replace(tasks.tuner, trials=trials, seed=seed)
+    batches: list[tuple[float, int]] = []
+
+    def note(batch: Batch) -> None:
+        batches.append((time.perf_counter() - started, len(batch.timings)))
+
+    pool = WorkerPool(MeasureOptions(), target_kind="llvm")
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder,
+            open_folder(Path(folder), tasks.network, "here", tasks.target) as opened,
+        ):
+            session = Session(
+                tasks.tasks,
+                tasks.target,
+                tuner,
+                chosen,
+                opened,
+                pool,
+                threads=CPUS,
+                on_batch=note,
+                book=book,
+            )
+            session.measure_baseline()
+            session.run()
+            programs = opened.new_programs()
+    finally:
+        pool.close()
+    seconds = [moment for moment, count in batches for _ in range(count)]
+    places = {workload_id(str(save_json(task.mod))): n for n, task in enumerate(tasks.tasks)}
+    rows = []
+    for number, (program, moment) in enumerate(zip(programs, seconds, strict=True)):
+        times = [value for value in program.run_secs if 0 < value < 1e9]
+        rows.append(
+            {
+                "trial": number + 1,
+                "seconds": moment,
+                "task": places[program.workload.workload_id],
+                "latency_s": statistics.median(times) if times else float("nan"),
+                "trace": json.dumps(program.trace),
+                "args": json.dumps(program.args_info),
+            }
+        )
+    for item in chosen.history:
+        print(f"  {item}")
+    return pl.DataFrame(rows)
 
 
 def bests(rows: pl.DataFrame) -> pl.DataFrame:
@@ -177,7 +214,7 @@ def time_again(
     try:
         with tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder:
             files = []
-            for number, mod in enumerate(tasks.mods):
+            for number, mod in enumerate(task.mod for task in tasks.tasks):
                 path = Path(folder) / f"{number}.json"
                 path.write_text(str(save_json(mod)), encoding="utf-8")
                 files.append(path)
@@ -238,14 +275,20 @@ def collect(given: argparse.Namespace, network: str, seed: int) -> None:
     for arm in order:
         path = RESULTS / f"{network}-{seed}-{arm}.parquet"
         if not path.exists():
-            trials = given.stock_trials if arm == STOCK else given.trials
-            print(f"{network} seed {seed} {arm}: {trials} trials", flush=True)
-            run_arm(arm, tasks, seed, trials, given.model).write_parquet(path)
+            if arm == STOCK:
+                print(f"{network} seed {seed} {arm}: {given.stock_trials} trials", flush=True)
+                run_stock(tasks, seed, given.stock_trials).write_parquet(path)
+            else:
+                print(f"{network} seed {seed} {arm}: {given.trials} trials", flush=True)
+                run_tencost(tasks, seed, given.trials, given.model).write_parquet(path)
         runs[arm] = pl.read_parquet(path)
     path = RESULTS / f"{network}-{seed}.json"
     if not path.exists():
         timed, defaults = time_again(tasks, runs)
-        curves = {arm: curve(frame, defaults, tasks.weights) for arm, frame in timed.items()}
+        curves = {
+            arm: curve(frame, defaults, [task.weight for task in tasks.tasks])
+            for arm, frame in timed.items()
+        }
         totals = {arm: run["seconds"].max() for arm, run in runs.items()}
         lengths = {arm: run.height for arm, run in runs.items()}
         path.write_text(json.dumps({"curves": curves, "seconds": totals, "trials": lengths}))

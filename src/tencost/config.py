@@ -258,8 +258,10 @@ class TunerConfig:
 
     trials: int = 512
     """Programs measured in all."""
-    trials_per_round: int = 32
+    trials_per_round: int = 16
     """Programs measured before the model is asked again."""
+    starts: int = 16
+    """Programs known to be fast elsewhere, re-fitted to a task, that it measures before it searches; 0 for none."""
     trials_per_task: int | None = None
     """Programs measured for one task at most; None leaves it to the task scheduler."""
     learn: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tencost.tune.guard import DECAY, EXPLORE, MARGIN, Arm, Guard
+from tencost.tune.guard import DECAY, EXPLORE, FULL, MARGIN, Arm, Guard
 
 
 def noted(
@@ -63,3 +63,15 @@ def test_now_and_then_another_arm_has_its_turn() -> None:
 def test_without_other_arms_nothing_is_explored() -> None:
     guard = Guard()
     assert {noted(guard, None, 0.1, None) for _ in range(2 * EXPLORE)} == {Arm.residual}
+
+
+def test_a_small_batch_counts_in_proportion() -> None:
+    small, full = Guard(), Guard()
+    for _ in range(4):
+        small.note({Arm.scratch: 0.5}, FULL // 4)
+    full.note({Arm.scratch: 0.5})
+    small.note({Arm.scratch: -0.5})
+    full.note({Arm.scratch: -0.5})
+    assert small.credit(Arm.scratch) == pytest.approx(full.credit(Arm.scratch), abs=0.02)
+    assert small.rounds == full.rounds == 2.0
+    assert small.note({Arm.scratch: 1.0}, 0) is small.in_charge

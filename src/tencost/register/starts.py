@@ -62,6 +62,11 @@ class StartBook:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def num_workloads(self) -> int:
+        """Number of workloads that the programs are of."""
+        return len({one.workload for one in self.starts})
+
     @classmethod
     def of(
         cls,

@@ -150,7 +150,7 @@ class TencostModel(ms.cost_model.PyCostModel):
             arm = self._in_charge()
             scores = {one: self._ranked(one, features, base) for one in self._arms()}
             ranks = {one: _correlation("spearmanr", scores[one], speed) for one in scores}
-            next_arm = arm if self.frozen else self._guard.note(ranks)
+            next_arm = arm if self.frozen else self._guard.note(ranks, len(candidates))
             seconds = self._learn(context, features, base, latency)
             finished = Round(
                 task=str(context.task_name),

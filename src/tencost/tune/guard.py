@@ -18,8 +18,10 @@ MARGIN = 0.1
 """Credit that another arm needs beyond that of the arm in charge."""
 DECAY = 0.7
 """Weight of what was known before, at each new round."""
+FULL = 16
+"""Programs of a batch that counts in full: the rank correlation of four programs is mostly noise."""
 EXPLORE = 8
-"""Every so many rounds the best of the other arms ranks."""
+"""Every so many full rounds the best of the other arms ranks."""
 
 
 class Arm(StrEnum):
@@ -38,7 +40,7 @@ class Guard:
 
     def __init__(self, first: Arm = Arm.residual) -> None:
         self.in_charge = first
-        self.rounds = 0
+        self.rounds = 0.0
         self._sums: dict[Arm, float] = dict.fromkeys(Arm, 0.0)
         self._weights: dict[Arm, float] = dict.fromkeys(Arm, 0.0)
         self._leader = first
@@ -47,23 +49,26 @@ class Guard:
         """Return an arm's mean rank correlation, in [-1, 1]; 0 where it has none."""
         return self._sums[arm] / self._weights[arm] if self._weights[arm] else 0.0
 
-    def note(self, correlations: Mapping[Arm, float | None]) -> Arm:
+    def note(self, correlations: Mapping[Arm, float | None], num_measured: int = FULL) -> Arm:
         """Take in how well each arm ranked a measured batch; return the arm that ranks the next one.
 
         Args:
             correlations: Spearman's, in [-1, 1], higher is better; None where there is none (too few programs, no
                 differences, nothing learnt yet), which counts for nothing.
+            num_measured: programs in the batch; one with fewer than FULL counts in proportion.
         """
-        self.rounds += 1
+        share = min(1.0, num_measured / FULL)
+        explored = self.rounds // EXPLORE
+        self.rounds += share
         for arm, value in correlations.items():
             if value is not None:
-                self._sums[arm] = DECAY * self._sums[arm] + value
-                self._weights[arm] = DECAY * self._weights[arm] + 1.0
+                self._sums[arm] = DECAY**share * self._sums[arm] + share * value
+                self._weights[arm] = DECAY**share * self._weights[arm] + share
         best = max(Arm, key=self.credit)
         if self.credit(best) > self.credit(self._leader) + MARGIN:
             self._leader = best
         self.in_charge = self._leader
-        if self.rounds % EXPLORE == 0:
+        if self.rounds // EXPLORE > explored:
             others = [arm for arm in Arm if arm is not self._leader and self._weights[arm]]
             self.in_charge = max(others, key=self.credit, default=self._leader)
         return self.in_charge

@@ -12,8 +12,8 @@ their decisions re-fitted:
 
 Near means few octaves between the extents of corresponding tiles; the same operator and the same primitives before
 others. What TopHub and Lorien look up is the exact workload or nothing; MetaSchedule's ScheduleUsingAnchorTrace applies
-one trace to a workload of the same anchor and shape. The cost model chooses among what fits: half of a batch of
-starting points are the nearest, half those that it scores best.
+one trace to a workload of the same anchor and shape. The cost model chooses among what fits: of three starting points
+two are those that it scores best, one the nearest, which holds where the model is wrong.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def starting_points(
         seed: of the schedules.
 
     Returns:
-        tvm.s_tir.meta_schedule.MeasureCandidate, after post-processing, all different.
+        tvm.s_tir.meta_schedule.MeasureCandidate, after post-processing, with different decisions.
     """
     spaces = [space.trace.simplified(True) for space in designs]
     plain = [trace_values(space) for space in spaces]
@@ -156,11 +156,18 @@ def starting_points(
         if made is not None:
             args = ms.arg_info.ArgInfo.from_entry_func(made.mod, remove_preproc=True)
             found.append(ms.MeasureCandidate(made, args))
-    if len(found) <= count:
-        return found
-    nearest = list(range(count - count // 2))
+    if not found:
+        return []
     liked = [int(at) for at in np.argsort(-model.predict(context, found), kind="stable")]
-    return [found[at] for at in list(dict.fromkeys((*nearest, *liked)))[:count]]
+    return [found[at] for at in interleaved(liked, list(range(len(found))))[:count]]
+
+
+def interleaved(liked: Sequence[int], nearest: Sequence[int]) -> list[int]:
+    """Return all positions: two of the best liked, one of the nearest, and so on, each once."""
+    order = []
+    for turn, near in enumerate(nearest):
+        order += [*liked[2 * turn : 2 * turn + 2], near]
+    return list(dict.fromkeys(order))
 
 
 def apply(context: Any, space: Any, places: Sequence[int], values: Decisions, seed: int) -> Any:

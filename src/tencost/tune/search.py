@@ -23,6 +23,8 @@ from tencost.tune.refit import Refitter, starting_points
 
 MAX_REPEATED_BATCHES = 5
 """Stop a task after so many batches in a row that hold nothing new: its space is used up."""
+FIRST_BATCH = 4
+"""Starting points measured at a time: a network's other tasks should not wait long for theirs."""
 STARTS = 16
 """Starting points that a task gets, unless told."""
 
@@ -104,7 +106,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             self._fresh = False
             self._waiting = self._starting_points()
         if self._waiting:
-            batch, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
+            size = min(FIRST_BATCH, self._batch)
+            batch, self._waiting = self._waiting[:size], self._waiting[size:]
             return batch
         found: list[Any] | None = self.search.generate_measure_candidates()
         return found

@@ -34,7 +34,9 @@ from tencost.measure.runner import (
 )
 from tencost.records.ids import workload_id
 from tencost.records.status import Status, Timing
+from tencost.register.starts import StartBook
 from tencost.tune.cost_model import Round, latencies_s
+from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search, program_key
 from tencost.tune.workfolder import WorkFolder
 
@@ -90,6 +92,7 @@ class Session:
         *,
         threads: int,
         on_batch: Callable[[Batch], None],
+        book: StartBook | None = None,
     ) -> None:
         self.tasks = tasks
         self.ids = [workload_id(str(save_json(task.mod))) for task in tasks]
@@ -99,6 +102,7 @@ class Session:
         self._target, self._tuner, self._model = target, tuner, model
         self._folder, self._pool, self._threads = folder, pool, threads
         self._on_batch = on_batch
+        self._refitter = Refitter(book) if book is not None and tuner.starts > 0 else None
         self._stop = threading.Event()
         self._known: list[set[int]] = [set() for _ in tasks]
         self._started = 0.0
@@ -179,7 +183,12 @@ class Session:
                 target=self._tvm_target(),
                 space_generator="post-order-apply",
                 search_strategy=evolutionary_search(
-                    self._tuner.population, self._tuner.generations, known, self._room
+                    self._tuner.population,
+                    self._tuner.generations,
+                    known,
+                    self._room,
+                    self._refitter,
+                    self._tuner.starts,
                 ),
                 task_name=task.name,
                 logger=logger,
@@ -195,8 +204,9 @@ class Session:
         """Take over what earlier runs measured: counts, best latencies, known programs, the model's lessons.
 
         Returns:
-            The contexts (and with them the tasks) in a new order: the least measured ones first, because the scheduler
-            begins each run with a turn through the tasks and a short run may end before it is over.
+            The contexts (and with them the tasks) in a new order: the least measured ones first, and of these the ones
+            that take most of the network's time, because the scheduler begins each run with a turn through the tasks
+            and a short run may end before it is over.
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
@@ -211,7 +221,13 @@ class Session:
             self._known[place].update(map(program_key, candidates))
             self._note_best(place, results)
             self._model.warm_start(contexts[place], candidates, results)
-        order = sorted(range(len(contexts)), key=lambda place: len(records.get(place, ())))
+        cost = [
+            task.weight * self._folder.baseline_s.get(identity, 0.0)
+            for task, identity in zip(self.tasks, self.ids, strict=True)
+        ]
+        order = sorted(
+            range(len(contexts)), key=lambda place: (len(records.get(place, ())), -cost[place])
+        )
         self.tasks = [self.tasks[place] for place in order]
         self.ids = [self.ids[place] for place in order]
         self._known = [self._known[place] for place in order]

@@ -19,6 +19,8 @@ from tencost.errors import HardwareError, RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.measure.networks import variant_name
+from tencost.register.start_records import live_starts
+from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.bars import plot_bars
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
@@ -112,6 +114,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             pool,
             threads=cfg.jobs or os.cpu_count() or 1,
             on_batch=on_batch,
+            book=_starting_points(cfg, chosen.model, store.uri, console),
         )
         by_id = dict(zip(session.ids, tasks, strict=True))
         bundle = chosen.model.bundle
@@ -212,6 +215,18 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
         f"model {name}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
     )
     return Chosen(model, name)
+
+
+def _starting_points(cfg: Config, model: Any, store: str, console: Console) -> StartBook | None:
+    """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""
+    if cfg.tuner.starts == 0:
+        return None
+    book = live_starts(cfg, store)
+    shipped = None if model.bundle is None else shipped_starts(model.bundle.folder)
+    if shipped is not None:
+        book = book.joined(shipped)
+    console.print(f"starting points: {len(book)} programs of {book.num_workloads} workloads")
+    return book if len(book) else None
 
 
 def _point(batch: Any, model: str) -> CurvePoint:
