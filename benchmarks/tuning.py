@@ -1,7 +1,7 @@
 """Tuning with a registered model against stock MetaSchedule, live, on networks that no training split has seen.
 
     python benchmarks/tuning.py [--networks bert_tiny ...] [--seeds 0 1 2] [--stock-trials 320] [--trials 320]
-                                [--model models:/...@champion] [--report]
+                                [--model models:/...@champion] [--guard] [--report]
 
 Both arms tune the same tasks on the CPUs that this process may use, one thread a program, the arms in turn so that
 noise hits both. *stock* is what a user gets: XGBModel, LocalBuilder, LocalRunner, rounds of 64 (the builder has a limit
@@ -40,6 +40,7 @@ from tvm.target import Target
 from tencost.composition import compose
 from tencost.config import TunerConfig
 from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.features.ragged import Ragged
 from tencost.features.trace import trace_values
 from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.networks import NetworkTask, load_network
@@ -48,6 +49,9 @@ from tencost.measure.runner import arg_json
 from tencost.measure.warm_worker import TracedProgram
 from tencost.records.ids import workload_id
 from tencost.register.starts import shipped_starts
+from tencost.train.bundle import Bundle
+from tencost.train.calibration import LOWEST_SCORE
+from tencost.train.ranker import Scores
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.session import Batch, Session
 from tencost.tune.workfolder import open_folder
@@ -144,11 +148,25 @@ def run_stock(tasks: Tasks, seed: int, trials: int) -> pl.DataFrame:
     return pl.DataFrame(watch.rows)
 
 
-def run_tencost(tasks: Tasks, seed: int, trials: int, model: str) -> pl.DataFrame:
+@dataclass(frozen=True)
+class Inverted(Bundle):
+    """A model that likes what is slow."""
+
+    def scores(self, features: Ragged) -> Scores:
+        found = super().scores(features)
+        return np.where(features.lengths > 0, np.maximum(1.0 - found, LOWEST_SCORE), LOWEST_SCORE)
+
+
+def run_tencost(
+    tasks: Tasks, seed: int, trials: int, model: str, *, starts: bool = True, invert: bool = False
+) -> pl.DataFrame:
     """Tune as `tencost tune` does, without a live store; pulling the model and the default schedules are on the clock."""
     started = time.perf_counter()
     chosen = load_cost_model(model, root=ROOT)
-    book = shipped_starts(chosen.bundle.folder)
+    book = shipped_starts(chosen.bundle.folder) if starts else None
+    if invert:
+        bundle = chosen.bundle
+        chosen._inst.bundle = Inverted(bundle.folder, bundle.info, bundle.ranker)
     tuner = replace(tasks.tuner, trials=trials, seed=seed)
     batches: list[tuple[float, int]] = []
 
@@ -294,9 +312,49 @@ def collect(given: argparse.Namespace, network: str, seed: int) -> None:
         path.write_text(json.dumps({"curves": curves, "seconds": totals, "trials": lengths}))
 
 
+def guard(given: argparse.Namespace, network: str, seed: int) -> None:
+    """Tune with models that know nothing or the contrary, without starting points, and compare with stock's run."""
+    path = RESULTS / f"{network}-{seed}-guard.json"
+    stock = RESULTS / f"{network}-{seed}-{STOCK}.parquet"
+    if path.exists() or not stock.exists():
+        return
+    tasks = load(network, given.hardware)
+    runs = {STOCK: pl.read_parquet(stock)}
+    trials = min(given.trials, runs[STOCK].height)
+    for arm, model in (("random", given.random_model), ("inverted", given.model)):
+        file = RESULTS / f"{network}-{seed}-{arm}.parquet"
+        if not file.exists():
+            print(f"{network} seed {seed} {arm}: {trials} trials", flush=True)
+            run = run_tencost(tasks, seed, trials, model, starts=False, invert=arm == "inverted")
+            run.write_parquet(file)
+        runs[arm] = pl.read_parquet(file)
+    timed, defaults = time_again(tasks, runs)
+    curves = {
+        arm: curve(frame, defaults, [task.weight for task in tasks.tasks])
+        for arm, frame in timed.items()
+    }
+    path.write_text(json.dumps({"curves": curves, "trials": trials}))
+
+
+def report_guard() -> None:
+    found = {
+        path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*-guard.json"))
+    }
+    if not found:
+        return
+    print("models that know nothing, without starting points: latency over stock's at equal trials")
+    for name, one in found.items():
+        stock = at(one["curves"][STOCK], one["trials"])
+        ratios = {
+            arm: at(one["curves"][arm], one["trials"]) / stock for arm in ("random", "inverted")
+        }
+        told = ", ".join(f"{arm} {ratio:.3f}" for arm, ratio in ratios.items())
+        print(f"{name.removesuffix('-guard'):>18}  {one['trials']} trials: {told}")
+
+
 def report() -> None:
     rows = []
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in sorted(RESULTS.glob("*[0-9].json")):
         found = json.loads(path.read_text())
         stock, ours = found["curves"][STOCK], found["curves"][OURS]
         goal = stock[-1][2]
@@ -378,6 +436,10 @@ def main() -> None:
     parser.add_argument("--stock-trials", type=int, default=1000)
     parser.add_argument("--trials", type=int, default=512)
     parser.add_argument("--model", default="models:/tencost-epyc-avx512-1c@champion")
+    parser.add_argument("--guard", action="store_true", help="models that know nothing, instead")
+    parser.add_argument(
+        "--random-model", default="data/models/tencost-epyc/epyc-avx512-1c/random-per_store/seed0"
+    )
     parser.add_argument("--report", action="store_true", help="print the tables from what is there")
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -386,8 +448,9 @@ def main() -> None:
         register_cpu_intrinsics()
         for seed in given.seeds:
             for network in given.networks:
-                collect(given, network, seed)
+                (guard if given.guard else collect)(given, network, seed)
     report()
+    report_guard()
 
 
 if __name__ == "__main__":
