@@ -160,7 +160,7 @@ class Inverted(Bundle):
 def run_tencost(
     tasks: Tasks, seed: int, trials: int, model: str, *, starts: bool = True, invert: bool = False
 ) -> pl.DataFrame:
-    """Tune as `tencost tune` does, without a live store; pulling the model and the default schedules are on the clock."""
+    """Tune as `tencost tune` does, without a live store; pulling the model and default schedules are on the clock."""
     started = time.perf_counter()
     chosen = load_cost_model(model, root=ROOT)
     book = shipped_starts(chosen.bundle.folder) if starts else None
@@ -303,13 +303,24 @@ def collect(given: argparse.Namespace, network: str, seed: int) -> None:
     path = RESULTS / f"{network}-{seed}.json"
     if not path.exists():
         timed, defaults = time_again(tasks, runs)
-        curves = {
-            arm: curve(frame, defaults, [task.weight for task in tasks.tasks])
-            for arm, frame in timed.items()
+        weights = [task.weight for task in tasks.tasks]
+        found = {
+            "curves": {arm: curve(frame, defaults, weights) for arm, frame in timed.items()},
+            "seconds": {arm: run["seconds"].max() for arm, run in runs.items()},
+            "trials": {arm: run.height for arm, run in runs.items()},
+            "tasks": {arm: by_task(runs[arm], timed[arm]) for arm in runs},
         }
-        totals = {arm: run["seconds"].max() for arm, run in runs.items()}
-        lengths = {arm: run.height for arm, run in runs.items()}
-        path.write_text(json.dumps({"curves": curves, "seconds": totals, "trials": lengths}))
+        path.write_text(json.dumps(found))
+
+
+def by_task(run: pl.DataFrame, timed: pl.DataFrame) -> dict[int, tuple[int, float]]:
+    """Return (programs measured, seconds of the fastest, timed again) by task, of the tasks that have any."""
+    counts = run.group_by("task").len()
+    best = timed.group_by("task").agg(pl.col("again_s").last())
+    return {
+        task: (count, seconds)
+        for task, count, seconds in counts.join(best, on="task").sort("task").iter_rows()
+    }
 
 
 def guard(given: argparse.Namespace, network: str, seed: int) -> None:
@@ -353,76 +364,106 @@ def report_guard() -> None:
 
 
 def report() -> None:
-    rows = []
-    for path in sorted(RESULTS.glob("*[0-9].json")):
-        found = json.loads(path.read_text())
-        stock, ours = found["curves"][STOCK], found["curves"][OURS]
-        goal = stock[-1][2]
-        reached = next(((trial, second) for trial, second, total in ours if total <= goal), None)
-        row = {
-            "run": path.stem,
-            "default": 1e3 * stock[0][2],
-            "stock": 1e3 * goal,
-            "tencost": 1e3 * ours[-1][2],
-            "trials": found["trials"][STOCK] / reached[0] if reached else float("nan"),
-            "seconds": found["seconds"][STOCK] / reached[1] if reached else float("nan"),
-        }
-        row |= {
-            f"at {trials}": at(ours, trials) / at(stock, trials)
-            for trials in CHECKPOINTS
-            if trials <= min(found["trials"].values())
-        }
-        rows.append(row)
-        plot(path.stem, found)
-    if not rows:
+    """Print a row a run and draw the curves."""
+    found = {
+        path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*[0-9].json"))
+    }
+    if not found:
         print("no results yet")
         return
+    rows = [summary(name, one) for name, one in found.items()]
     print(
-        "latencies in ms; trials, seconds: stock's over those that tencost needs for stock's final latency;"
+        "latencies in ms, of the default schedules and after tuning; n: programs measured, s: seconds"
     )
-    print("at N: tencost's latency over stock's after N trials, below 1 is better")
+    print("trials, seconds: how many times fewer tencost needs for stock's final latency")
+    print(
+        "at N: tencost's latency over stock's after N trials; task: geometric mean over the tasks that both tuned"
+    )
     names = list(dict.fromkeys(name for row in rows for name in row))
-    print(" ".join(f"{name:>14}" if name == "run" else f"{name:>9}" for name in names))
-    for row in rows:
-        print(
-            " ".join(
-                f"{row['run']:>14}" if n == "run" else f"{row.get(n, float('nan')):>9.3f}"
-                for n in names
-            )
-        )
-    means = {
-        name: float(
-            np.exp(
-                np.mean([np.log(row[name]) for row in rows if np.isfinite(row.get(name, np.nan))])
-            )
-        )
-        for name in names[1:]
+    width = {name: max(7, len(name)) for name in names} | {"run": 17}
+    print(" ".join(f"{name:>{width[name]}}" for name in names))
+    for row in [*rows, mean_row(rows, names)]:
+        cells = [row.get(name, "") for name in names]
+        told = [f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells]
+        print(" ".join(f"{cell:>{width[name]}}" for name, cell in zip(names, told, strict=True)))
+    plot(found)
+
+
+def summary(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a network and seed."""
+    stock, ours = found["curves"][STOCK], found["curves"][OURS]
+    goal = stock[-1][2]
+    reached = next(((trial, second) for trial, second, total in ours if total <= goal), None)
+    tasks = found["tasks"]
+    both = [task for task in tasks[STOCK] if task in tasks[OURS]]
+    row = {
+        "run": name,
+        "default": 1e3 * stock[0][2],
+        "stock": 1e3 * goal,
+        "n stock": found["trials"][STOCK],
+        "s stock": round(found["seconds"][STOCK]),
+        "tencost": 1e3 * ours[-1][2],
+        "n": found["trials"][OURS],
+        "s": round(found["seconds"][OURS]),
+        "trials": found["trials"][STOCK] / reached[0] if reached else float("nan"),
+        "seconds": found["seconds"][STOCK] / reached[1] if reached else float("nan"),
     }
-    print(" ".join(f"{'geometric mean':>14}" if n == "run" else f"{means[n]:>9.3f}" for n in names))
+    row |= {
+        f"at {trials}": at(ours, trials) / at(stock, trials)
+        for trials in CHECKPOINTS
+        if trials <= min(found["trials"].values())
+    }
+    ratios = [tasks[OURS][task][1] / tasks[STOCK][task][1] for task in both]
+    row["task"] = float(np.exp(np.mean(np.log(ratios))))
+    return row
 
 
-def plot(name: str, found: dict[str, Any]) -> None:
+def mean_row(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """Return geometric means of the ratios, each over the runs that have it."""
+    means: dict[str, Any] = {"run": "geometric mean"}
+    for name in names:
+        if name in ("trials", "seconds", "task") or name.startswith("at "):
+            values = [row[name] for row in rows if name in row]
+            means[name] = float(np.exp(np.mean(np.log(values))))
+    return means
+
+
+def plot(found: dict[str, dict[str, Any]]) -> None:
+    """Draw every run's curve: a row for trials and one for seconds, a column a network."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
-    for arm in (STOCK, OURS):
-        points = [point for point in found["curves"][arm] if point[0] > 0]
-        points.append([found["trials"][arm], found["seconds"][arm], points[-1][2]])
-        for axis, column in zip(axes, (0, 1), strict=True):
-            axis.step(
-                [p[column] for p in points], [1e3 * p[2] for p in points], where="post", label=arm
-            )
-    for axis, label in zip(axes, ("trials", "seconds"), strict=True):
-        axis.set(xlabel=label, yscale="log")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("total latency, ms")
-    axes[0].legend()
-    figure.suptitle(name)
+    networks = list(dict.fromkeys(name.rsplit("-", 1)[0] for name in found))
+    figure, grid = plt.subplots(2, len(networks), figsize=(4 * len(networks), 6), squeeze=False)
+    colors = {STOCK: "tab:gray", OURS: "tab:red"}
+    for name, one in found.items():
+        network, seed = name.rsplit("-", 1)
+        for arm, points in one["curves"].items():
+            end = [one["trials"][arm], one["seconds"][arm], points[-1][2]]
+            steps = [*points, end]
+            for axis, column in zip(grid[:, networks.index(network)], (0, 1), strict=True):
+                axis.step(
+                    [step[column] for step in steps],
+                    [1e3 * step[2] for step in steps],
+                    where="post",
+                    color=colors[arm],
+                    alpha=0.8,
+                    label=arm if seed == min(n.rsplit("-", 1)[1] for n in found) else None,
+                )
+    for column, network in enumerate(networks):
+        for row, label in enumerate(("programs measured", "seconds")):
+            grid[row][column].set(xlabel=label, yscale="log")
+            grid[row][column].grid(alpha=0.3)
+        grid[0][column].set_title(network)
+        grid[1][column].set_xscale("log")
+        grid[1][column].set_xlim(left=1)
+    for row in (0, 1):
+        grid[row][0].set_ylabel("tasks of the network, ms")
+    grid[0][0].legend()
     figure.tight_layout()
-    figure.savefig(RESULTS / f"{name}.png", dpi=90)
+    figure.savefig(RESULTS / "tuning.png", dpi=100)
     plt.close(figure)
 
 
