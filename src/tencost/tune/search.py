@@ -1,9 +1,9 @@
 """MetaSchedule's evolutionary search that begins with starting points and never proposes a program twice.
 
-Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batch of
-a task that has no measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`): they are
-measured before anything is searched, and the evolution begins from the best of them. Programs that the database holds
-are taken out of each batch before it is built.
+Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
+a task that has hardly any measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`):
+they are measured before anything is searched, and the evolution begins from the best of them. Programs that the database
+holds are taken out of each batch before it is built.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
     ) -> None:
         self.search.pre_tuning(max_trials, num_trials_per_iter, design_spaces, database, cost_model)
         self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
-        self._fresh = self.refitter is not None and not self.known and cost_model is not None
+        wanted = self.refitter is not None and cost_model is not None
+        self._fresh = wanted and len(self.known) < self.starts
 
     def post_tuning(self) -> None:
         self.search.post_tuning()

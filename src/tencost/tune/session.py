@@ -210,6 +210,7 @@ class Session:
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
+        self.trials = -self._folder.adopted
         for record in database.get_all_tuning_records():
             self.trials += 1
             place = places.get(structural_hash(record.workload.mod))

@@ -2,8 +2,9 @@
 
     tuned/<network>-<hardware>/
         database_workload.json, database_tuning_record.json   stock MetaSchedule database, see formats/metaschedule.py
-        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds}}
-        tuning_curve.csv, tuning_curve.png, report.json, logs/
+        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds},
+                            "adopted": records of the database that came from a store}
+        tuning_curve.csv, tuning_curve.png, network.png, report.json, logs/
 
 Two writers corrupt a MetaSchedule database, so the folder is locked; a line that a killed run left half written would
 keep TVM from loading it, so such a line is cut off when the folder is opened.
@@ -40,10 +41,12 @@ class WorkFolder:
     Attributes:
         path: the folder.
         baseline_s: seconds of each workload under the default schedule, by workload id.
+        adopted: records of the database that were not measured here but taken from a store.
     """
 
     path: Path
     baseline_s: dict[str, float] = field(default_factory=dict)
+    adopted: int = 0
     _header: dict[str, Any] = field(default_factory=dict)
     _num_read: int = 0
 
@@ -67,7 +70,7 @@ class WorkFolder:
 
     def save_session(self) -> None:
         """Write session.json."""
-        values = {**self._header, "baseline_s": self.baseline_s}
+        values = {**self._header, "baseline_s": self.baseline_s, "adopted": self.adopted}
         _replace(self.path / "session.json", json.dumps(values, indent=2) + "\n")
 
     def new_programs(self) -> list[LoggedProgram]:
@@ -109,7 +112,8 @@ def open_folder(
             "hardware": hardware,
             "target": target,
         }
-        folder = WorkFolder(path, _read_session(path / "session.json", header), header)
+        baseline, adopted = _read_session(path / "session.json", header)
+        folder = WorkFolder(path, baseline, adopted, header)
         _mend(path)
         folder.logs.mkdir(exist_ok=True)
         folder.save_session()
@@ -119,14 +123,15 @@ def open_folder(
         lock.release()
 
 
-def _read_session(path: Path, header: dict[str, Any]) -> dict[str, float]:
+def _read_session(path: Path, header: dict[str, Any]) -> tuple[dict[str, float], int]:
     if not path.exists():
-        return {}
+        return {}, 0
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         same = all(found[key] == header[key] for key in ("version", "network", "hardware"))
         same = same and canonical_target(found["target"]) == canonical_target(header["target"])
         baseline = {str(key): float(value) for key, value in found["baseline_s"].items()}
+        adopted = int(found.get("adopted", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(
             f"{path}: expected a tuning session, found something else ({error}). Move the folder away."
@@ -137,7 +142,7 @@ def _read_session(path: Path, header: dict[str, Any]) -> dict[str, float]:
             f"{path}: expected a tuning session of {header}, found {told}. A database holds programs of one target "
             "only: tune into another folder (tuner.workdir=...) or move this one away."
         )
-    return baseline
+    return baseline, adopted
 
 
 def _mend(path: Path) -> None:
@@ -188,6 +193,7 @@ def artifacts(folder: WorkFolder) -> Sequence[Path]:
         RECORD_FILE,
         "tuning_curve.csv",
         "tuning_curve.png",
+        "network.png",
         "report.json",
         "session.json",
     )
