@@ -62,7 +62,7 @@ def records_of(mod: Any, target: dict[str, Any], hardware: str) -> list[Record]:
                 target=target,
                 program_format="metaschedule_trace",
                 program=json.dumps(program),
-                run_secs=(number * 1e-6, number * 1e-6),
+                run_secs=(number * 1e-9, number * 1e-9),
                 status=Status.ok,
                 error="",
                 source=Source("tune", "elsewhere.json", number),
@@ -111,7 +111,7 @@ def test_what_the_store_knows_is_not_measured_again(
             pool.close()
         assert session.trials == 4
         assert len(outcome.database) == len(known) + 4
-        assert session.total_latency_s == pytest.approx(1e-6)  # the store's best program counts
+        assert session.total_latency_s == pytest.approx(1e-9)  # the store's best program counts
         programs = {json.dumps(one.trace) for one in folder.new_programs()}
         assert not programs & {record.program for record in known}
 

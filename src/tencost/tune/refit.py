@@ -172,6 +172,7 @@ def interleaved(liked: Sequence[int], nearest: Sequence[int]) -> list[int]:
 
 def apply(context: Any, space: Any, places: Sequence[int], values: Decisions, seed: int) -> Any:
     """Return the schedule that a design space with these decisions gives, or None where it gives none."""
+    seed = 1 + abs(seed) % (2**31 - 2)  # TVM's range
     try:
         trace = space
         for place, value in zip(places, values, strict=True):
