@@ -4,7 +4,7 @@
         {"status": "build_timeout", "timestamp": 1795269619.6, "session": "...", "noise": 1.01, "error": "..."}
         status as in status.py; timestamp in seconds since 1970; noise is the time of a fixed reference kernel shortly
         before, over its best time in the session; error is absent where status is ok
-    sessions*.jsonl      in the hardware's folder: {"session": "...", <fields of schema.Provenance>}; a later line of
+    sessions*.jsonl      in the hardware's folder: {"session": "...", <fields of record.Provenance>}; a later line of
         the same session adds to the earlier one; a shard has a file of its own, sessions-shard-<i>-of-<n>.jsonl
 
 A record line without a line here (a foreign database, a file that was cut) is taken as the database alone has it.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tencost.records.schema import Provenance, provenance_from_json
+from tencost.records.record import Provenance, provenance_from_json
 from tencost.records.status import Status, Timing, timing_from_log
 
 MEASUREMENTS_FILE = "measurements.jsonl"

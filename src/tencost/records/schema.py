@@ -8,24 +8,24 @@ otherwise. The store is partitioned by `hardware`.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
 
-from tencost.records.status import Status
+from tencost.records.record import PROGRAM_FORMATS as PROGRAM_FORMATS
+from tencost.records.record import NetworkWeight as NetworkWeight
+from tencost.records.record import Provenance as Provenance
+from tencost.records.record import Record as Record
+from tencost.records.record import Source as Source
+from tencost.records.record import provenance_from_json as provenance_from_json
 
 SCHEMA_VERSION = "2"
 """Of the columns below. A store of an earlier version is read, and gets the new columns when it is written to."""
 
 ADDED = {"2": ("wall_s", "foreign", "quarantine")}
 """Columns that a version added, null in older rows; no version has ever taken one away."""
-
-PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "none")
-"""What the program column holds: see the module of that name in formats/; none: the log has no programs."""
 
 SCHEMA = pa.schema(
     [
@@ -83,85 +83,9 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class NetworkWeight:
-    """A network that a workload occurs in, and how often."""
-
-    network: str
-    weight: int
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a record was read: dataset, file relative to the dataset's folder, line from 1."""
-
-    dataset: str
-    file: str
-    line: int
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """What is the same for all records of one hardware of a dataset; fields as in the schema."""
-
-    timestamp: float | None = None
-    engine_version: str | None = None
-    env_name: str | None = None
-    hw_model: str | None = None
-    engine_config: dict[str, Any] | None = None
-    build_config: dict[str, Any] | None = None
-    runtime_config: dict[str, Any] | None = None
-    execution_config: dict[str, Any] | None = None
-    additional_info: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Record:
-    """One program measured on one hardware.
-
-    `run_secs` holds all times in seconds and is empty unless `status` is ok. `target` and
-    `workload_args` are as the log has them, `program` is JSON text in `program_format`.
-    """
-
-    record_id: str
-    program_id: str
-    workload_id: str
-    task_name: str
-    networks: tuple[NetworkWeight, ...]
-    hardware: str
-    target: dict[str, Any]
-    program_format: str
-    program: str
-    run_secs: tuple[float, ...]
-    status: Status
-    error: str
-    source: Source
-    workload_args: list[Any] | None = None
-    engine: str = "tvm"
-    provenance: Provenance = Provenance()
-    extra: dict[str, Any] | None = None
-    """What this record's log says beyond the columns; goes to `additional_info`."""
-    foreign: str | None = None
-
-    def __post_init__(self) -> None:
-        assert self.program_format in PROGRAM_FORMATS, self.program_format
-        assert bool(self.run_secs) == (self.status is Status.ok)
-        assert all(math.isfinite(value) and value > 0 for value in self.run_secs)
-
-
 def to_arrow(records: Iterable[Record]) -> pa.Table:
     """Return records as a table of :data:`SCHEMA`."""
     return pa.Table.from_pylist([_row(record) for record in records], schema=SCHEMA)
-
-
-def provenance_from_json(values: dict[str, Any]) -> Provenance:
-    """Read a provenance file's object; keys that are no field go to `additional_info`."""
-    known = {item.name for item in fields(Provenance)}
-    extra = {key: value for key, value in values.items() if key not in known}
-    given = {key: value for key, value in values.items() if key in known}
-    if extra:
-        given["additional_info"] = {**(given.get("additional_info") or {}), **extra}
-    return Provenance(**given)
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -13,10 +13,10 @@
                                           {status, timestamp, session, noise?, error?} for each
                                             record line; optional
     measure_records/<hardware>/provenance.json
-                                          what holds for all its records (schema.Provenance);
+                                          what holds for all its records (record.Provenance);
                                             optional
     measure_records/<hardware>/sessions*.jsonl
-                                          {session, ...schema.Provenance}: what holds for the
+                                          {session, ...record.Provenance}: what holds for the
                                             records of a session; optional
 
 `<folder>` is any path below the hardware; :func:`folder_name` gives the one that tencost writes.
@@ -43,7 +43,7 @@ from tencost.records.formats.metaschedule import (
     read_workloads,
 )
 from tencost.records.ids import workload_id
-from tencost.records.schema import Provenance, provenance_from_json
+from tencost.records.record import Provenance, provenance_from_json
 
 NAME_LENGTH = 80
 FOLDER_ID_LENGTH = 12
