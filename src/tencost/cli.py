@@ -49,7 +49,7 @@ def _command(function: str) -> Callable[[list[str]], None]:
 
 COMMANDS: dict[str, Command] = {
     "measure": Command(
-        "collect a raw dataset on your hardware: measure networks, programs, run; also hardware, pack",
+        "collect a raw dataset on your hardware: measure networks, programs, run; also hardware, pack, export",
         _command("measure"),
     ),
     "fetch": Command("bring a raw dataset from where it lives to data/raw/", _stage("fetch")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,16 @@ def measure(arguments: list[str]) -> None:
     from tencost.measure import stage
 
     word = arguments[0] if arguments else None
+    if word == "export":
+        from tencost.measure import network_export
+
+        to, words = network_export.split_words(arguments[1:])
+        composition.run_stage(partial(network_export.run, to=to), "measure export", words)
+        return
     if word not in stage.COMMANDS:
         raise ConfigError(
-            f"expected `tencost measure` and one of {', '.join(stage.COMMANDS)}, found {word or 'nothing'}. In this "
-            "order: tencost measure networks network=bert_tiny && tencost measure programs && tencost measure run "
+            f"expected `tencost measure` and one of {', '.join(stage.COMMANDS)}, export, found {word or 'nothing'}. In "
+            "this order: tencost measure networks network=bert_tiny && tencost measure programs && tencost measure run "
             "hardware=local"
         )
     words = arguments[1:]

@@ -61,6 +61,8 @@ class NetworkSource(Enum):
     """An ONNX file."""
     torch_export = "torch_export"
     """A file that torch.export.save wrote (.pt2)."""
+    saved = "saved"
+    """A file that `tencost measure export` wrote (.npz): neither PyTorch nor ONNX is needed to read it."""
 
 
 class RunnerKind(Enum):
@@ -221,7 +223,7 @@ class NetworkConfig:
     source: NetworkSource = NetworkSource.transformers
     """Where it comes from."""
     path: str = ""
-    """onnx, torch_export: the file; relative to the project."""
+    """onnx, torch_export, saved: the file; relative to the project."""
     batch: int = 1
     """Batch size; inputs refer to it as ${network.batch}."""
     size: int = 0

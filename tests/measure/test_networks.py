@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 
 from tencost.composition import compose
 from tencost.config import NetworkConfig, NetworkInput, NetworkSource
 from tencost.errors import ConfigError, TuneError
 from tencost.measure.networks import Network, load_network, variant_name
-from tencost.tune.deploy import Agreement, compare, compile_network, require_agreement, run_network
+from tencost.measure.saved_source import save_network
+from tencost.tune.deploy import Agreement, Deployed, compare, compile_network
 
 pytestmark = pytest.mark.tvm
 
@@ -51,12 +55,26 @@ def test_tasks_are_sorted_and_filtered(network: Network, target: dict[str, Any])
 def test_the_compiled_network_computes_what_pytorch_does(
     network: Network, target: dict[str, Any]
 ) -> None:
-    outputs, seconds = run_network(compile_network(network, target, None), network, 1)
-    assert seconds > 0
+    deployed = Deployed(compile_network(network, target, None), network)
+    outputs = deployed.outputs()
+    assert deployed.seconds() > 0
     assert [output.shape for output in outputs] == [(1, 8, 16), (1, 16)]
     for found, expected in zip(outputs, network.expected, strict=True):
         assert compare(found, expected).accepted
-    require_agreement(compare(outputs[network.output], network.expected[network.output]), network)
+
+
+def test_a_saved_network_is_the_same_one_without_pytorch(
+    network: Network, target: dict[str, Any], tmp_path: Path
+) -> None:
+    save_network(network, tmp_path / "tiny.npz")
+    saved = NetworkConfig(name="tiny", source=NetworkSource.saved, path="tiny.npz", output="")
+    found = load_network(saved, tmp_path)
+    assert tvm_ffi.structural_equal(found.mod, network.mod)
+    assert found.outputs == network.outputs == ["last_hidden_state", "pooler_output"]
+    outputs = Deployed(compile_network(found, target, None), found).outputs()
+    for output, expected in zip(outputs, network.expected, strict=True):
+        assert compare(output, expected).accepted
+    assert load_network(replace(saved, output="pooler_output"), tmp_path).output == 1
 
 
 def test_same_seed_same_network() -> None:
@@ -128,10 +146,8 @@ def test_a_wrong_output_is_an_error(network: Network) -> None:
     expected = network.expected[0]
     near = compare(expected + np.float32(1e-6), expected)
     assert near.accepted
-    require_agreement(near, network)
     for wrong in (expected + 0.01, np.full_like(expected, np.nan)):
-        with pytest.raises(TuneError, match="differs from PyTorch's"):
-            require_agreement(compare(wrong, expected), network)
+        assert not compare(wrong, expected).accepted
     with pytest.raises(TuneError, match="expected an output of shape"):
         compare(expected[:, :2], expected)
     assert dataclasses.asdict(compare(expected * 0, expected * 0)) == {

@@ -11,7 +11,7 @@ from torch import nn
 from tencost.config import NetworkConfig, NetworkInput, NetworkSource
 from tencost.errors import ConfigError, MeasureError
 from tencost.measure.networks import load_network
-from tencost.tune.deploy import compare, compile_network, require_agreement, run_network
+from tencost.tune.deploy import Deployed, compare, compile_network
 
 pytestmark = pytest.mark.tvm
 
@@ -40,8 +40,8 @@ def test_a_convolutional_network(files: Path, target: dict[str, Any]) -> None:
     assert len(convolutions) == 2
     assert all(name.startswith("fused_conv2d") for name in convolutions), "the norm rides along"
     assert not [name for name in names if "norm" in name or "sqrt" in name]
-    outputs, _ = run_network(compile_network(network, target, None), network, 1)
-    require_agreement(compare(outputs[0], network.expected[0]), network)
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
+    assert compare(outputs[0], network.expected[0]).accepted
     original = conv_net()[0]
     with torch.no_grad():
         eager = original(torch.from_numpy(network.inputs["x"])).numpy()
@@ -52,9 +52,9 @@ def test_a_transformer_layer_with_named_outputs(files: Path, target: dict[str, A
     network = load_network(config("block.pt2", batch=2, size=7, output="pooled"), files)
     assert network.output == 1
     assert [array.shape for array in network.expected] == [(2, 7, 16), (2, 16)]
-    outputs, _ = run_network(compile_network(network, target, None), network, 1)
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        require_agreement(compare(found, expected), network)
+        assert compare(found, expected).accepted
     with pytest.raises(ConfigError, match="one of hidden, pooled; found 'logits'"):
         load_network(config("block.pt2", size=7, output="logits"), files)
     assert load_network(config("block.pt2", size=7, name=""), files).name == "block-s7"
@@ -85,9 +85,9 @@ def test_arguments_and_outputs_in_containers(tmp_path: Path, target: dict[str, A
     network = load_network(config("odd.pt2", output="b.1.0"), tmp_path)
     assert [array.shape for array in network.inputs.values()] == [(2, 4), (1,)]
     assert network.output == 2
-    outputs, _ = run_network(compile_network(network, target, None), network, 1)
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        require_agreement(compare(found, expected), network)
+        assert compare(found, expected).accepted
 
 
 def test_a_program_of_transformers_own_output_type(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MissingDependencyError
 from tencost.measure.network_inputs import Array
 
-_EXTENSIONS = {".onnx": "onnx", ".pt2": "torch_export"}
+_EXTENSIONS = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def network_file(config: NetworkConfig, extension: str, root: Path | None) -> Pa
         hint = (
             f"Read it with network={other}"
             if other
-            else "Save the network with torch.onnx.export (.onnx) or torch.export.save (.pt2)"
+            else "Save the network with torch.onnx.export (.onnx), torch.export.save (.pt2) or tencost measure export "
+            "(.npz)"
         )
         raise ConfigError(
             f"network.path: source {source} expected a {extension} file, found {path}. {hint}"
@@ -74,7 +75,9 @@ def require(*modules: str) -> None:
     for module in modules:
         if find_spec(module) is None:
             raise MissingDependencyError(
-                f"importing this network needs {module}, which is not installed. Run: pip install 'tencost[pipeline]'"
+                f"importing this network needs {module}, which is not installed. Run: pip install 'tencost[pipeline]', "
+                "or import it elsewhere (tencost measure export network=... to=<file>.npz) and use network=saved "
+                "network.path=<file>.npz"
             )
 
 

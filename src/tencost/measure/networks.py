@@ -1,4 +1,4 @@
-"""A network from its source to Relax and tuning tasks: a transformers configuration, an ONNX file, a torch.export file.
+"""A network from its source to Relax and tuning tasks: transformers, ONNX, torch.export, or our own file.
 
 The weights stay inputs of the Relax module until after fusion, as in the sample dataset: folding them earlier would
 change the fused functions (a batch norm's scale becomes one constant) and with them the workloads, so that records
@@ -8,7 +8,7 @@ depends on weights only and leaves the tasks' functions as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tencost.errors import ConfigError, MeasureError
 from tencost.measure.imported import Imported, first_sentence
 from tencost.measure.network_inputs import Array as Array
 from tencost.measure.onnx_source import import_onnx
+from tencost.measure.saved_source import import_saved
 from tencost.measure.torch_export_source import import_torch_export
 from tencost.measure.transformers_source import import_transformers
 
@@ -53,6 +54,7 @@ class Network:
         inputs: input arrays by name, drawn with the configured seed.
         expected: what PyTorch or onnxruntime computes for the inputs, all tensor outputs in order.
         output: index of the output that is compared.
+        outputs: names of the outputs.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Network:
     inputs: dict[str, Array]
     expected: list[Array]
     output: int
+    outputs: list[str]
 
     def tasks(self, target: dict[str, Any], min_mflop: float = 0.0) -> list[NetworkTask]:
         """Return the workloads with at least so many MFLOP a call, the costliest first."""
@@ -102,6 +105,11 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
         MeasureError: an operator that TVM lacks, or a network that cannot be exported, imported or run.
         MissingDependencyError: a package that reads this source is not installed.
     """
+    name = variant_name(config)
+    if config.source is NetworkSource.saved:
+        imported, compared = import_saved(config, root)
+        output = _output_index(replace(config, output=config.output or compared), imported)
+        return _network(name, imported.mod, imported, output)
     if config.source is NetworkSource.onnx:
         imported = import_onnx(config, root)
     elif config.source is NetworkSource.torch_export:
@@ -115,8 +123,19 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
         raise MeasureError(
             f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
         ) from error
-    name = variant_name(config)
-    return Network(name, mod, imported.params, imported.inputs, imported.expected, output)
+    return _network(name, mod, imported, output)
+
+
+def _network(name: str, mod: Any, imported: Imported, output: int) -> Network:
+    return Network(
+        name,
+        mod,
+        imported.params,
+        imported.inputs,
+        imported.expected,
+        output,
+        list(imported.outputs),
+    )
 
 
 def _output_index(config: NetworkConfig, imported: Imported) -> int:

@@ -1,0 +1,40 @@
+"""A network made of Relax operators, where a test needs one and no framework that it would come from."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from tencost.measure.networks import Network
+
+
+def two_layers(output: int = 1) -> Network:
+    """Return a fused network with two matmuls, two outputs (first, second), an integer input and a bfloat16 weight."""
+    import tvm
+    from tvm import relax
+
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((8, 16), np.float32), "index": np.array(3)}
+    wide = rng.standard_normal((16, 32), np.float32)
+    narrow = rng.standard_normal((32, 16), np.float32)
+    half = np.arange(16).astype(ml_dtypes.bfloat16)
+    hidden = np.maximum(inputs["x"] @ wide, 0)
+    expected = [inputs["x"] + half.astype(np.float32), hidden @ narrow]
+
+    arrays = {**inputs, "wide": wide, "narrow": narrow, "half": half}
+    variables = {
+        name: relax.Var(name, relax.TensorType(array.shape, array.dtype.name))
+        for name, array in arrays.items()
+    }
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(variables.values())):
+        with builder.dataflow():
+            x = variables["x"]
+            first = builder.emit(relax.op.add(x, relax.op.astype(variables["half"], "float32")))
+            second = builder.emit(relax.op.nn.relu(relax.op.matmul(x, variables["wide"])))
+            second = builder.emit(relax.op.matmul(second, variables["narrow"]))
+            outputs = builder.emit_output(relax.Tuple([first, second]))
+        builder.emit_func_output(outputs)
+    mod = relax.get_pipeline("zero")(builder.get())
+    params = [tvm.runtime.tensor(array) for array in (wide, narrow, half)]
+    return Network("small", mod, params, inputs, expected, output, ["first", "second"])
