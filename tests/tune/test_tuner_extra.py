@@ -1,25 +1,43 @@
-"""What tencost[tuner] has is enough to load a bundle and tune; nothing else may be imported on the way."""
+"""What tencost[tuner] has is enough to load a bundle and to run `tencost tune`; nothing else is imported.
+
+The processes started here, and the workers that they start, find no package that tencost[tuner] does not install.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-ABSENT = (
+from relax_networks import two_layers
+from tencost.measure.saved_source import save_network
+
+PROJECT = Path(__file__).resolve().parents[2]
+ABSENT = {
     "torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "dvc", "deltalake", "duckdb",
     "polars", "pyarrow", "pandas", "matplotlib", "onnx", "onnxscript", "zstandard", "optuna", "joblib", "sklearn",
-)  # fmt: skip
-BLOCK = f"""
-import importlib.abc, sys
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {ABSENT!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}: not part of tencost[tuner]", name=name)
-sys.meta_path.insert(0, Absent())
+}  # fmt: skip
+"""Not in tencost[tuner], whatever else is not."""
+HIDE = """
+import importlib.machinery, sys
+class Installed(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        absent = name.partition(".")[0] in {absent!r}
+        return None if absent else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Installed
 """
 SCRIPT = """
 import sys
@@ -42,11 +60,59 @@ database = ms.tune_tir(
 )
 assert len(database) == 8 and len(model.history) == 2, (len(database), model.history)
 """
+QUICK = (
+    "tuner.trials=8", "tuner.population=8", "tuner.generations=1", "tuner.min_mflop=0.003", "tuner.number=1",
+    "tuner.repeat=1", "tuner.min_repeat_ms=0", "jobs=1",
+)  # fmt: skip
 
 
-def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def tuner_distributions() -> set[str]:
+    """Names of what `pip install tencost[tuner]` installs, by the metadata of what is installed here."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    todo = [*project["dependencies"], *project["optional-dependencies"]["tuner"]]
+    found = {"tencost", "pip", "setuptools"}
+    seen = set()
+    while todo:
+        text = todo.pop()
+        if text in seen:
+            continue
+        seen.add(text)
+        wanted = Requirement(text)
+        name = canonicalize_name(wanted.name)
+        found.add(name)
+        for needed in distribution(name).requires or ():
+            marker = Requirement(needed).marker
+            extras = {"", *wanted.extras}
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+                todo.append(needed)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tuner_only(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment for processes that find nothing beyond tencost[tuner]."""
+    kept = tuner_distributions()
+    absent = ABSENT | {
+        module
+        for module, owners in packages_distributions().items()
+        if not kept & {canonicalize_name(owner) for owner in owners}
+    }
+    assert not absent & {"tencost", "tvm", "mlflow", "xgboost", "hydra", "sqlalchemy", "numpy"}
+    folder = tmp_path_factory.mktemp("tuner")
+    (folder / "sitecustomize.py").write_text(HIDE.replace("{absent!r}", repr(sorted(absent))))
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    return environment
+
+
+def run(
+    arguments: list[str], environment: dict[str, str] | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -57,10 +123,58 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.tvm
 @pytest.mark.parametrize("family", ["xgb", "tlp"])
 def test_a_bundle_is_loaded_and_steers_a_search(
-    tmp_path: Path, make_bundle: Callable[[str], Path], family: str
+    tmp_path: Path,
+    tuner_only: dict[str, str],
+    make_bundle: Callable[[str], Path],
+    family: str,
 ) -> None:
-    done = run(BLOCK + SCRIPT, str(make_bundle(family)), str(tmp_path))
+    done = run(["-c", SCRIPT, str(make_bundle(family)), str(tmp_path)], tuner_only)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_nothing_else_is_found(tuner_only: dict[str, str]) -> None:
+    code = (
+        "import importlib.util as u, sys; import numpy; "
+        f"print([name for name in {sorted(ABSENT)!r} if u.find_spec(name)])"
+    )
+    assert run(["-c", code], tuner_only).stdout == "[]\n"
+    assert "'torch', " in run(["-c", code]).stdout
+    assert "No module named 'torch'" in run(["-c", "import torch"], tuner_only).stderr
+
+
+@pytest.mark.tvm
+def test_tencost_tune_runs_to_the_end(
+    tmp_path: Path,
+    tuner_only: dict[str, str],
+    make_bundle: Callable[[str], Path],
+    mlflow_database: Path,
+) -> None:
+    shutil.copytree(make_bundle("xgb"), tmp_path / "model")
+    save_network(two_layers(), tmp_path / "small.npz")
+    (tmp_path / "mlruns").mkdir()
+    shutil.copy(mlflow_database, tmp_path / "mlruns" / "mlflow.db")  # making one takes seconds
+    words = ["network=saved", "network.path=small.npz", "hardware=local", "model_uri=model", *QUICK]
+    done = run(["-m", "tencost.cli", "tune", *words], tuner_only, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = done.stderr
+    assert told.count("a live record store needs polars, which is not installed") == 1
+    assert told.count("no plots: they need matplotlib, which is not installed") == 1
+    assert told.count("pip install 'tencost[pipeline]'") == 2
+    assert "Traceback" not in told
+
+    folder = tmp_path / "tuned" / "small-local"
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    assert (report["network"], report["model"], report["trials"]) == ("small", "model", 8)
+    assert report["max_rel_error"] < 1e-4
+    assert report["network_latency_s"] > 0
+    assert report["network_default_latency_s"] > 0
+    assert len((folder / "database_tuning_record.json").read_text().splitlines()) == 8
+    assert not list(folder.glob("*.png"))
+    assert not (tmp_path / "data").exists()
+    with sqlite3.connect(tmp_path / "mlruns" / "mlflow.db") as connection:
+        runs = connection.execute("select name, status from runs").fetchall()
+    connection.close()
+    assert runs == [("tune · small-local", "FINISHED")]
 
 
 def test_importing_tencost_loads_nothing_heavy() -> None:
@@ -68,5 +182,5 @@ def test_importing_tencost_loads_nothing_heavy() -> None:
         "import sys, tencost; "
         "assert not {'tvm', 'torch', 'numpy', 'xgboost', 'mlflow'} & set(sys.modules)"
     )
-    done = run(code)
+    done = run(["-c", code])
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,7 @@
 """Measurements of a tuning run as records of the live store, with what MetaSchedule's database does not keep.
 
+The store needs packages that ``tencost[tuner]`` leaves out; without them a run has its MetaSchedule database alone.
+
 `additional_info` of a record, besides the versions and the hardware:
 
     chosen_by   version of the model that the run tuned with, models:/<name>/<version>; `scratch` without one
@@ -25,18 +27,41 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from tencost.config import HardwareConfig, TunerConfig
+from tencost.errors import MissingDependencyError
 from tencost.measure.networks import NetworkTask
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.records.ids import program_id, record_id
-from tencost.records.modules import write_modules
-from tencost.records.schema import NetworkWeight, Provenance, Record, Source
+from tencost.records.record import NetworkWeight, Provenance, Record, Source
 from tencost.records.status import Timing
 
 if TYPE_CHECKING:
+    from tencost.records.store import RecordStore
     from tencost.tune.cost_model import Round
 
 DATASET = "tune"
 """Dataset name of records that come from tuning runs."""
+
+STORE_PACKAGES = frozenset({"deltalake", "polars", "pyarrow"})
+"""What the live store needs beyond ``tencost[tuner]``."""
+
+
+def open_store(uri: str) -> RecordStore:
+    """Return the live store at `uri`; it need not exist yet.
+
+    Raises:
+        MissingDependencyError: a package that it needs is not installed.
+        RecordError: what is at `uri` is no record store.
+    """
+    try:
+        from tencost.records.store import RecordStore
+    except ImportError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in STORE_PACKAGES:
+            raise
+        raise MissingDependencyError(
+            f"a live record store needs {package}, which is not installed. Run: pip install 'tencost[pipeline]'"
+        ) from error
+    return RecordStore(uri)
 
 
 @dataclass(frozen=True)
@@ -89,6 +114,8 @@ class Recorder:
         """Put the tasks' modules beside the store, so that its schedules can be exported and learnt from."""
         from tvm.ir import save_json
         from tvm_ffi import structural_hash
+
+        from tencost.records.modules import write_modules
 
         write_modules(
             store_uri,

@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tencost.config import Config, RunnerKind
-from tencost.errors import HardwareError, RegistryError, TuneError
+from tencost.errors import HardwareError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.measure.networks import variant_name
-from tencost.register.start_records import live_starts
 from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.bars import plot_bars
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
@@ -27,7 +26,11 @@ from tencost.tune.guard import Arm
 from tencost.tune.summary import print_summary
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
+if TYPE_CHECKING:
+    from tencost.records.store import RecordStore
+
 BARS_FILE = "network.png"
+_NOTE: dict[str, Any] = {"style": "yellow", "markup": False, "highlight": False, "soft_wrap": True}
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,6 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     from tencost.measure.networks import load_network
     from tencost.measure.pool import CpuPlan, WorkerPool
     from tencost.measure.run import cpus_of
-    from tencost.records.store import RecordStore
     from tencost.train.tracking import start_run
     from tencost.tune.deploy import count_known, open_database
     from tencost.tune.recording import Recorder
@@ -90,8 +92,8 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     )
     cores = cpus_of(hardware)
     cpus = CpuPlan.choose(cores, name=hardware.name)
+    store = _live_store(str(root / cfg.paths.store), cfg.hardware.name, folder.path, console)
     pool = WorkerPool(options, cores, cpus, folder.logs / "worker.log")
-    store = RecordStore(str(root / cfg.paths.store))
     name = f"{network.name}-{hardware.name}"
     started = start_run(cfg, root, stage="tune", name=f"tune · {name}", tags={"model": chosen.name})
     with started as tracked, _progress(console) as bar:
@@ -100,7 +102,8 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
         def on_batch(batch: Batch) -> None:
             number = len(chosen.model.history)
             programs = folder.new_programs()
-            store.write(recorder.records(programs, batch.timings, batch.round, number))
+            if store is not None:
+                store.write(recorder.records(programs, batch.timings, batch.round, number))
             append_point(folder.curve, _point(batch, chosen.name))
             bar.update(shown, completed=batch.trials, state=_state(batch))
             tracked.log_metrics(_metrics(batch), step=batch.trials)
@@ -114,7 +117,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             pool,
             threads=cfg.jobs or os.cpu_count() or 1,
             on_batch=on_batch,
-            book=_starting_points(cfg, chosen.model, store.uri, console),
+            book=_starting_points(cfg, chosen.model, store, console),
         )
         by_id = dict(zip(session.ids, tasks, strict=True))
         bundle = chosen.model.bundle
@@ -127,7 +130,8 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             by_id,
             model_tvm="" if bundle is None else bundle.info.versions.get("tvm", ""),
         )
-        recorder.keep_modules(store.uri)
+        if store is not None:
+            recorder.keep_modules(store.uri)
         try:
             session.measure_baseline(lambda done: bar.update(shown, completed=done))
             if not folder.curve.exists():
@@ -140,8 +144,13 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             )
         finally:
             pool.close()
-            plot_curve(read_points(folder.curve), folder.plot, f"{name}, {chosen.name}")
+            is_drawn = plot_curve(read_points(folder.curve), folder.plot, f"{name}, {chosen.name}")
         bar.stop()
+        if not is_drawn:
+            console.print(
+                "no plots: they need matplotlib, which is not installed. Run: pip install 'tencost[pipeline]'",
+                **_NOTE,
+            )
         for place, why in pool.unchecked.items():
             task = session.tasks[int(place.stem)].name
             console.print(f"outputs of {task} cannot be compared: {why}", style="yellow")
@@ -217,11 +226,32 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     return Chosen(model, name)
 
 
-def _starting_points(cfg: Config, model: Any, store: str, console: Console) -> StartBook | None:
+def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> RecordStore | None:
+    """Return the live store, or None where what it needs is not installed, which is said."""
+    from tencost.tune.recording import open_store
+
+    try:
+        return open_store(uri)
+    except MissingDependencyError as error:
+        console.print(
+            f"records stay in the database in {folder}: {error}, and `tencost records import {folder} "
+            f"hardware={hardware}` brings them into a store",
+            **_NOTE,
+        )
+        return None
+
+
+def _starting_points(
+    cfg: Config, model: Any, store: RecordStore | None, console: Console
+) -> StartBook | None:
     """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""
     if cfg.tuner.starts == 0:
         return None
-    book = live_starts(cfg, store)
+    book = StartBook(cfg.hardware.name, cfg.hardware.target, ())
+    if store is not None:
+        from tencost.register.start_records import live_starts
+
+        book = live_starts(cfg, store.uri)
     shipped = None if model.bundle is None else shipped_starts(model.bundle.folder)
     if shipped is not None:
         book = book.joined(shipped)
