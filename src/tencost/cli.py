@@ -66,7 +66,7 @@ COMMANDS: dict[str, Command] = {
         "compare all trained models of a hardware on the test split", _stage("evaluate")
     ),
     "register": Command(
-        "promote the winner if the rule allows it; also: register status, drift, rollback",
+        "promote the winner if the rule allows it; also: register status, drift, export, rollback",
         _command("register"),
     ),
     "tune": Command(

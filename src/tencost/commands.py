@@ -117,12 +117,18 @@ def records(arguments: list[str]) -> None:
 
 
 def register(arguments: list[str]) -> None:
-    """Run the register stage, or `register status`, `register drift`, or `register rollback <model> [version]`."""
+    """Run the register stage, or `register status`, `drift`, `export <model> <folder>` or `rollback <model>`."""
     from tencost import composition
-    from tencost.register import stage, status
 
     word = arguments[0] if arguments else ""
     root, _ = composition.config_folder()
+    if word == "export":
+        from tencost.register import export
+
+        export.run(arguments[1:], root)
+        return
+    from tencost.register import stage, status
+
     if word == "status":
         status.show(root, arguments[1:])
     elif word == "drift":

@@ -1,0 +1,127 @@
+"""``tencost register export <model> <folder>``: a registered model as a folder, for a machine without a network.
+
+The folder is a bundle as `tencost register` registered it, with its starting points, and nothing else: it is its own
+registry, and its bundle.json lists the sha256 of every file in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from tencost.errors import BundleError, RegistryError
+from tencost.register.pull import manifest_digest, pull, verify
+from tencost.register.starts import shipped_starts
+from tencost.train.bundle import MANIFEST, BundleInfo, load_bundle
+
+USAGE = "tencost register export <models:/name@alias or models:/name/version> <folder>"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What lies in the folder now.
+
+    Attributes:
+        folder: the folder.
+        info: what its bundle.json says.
+        digest: sha256 of its bundle.json, hex.
+        is_new: False where the same bundle was there.
+    """
+
+    folder: Path
+    info: BundleInfo
+    digest: str
+    is_new: bool
+
+
+def run(arguments: Sequence[str], root: Path, console: Console | None = None) -> None:
+    """Export a model and say how it is used.
+
+    Raises:
+        RegistryError: other words than a model and a folder, or no such model.
+        BundleError: the bundle is damaged, or the folder holds something else or cannot be written.
+    """
+    if len(arguments) != 2 or any(word.startswith("-") for word in arguments):
+        raise RegistryError(
+            f"expected a model and a folder, found {' '.join(arguments) or 'nothing'}. Usage: {USAGE}"
+        )
+    uri, target = arguments
+    done = export_bundle(uri, Path(target).expanduser(), root=root)
+    files = [done.folder / name for name in (MANIFEST, *done.info.files)]
+    size = sum(path.stat().st_size for path in files) / 1e6
+    book = shipped_starts(done.folder)
+    starts = f", {len(book)} starting points" if book else ""
+    lines = (
+        f"{uri}: {done.info.family} for {done.info.hardware}, {len(files)} files{starts}, {size:.1f} MB, "
+        f"{'in' if done.is_new else 'already in'} {target}",
+        f"sha256 of {MANIFEST}, which has that of every other file: {done.digest}",
+        "Copy the folder; where it lies, no registry is asked:",
+        f"  tencost tune model_uri={target}",
+        f'  tencost.load_cost_model("{target}")',
+    )
+    console = console or Console()
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def export_bundle(
+    uri: str, folder: Path, *, root: Path | None = None, cache_dir: Path | None = None
+) -> Exported:
+    """Copy a model's bundle into a folder, which appears whole or not at all.
+
+    Args:
+        uri: what `pull` takes.
+        folder: new or empty; one that holds this very bundle is left as it is.
+        root: the project whose registry is meant where MLFLOW_TRACKING_URI is not set.
+        cache_dir: where pulled bundles are kept; the user's cache directory by default.
+
+    Raises:
+        RegistryError: no such model, or the registry is down and nothing was pulled before.
+        BundleError: the bundle is damaged, or the folder holds something else or cannot be written.
+    """
+    source = pull(uri, cache_dir, root=root)
+    info = load_bundle(source).info
+    digest = manifest_digest(source)
+    if _holds(folder, digest):
+        return Exported(folder, info, digest, is_new=False)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            copy = scratch / "bundle"
+            copy.mkdir()
+            for name in (MANIFEST, *info.files):
+                shutil.copyfile(source / name, copy / name)
+            verify(copy, digest)
+            copy.replace(folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise BundleError(
+            f"cannot write {folder}: {error.strerror or error}. Make room or choose another folder"
+        ) from error
+    return Exported(folder, info, digest, is_new=True)
+
+
+def _holds(folder: Path, digest: str) -> bool:
+    """Say whether a folder holds the bundle with this digest, whole.
+
+    Raises:
+        BundleError: it holds something else.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    try:
+        verify(folder, digest)
+        load_bundle(folder)
+    except (BundleError, OSError) as error:
+        raise BundleError(
+            f"expected a new or empty folder at {folder}, or one that holds this very bundle, found something else. "
+            f"Choose another folder, or remove that one. ({error})"
+        ) from error
+    return True
