@@ -6,8 +6,11 @@ a sweep (``-m network=bert_tiny,resnet_18 to=networks/``) writes each network to
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -42,7 +45,8 @@ def run(cfg: Config, root: Path, *, to: str) -> Path:
     console = Console(stderr=True)
     path = _free(to, variant_name(cfg.network))
     started = time.monotonic()
-    network = load_network(cfg.network, root)
+    with _quiet():
+        network = load_network(cfg.network, root)
     save_network(network, path)
     console.print(
         f"{network.name}: {len(network.params)} weights, inputs {', '.join(network.inputs)}, compared output "
@@ -53,6 +57,20 @@ def run(cfg: Config, root: Path, *, to: str) -> Path:
         soft_wrap=True,
     )
     return path
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what TVM's C++ side writes to stderr."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 def _free(to: str, name: str) -> Path:

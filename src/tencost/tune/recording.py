@@ -59,7 +59,7 @@ def open_store(uri: str) -> RecordStore:
         if package not in STORE_PACKAGES:
             raise
         raise MissingDependencyError(
-            f"a live record store needs {package}, which is not installed. Run: pip install 'tencost[pipeline]'"
+            f"a live record store needs {package}, which is not installed (pip install 'tencost[pipeline]')"
         ) from error
     return RecordStore(uri)
 

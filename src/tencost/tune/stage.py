@@ -148,7 +148,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
         bar.stop()
         if not is_drawn:
             console.print(
-                "no plots: they need matplotlib, which is not installed. Run: pip install 'tencost[pipeline]'",
+                "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')",
                 **_NOTE,
             )
         for place, why in pool.unchecked.items():
@@ -185,8 +185,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             plot_bars(report, folder.path / BARS_FILE, name)
         final = {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}
         tracked.log_metrics(final, step=session.trials)
-        bars = folder.path / BARS_FILE
-        for file in (*artifacts(folder), *([bars] if bars.exists() else [])):
+        for file in artifacts(folder):
             tracked.log_artifact(file)
     print_summary(report, folder.path, console)
     return folder.path
@@ -234,8 +233,8 @@ def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> Reco
         return open_store(uri)
     except MissingDependencyError as error:
         console.print(
-            f"records stay in the database in {folder}: {error}, and `tencost records import {folder} "
-            f"hardware={hardware}` brings them into a store",
+            f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
+            f"tencost records import {folder} hardware={hardware}",
             **_NOTE,
         )
         return None
