@@ -2,8 +2,8 @@
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
 a task that has hardly any measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`):
-they are measured before anything is searched, and the evolution begins from the best of them. Programs that the database
-holds are taken out of each batch before it is built.
+they are measured before anything is searched, and the evolution begins from the best of them. Programs that the
+database holds are taken out of each batch before it is built.
 """
 
 from __future__ import annotations

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 BARS_FILE = "network.png"
 _NOTE: dict[str, Any] = {"style": "yellow", "markup": False, "highlight": False, "soft_wrap": True}
 
+SCRATCH = "scratch"
+"""model_uri of a run without a registered model; the name of its model."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -131,7 +134,12 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             model_tvm="" if bundle is None else bundle.info.versions.get("tvm", ""),
         )
         if store is not None:
+            from tencost.tune.adopt import adopt
+
             recorder.keep_modules(store.uri)
+            adopted = adopt(folder, tasks, session.ids, hardware, store)
+            if adopted:
+                console.print(f"{adopted} programs of the live store taken over, with their times")
         try:
             session.measure_baseline(lambda done: bar.update(shown, completed=done))
             if not folder.curve.exists():
@@ -192,15 +200,18 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
 
 
 def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
-    """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch.
+    """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
 
     Raises:
         RegistryError: cfg.model_uri is given and cannot be found.
         BundleError: it does not fit.
     """
+    from tencost.features.extractor import spec_for
     from tencost.tune.cost_model import load_cost_model, scratch_cost_model
 
     hardware = cfg.hardware
+    if cfg.model_uri == SCRATCH:
+        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     uri = cfg.model_uri or f"models:/tencost-{hardware.name}@champion"
     try:
         model = load_cost_model(
@@ -209,14 +220,12 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     except RegistryError as error:
         if cfg.model_uri is not None:
             raise
-        from tencost.features.extractor import spec_for
-
         console.print(
             f"No registered model for hardware {hardware.name} ({error}) Learning from scratch; to use a model of "
             "another hardware: model_uri=models:/<name>@champion",
             style="yellow",
         )
-        return Chosen(scratch_cost_model(spec_for(cfg.features)), "scratch")
+        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     folder = model.bundle.folder
     name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
     console.print(
