@@ -77,7 +77,7 @@ class Writer:
     def kill(self) -> None:
         """End it at once, in whatever it is doing."""
         self.process.send_signal(signal.SIGKILL)
-        assert self.process.wait(10) == -signal.SIGKILL
+        assert self.process.wait(10) in (-signal.SIGKILL, 0)  # 0: it was faster
 
 
 def ids_in(uri: str) -> Counter[str]:

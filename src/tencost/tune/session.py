@@ -346,7 +346,8 @@ class _Observer(ms.measure_callback.PyMeasureCallback):
 def _logs_in(folder: Path, task_names: Sequence[str]) -> Iterator[list[logging.Logger]]:
     """Keep MetaSchedule's log in the work folder and off the terminal, which shows our progress."""
     common = logging.getLogger("tvm.s_tir.meta_schedule")
-    before = list(common.handlers)  # TVM cannot configure a logger that has handlers without a name
+    # TVM cannot configure a logger that has handlers without a name, and turns propagation off for good.
+    before, propagates = list(common.handlers), common.propagate
     common.handlers.clear()
     common.setLevel(
         logging.CRITICAL
@@ -362,4 +363,5 @@ def _logs_in(folder: Path, task_names: Sequence[str]) -> Iterator[list[logging.L
             for handler in list(logger.handlers):
                 logger.removeHandler(handler)
                 handler.close()
+        common.propagate = propagates
         common.handlers.extend(before)
