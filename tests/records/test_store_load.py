@@ -108,7 +108,7 @@ def test_writers_killed_and_started_again(tmp_path: Path) -> None:
     rows, compacted, chance = 0, 0, random.Random(1)
     until = time.monotonic() + 300
     try:
-        while any(writer.process.poll() is None for writer in writers):
+        while any(kills.values()) or any(writer.process.poll() is None for writer in writers):
             assert time.monotonic() < until
             for writer in writers:
                 left = kills.get(writer.number, [])
