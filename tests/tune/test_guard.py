@@ -72,6 +72,10 @@ def test_a_small_batch_counts_in_proportion() -> None:
     full.note({Arm.scratch: 0.5})
     small.note({Arm.scratch: -0.5})
     full.note({Arm.scratch: -0.5})
-    assert small.credit(Arm.scratch) == pytest.approx(full.credit(Arm.scratch), abs=0.05)
+    assert full.credit(Arm.scratch) == pytest.approx((DECAY * 0.5 - 0.5) / (DECAY + 1))
+    weight = sum(DECAY ** (n / 4) for n in range(4)) / 4
+    assert small.credit(Arm.scratch) == pytest.approx(
+        (DECAY * 0.5 * weight - 0.5) / (DECAY * weight + 1)
+    )
     assert small.rounds == full.rounds == 2.0
     assert small.note({Arm.scratch: 1.0}, 0) is small.in_charge

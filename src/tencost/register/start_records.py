@@ -16,7 +16,7 @@ from tencost.records.tables import STORE
 from tencost.register.starts import PER_WORKLOAD, StartBook
 from tencost.splits.table import load_split
 
-_COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
+COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
 
 
 def training_starts(cfg: Config, root: Path) -> StartBook:
@@ -29,7 +29,7 @@ def training_starts(cfg: Config, root: Path) -> StartBook:
     split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
     allowed = split.filter(pl.col("part").is_in(["train", "valid"]))
     store = RecordStore(str(root / cfg.paths.records / cfg.dataset.name / STORE))
-    records = store.read(cfg.hardware.name, _COLUMNS)
+    records = store.read(cfg.hardware.name, COLUMNS)
     return _book(records.join(allowed, on="record_id", how="semi"), cfg)
 
 
@@ -38,17 +38,24 @@ def live_starts(cfg: Config, uri: str) -> StartBook:
     store = RecordStore(uri)
     if not store.exists() or cfg.hardware.name not in store.hardware():
         return StartBook(cfg.hardware.name, cfg.hardware.target, ())
-    return _book(store.read(cfg.hardware.name, _COLUMNS), cfg)
+    return _book(store.read(cfg.hardware.name, COLUMNS), cfg)
 
 
-def _book(records: pl.DataFrame, cfg: Config) -> StartBook:
-    wanted = canonical_target(cfg.hardware.target)
+def fastest(records: pl.DataFrame, target: dict[str, Any], per_workload: int) -> pl.DataFrame:
+    """Return the fastest MetaSchedule programs of each workload for a target, with `latency_s`, the fastest first.
+
+    Args:
+        records: with the columns COLUMNS.
+        target: TVM target that they must be for.
+        per_workload: programs of a workload to keep.
+    """
+    wanted = canonical_target(target)
     targets = [
         text
         for text in records["target"].unique().to_list()
         if canonical_target(orjson.loads(text)) == wanted
     ]
-    fastest = (
+    return (
         records.filter(
             pl.col("status") == "ok",
             pl.col("program_format") == "metaschedule_trace",
@@ -57,11 +64,15 @@ def _book(records: pl.DataFrame, cfg: Config) -> StartBook:
         .with_columns(latency_s=latency())
         .sort("latency_s", "record_id")
         .group_by("workload_id", maintain_order=True)
-        .head(PER_WORKLOAD)
+        .head(per_workload)
     )
+
+
+def _book(records: pl.DataFrame, cfg: Config) -> StartBook:
+    kept = fastest(records, cfg.hardware.target, PER_WORKLOAD)
     programs: list[tuple[str, float, Any]] = [
         (workload, seconds, orjson.loads(program))
-        for workload, seconds, program in fastest.select(
+        for workload, seconds, program in kept.select(
             "workload_id", "latency_s", "program"
         ).iter_rows()
     ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import polars as pl
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -17,14 +16,12 @@ from tvm.target import Target
 from tencost.config import HardwareConfig
 from tencost.features.replay import replay
 from tencost.measure.networks import NetworkTask
-from tencost.records.ids import canonical_target
-from tencost.records.layout import latency
 from tencost.records.store import RecordStore
+from tencost.register.start_records import COLUMNS, fastest
 from tencost.tune.workfolder import WorkFolder
 
 PER_WORKLOAD = 64
 """Records of a workload that are taken over, the fastest ones."""
-_COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
 
 
 def adopt(
@@ -78,23 +75,8 @@ def _fastest(
     store: RecordStore, hardware: HardwareConfig, workloads: Sequence[str]
 ) -> list[tuple[str, str, Any]]:
     """Return (workload id, trace as JSON text, times in seconds), fastest first."""
-    records = store.read(hardware.name, _COLUMNS).filter(
-        pl.col("workload_id").is_in(list(workloads)),
-        pl.col("status") == "ok",
-        pl.col("program_format") == "metaschedule_trace",
+    records = store.read(hardware.name, COLUMNS).filter(
+        pl.col("workload_id").is_in(list(workloads))
     )
-    wanted = canonical_target(hardware.target)
-    same = [
-        text
-        for text in records["target"].unique().to_list()
-        if canonical_target(orjson.loads(text)) == wanted
-    ]
-    return (
-        records.filter(pl.col("target").is_in(same))
-        .with_columns(latency_s=latency())
-        .sort("latency_s", "record_id")
-        .group_by("workload_id", maintain_order=True)
-        .head(PER_WORKLOAD)
-        .select("workload_id", "program", "run_secs")
-        .rows()
-    )
+    kept = fastest(records, hardware.target, PER_WORKLOAD)
+    return kept.select("workload_id", "program", "run_secs").rows()
