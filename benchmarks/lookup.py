@@ -39,9 +39,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from tencost.records.layout import data_files, latency
-from tencost.records.schema import SCHEMA, SCHEMA_VERSION
-from tencost.records.store import RecordStore
+from tencost.store.layout import data_files, latency
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import SCHEMA, SCHEMA_VERSION
 
 SIZES = (10_000, 100_000, 269_000, 1_000_000, 10_000_000)
 WORKLOADS = 359

@@ -38,12 +38,12 @@ from tvm.target import Target
 
 from tencost.config import HardwareConfig, MeasureConfig
 from tencost.measure.collection import CollectedTask, Collection, Origin
-from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.hardware import detect_host
 from tencost.measure.programs import ProgramSpace
 from tencost.measure.run import Pool
-from tencost.measure.warm_worker import TracedProgram, WarmWorker
 from tencost.records.formats.metaschedule import LoggedProgram
+from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.warm_worker import TracedProgram, WarmWorker
 
 SEED = 7
 BATCH = 64
@@ -321,7 +321,7 @@ def _worker_mib() -> float | None:
     """Return the resident memory of the process that serves; None between two of them."""
     for server in psutil.Process().children():
         for child in server.children():
-            if "tencost.measure.worker" in child.cmdline():
+            if "tencost.workers.worker" in child.cmdline():
                 return float(child.memory_info().rss) / 2**20
     return None
 

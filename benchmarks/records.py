@@ -32,7 +32,7 @@ from tencost.records.formats.opening import lines
 from tencost.records.formats.protocol import About
 from tencost.records.formats.registry import named
 from tencost.records.logs import LogFile, find_logs, import_logs
-from tencost.records.store import RecordStore
+from tencost.store.record_store import RecordStore
 
 ABOUT_LINES = 40_000
 """Lines of a folder that are parsed from memory."""

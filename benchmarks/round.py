@@ -30,10 +30,10 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.cost_model import RandomModel, XGBModel
 from tvm.target import Target
 
-from tencost.composition import compose
+from tencost.config.composition import compose
 from tencost.features import per_store, tile_reader
 from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.measure.networks import load_network
+from tencost.networks.network import load_network
 from tencost.tune import cost_model, draft, residual
 from tencost.tune.cost_model import load_cost_model
 

@@ -37,24 +37,24 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tencost.composition import compose
 from tencost.config import TunerConfig
+from tencost.config.composition import compose
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.features.ragged import Ragged
 from tencost.features.trace import trace_values
-from tencost.measure.evaluator import MeasureOptions
-from tencost.measure.networks import NetworkTask, load_network
-from tencost.measure.pool import Job, WorkerPool
-from tencost.measure.runner import arg_json
-from tencost.measure.warm_worker import TracedProgram
-from tencost.records.ids import workload_id
+from tencost.networks.network import NetworkTask, load_network
 from tencost.register.starts import shipped_starts
+from tencost.store.ids import workload_id
 from tencost.train.bundle import Bundle
 from tencost.train.calibration import LOWEST_SCORE
 from tencost.train.ranker import Scores
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.session import Batch, Session
 from tencost.tune.workfolder import open_folder
+from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.pool import Job, WorkerPool
+from tencost.workers.runner import arg_json
+from tencost.workers.warm_worker import TracedProgram
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "tuning"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tencost.records.tables import load_records, load_tasks
+from tencost.store.tables import load_records, load_tasks
 
 DEFAULT = Path(__file__).resolve().parents[1] / "data" / "records" / "tencost-xeon"
 

@@ -5,7 +5,7 @@
 SOURCE holds the measurements as they were taken: for every hardware one MetaSchedule database of
 all workloads (`<hardware>/database_workload.json.gz` and `database_tuning_record.json.gz`),
 `tasks.json` in the order of the workloads, and `network_info/<network>.json.gz`. The result,
-`datasets/tencost-xeon.tar.zst`, is the layout of `src/tencost/records/tensetlayout.py`: one
+`datasets/tencost-xeon.tar.zst`, is the layout of `src/tencost/records/raw_layout.py`: one
 database pair a task. Record lines keep their text but for the workload index. The dataset card,
 docs/dataset-card.md, goes in as README.md. Prints the archive's sha256 for
 conf/dataset/tencost-xeon.yaml.
@@ -26,8 +26,8 @@ from tencost.records.formats.metaschedule import (
     WORKLOAD_FILE,
     decode_module,
 )
-from tencost.records.ids import workload_id
-from tencost.records.tensetlayout import folder_name
+from tencost.records.raw_layout import folder_name
+from tencost.store.ids import workload_id
 
 HERE = Path(__file__).resolve().parent
 HARDWARE = ("xeon-avx512-1c", "xeon-avx2-1c")

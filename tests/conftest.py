@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.config import FAMILY_CONFIGS, FeatureKind, FeaturesConfig
-from tencost.train.ranker import FAMILIES
+from tencost.config import FeatureKind, FeaturesConfig
+from tencost.config.parts import FAMILIES
 
 SMALL: dict[str, dict[str, Any]] = {
     "xgb": {"num_rounds": 8, "num_threads": 1},
@@ -56,10 +56,10 @@ def toy_project_template(tmp_path_factory: pytest.TempPathFactory, mlflow_databa
     from tencost.features.ragged import Ragged
     from tencost.features.spec import FeatureSpec
     from tencost.features.table import save_features
-    from tencost.records.schema import NetworkWeight, Record, Source
-    from tencost.records.status import Status
-    from tencost.records.store import RecordStore
     from tencost.splits.table import save_split
+    from tencost.store.record_store import RecordStore
+    from tencost.store.schema import NetworkWeight, Record, Source
+    from tencost.store.status import Status
 
     root = tmp_path_factory.mktemp("toy") / "project"
     generator = np.random.default_rng(0)
@@ -271,7 +271,7 @@ def make_bundle(
         names = np.array([str(index) for index in range(len(rows))])
         group = np.repeat(np.arange(2), len(rows) // 2)
         samples = Samples(rows, label, group, 1e-3 / label.astype(np.float64), names)
-        config = FAMILY_CONFIGS[family](family=family, reads=[kind.value], **SMALL[family])
+        config = FAMILIES.load(family).config(family=family, reads=[kind.value], **SMALL[family])
         ranker = make_ranker(config, spec)
         ranker.fit(samples, samples, seed=0, log=lambda *_: None)
         info = BundleInfo(
@@ -295,6 +295,6 @@ def make_bundle(
     return make
 
 
-@pytest.fixture(params=sorted(FAMILIES))
+@pytest.fixture(params=FAMILIES.names())
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)

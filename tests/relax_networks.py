@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from tencost.measure.networks import Network
+from tencost.networks.network import Network
 
 
 def two_layers(output: int = 1) -> Network:

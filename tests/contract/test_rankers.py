@@ -13,40 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tencost.config import (
-    FAMILY_CONFIGS,
-    BlendConfig,
-    MlpConfig,
-    ModelConfig,
-    RandomConfig,
-    TlpConfig,
-    TvmMlpConfig,
-    TvmXgbConfig,
-    XgbConfig,
-)
+from tencost.config import ModelConfig
+from tencost.config.parts import FAMILIES
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo, load_bundle, plain_config, save_bundle
 from tencost.train.calibration import LOWEST_SCORE, Calibration, fit_calibration
 from tencost.train.losses import RankingMetrics
-from tencost.train.ranker import FAMILIES, Ranker, Samples, make_ranker
+from tencost.train.ranker import Ranker, Samples, make_ranker
 
 COLUMNS = ("speed", "noise", "other", "kind", "constant")
 SPEC = FeatureSpec(name="toy", kind="trace", columns=COLUMNS, options={"max_steps": 8})
 CONFIGS: dict[str, ModelConfig] = {
-    "random": RandomConfig(family="random"),
-    "xgb": XgbConfig(family="xgb", num_rounds=40, num_models=2),
-    "mlp": MlpConfig(family="mlp", hidden=16, epochs=25, beside="summary", num_models=2),
-    "tlp": TlpConfig(family="tlp", hidden=16, heads=2, epochs=25, learning_rate=5e-3),
-    "tvm_xgb": TvmXgbConfig(family="tvm_xgb", num_rounds=40),
-    "blend": BlendConfig(
-        family="blend",
-        members=[
-            {"family": "xgb", "num_rounds": 40},
-            {"family": "mlp", "hidden": 16, "epochs": 15, "beside": "summary"},
-        ],
-    ),
-    "tvm_mlp": TvmMlpConfig(family="tvm_mlp", epochs=12, batch_size=32),
+    name: family.for_tests for name, family in FAMILIES.all().items()
 }
 EMPTY = 3
 """A program of every part that has no rows."""
@@ -120,11 +99,7 @@ def info_for(family: str, **changes: Any) -> BundleInfo:
     return BundleInfo(**{**values, **changes})
 
 
-every_family = pytest.mark.parametrize("family", sorted(FAMILIES))
-
-
-def test_every_family_has_a_configuration_and_is_tested() -> None:
-    assert set(FAMILIES) == set(FAMILY_CONFIGS) == set(CONFIGS)
+every_family = pytest.mark.parametrize("family", FAMILIES.names())
 
 
 @every_family

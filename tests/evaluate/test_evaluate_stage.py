@@ -13,10 +13,11 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from tencost.config import RandomConfig, XgbConfig
 from tencost.errors import ConfigError, FeatureError, SplitError, TrainError
 from tencost.evaluate import board as boards
 from tencost.evaluate import report, stage
+from tencost.train.families.random import RandomConfig
+from tencost.train.families.xgb import XgbConfig
 
 Train = Callable[..., Path]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from matmuls import make_matmul
-from tencost.composition import compose
 from tencost.config import Config
+from tencost.config.composition import compose
 from tencost.measure.collection import Collection
 
 HARDWARE = "hardware=local"
@@ -45,7 +45,7 @@ def small_collection_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tvm.ir import save_json
 
     from tencost.measure import stage
-    from tencost.records.ids import workload_id
+    from tencost.store.ids import workload_id
 
     root = tmp_path_factory.mktemp("collection")
     collection = Collection(root / "measured" / "small")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tencost.composition import compose
 from tencost.config import HardwareConfig
-from tencost.measure.remote import RemoteDevices
-from tencost.measure.tracker import RemoteAddress
+from tencost.config.composition import compose
+from tencost.workers.remote import RemoteDevices
+from tencost.workers.tracker import RemoteAddress
 
 pytestmark = pytest.mark.tvm
 
@@ -76,7 +76,7 @@ def test_programs_have_features(task: Task, kind: str) -> None:
 
 def test_replayed_programs_are_built_and_packed_for_the_device(task: Task) -> None:
     from tencost.features.replay import load_module, replay
-    from tencost.measure.worker import build
+    from tencost.workers.worker import build
 
     replayed = replay(load_module(task.mod_json), task.traces[0])
     assert replayed.schedule is not None, replayed.error
@@ -93,7 +93,7 @@ def test_nvcc_takes_the_generated_code(task: Task) -> None:
     from tvm.support.nvcc import compile_cuda
     from tvm.target import Target
 
-    from tencost.measure.worker import build
+    from tencost.workers.worker import build
 
     executable = build(task.schedules[0].mod, task.hardware.target)
     (kernels,) = executable.mod.imports

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tencost import commands, composition
-from tencost.config import HardwareConfig, Isa, RunnerKind
+from tencost.cli import commands
+from tencost.config import HardwareConfig, Isa, RunnerKind, composition
 from tencost.errors import ConfigError, HardwareError
 from tencost.measure import describe, hardware
 from tencost.measure.describe import (

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tencost.config import HardwareConfig, RunnerKind
-from tencost.measure import provenance
-from tencost.measure.evaluator import MeasureOptions
-from tencost.measure.provenance import collect, host_facts
-from tencost.records.schema import provenance_from_json
+from tencost.measure import host_state as provenance
+from tencost.measure.host_state import collect, host_facts
+from tencost.store.schema import provenance_from_json
+from tencost.workers.evaluator import MeasureOptions
 
 pytestmark = pytest.mark.tvm
 

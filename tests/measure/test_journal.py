@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tencost.measure.journal import Journal, mend
+from tencost.records.databases import import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload
-from tencost.records.imports import import_dataset
 from tencost.records.measurements import MEASUREMENTS_FILE, read_measurements, read_sessions
-from tencost.records.status import Status, Timing
+from tencost.store.status import Status, Timing
 
 MODULE = '{"root_index":0,"nodes":[{"type":"None"}]}'
 TARGET: dict[str, Any] = {"kind": "llvm", "mcpu": "x86-64-v3"}

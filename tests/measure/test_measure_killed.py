@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tencost.measure.collection import Collection
-from tencost.records.imports import import_dataset
+from tencost.records.databases import import_dataset
 
 pytestmark = pytest.mark.tvm
 
@@ -69,7 +69,7 @@ def workers_of(root: Path) -> list[int]:
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
         words = process.info["cmdline"] or []
-        if "tencost.measure.worker" in words and process.info["cwd"] == str(root):
+        if "tencost.workers.worker" in words and process.info["cwd"] == str(root):
             found.append(process.info["pid"])
     return found
 

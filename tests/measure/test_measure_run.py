@@ -15,11 +15,11 @@ from tencost.config import Config
 from tencost.errors import ConfigError, HardwareError, MeasureError
 from tencost.measure import stage
 from tencost.measure.collection import Collection
-from tencost.measure.pool import CpuPlan
 from tencost.measure.run import cpu_plan, plan
-from tencost.records.imports import import_dataset
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
+from tencost.records.databases import import_dataset
+from tencost.store.record_store import RecordStore
+from tencost.store.status import Status
+from tencost.workers.pool import CpuPlan
 
 pytestmark = pytest.mark.tvm
 
@@ -162,7 +162,7 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     from tencost.config import DatasetConfig
     from tencost.fetch import stage as fetch
     from tencost.records import stage as records
-    from tencost.records.tables import load_tasks
+    from tencost.store.tables import load_tasks
 
     cfg = configured()
     (small_root / "measured" / "small" / "NOTES.md").write_text("## Limits\n\nA toy.\n")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tencost.measure.packing import fitting_split
-from tencost.records.imports import Import
-from tencost.records.schema import NetworkWeight, Record, Source
-from tencost.records.status import Status
-from tencost.records.tensetlayout import Task
+from tencost.records.databases import Import
+from tencost.records.raw_layout import Task
+from tencost.store.schema import NetworkWeight, Record, Source
+from tencost.store.status import Status
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 

@@ -11,8 +11,8 @@ import yaml
 from tencost.fetch.pack import sha256_of
 from tencost.fetch.stage import dataset_top
 from tencost.fetch.unpack import unpack
-from tencost.records.imports import Import, import_dataset
-from tencost.records.status import Status
+from tencost.records.databases import Import, import_dataset
+from tencost.store.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())

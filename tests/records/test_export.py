@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from tencost.errors import RecordError
-from tencost.records.export import Export, export_metaschedule, run
+from tencost.records.best_schedules import Export, export_metaschedule, run
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -19,11 +19,11 @@ from tencost.records.formats.metaschedule import (
     read_programs,
     read_workloads,
 )
-from tencost.records.ids import canonical_target, program_id, record_id, workload_id
-from tencost.records.modules import write_modules
-from tencost.records.schema import NetworkWeight, Record, Source
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
+from tencost.store.ids import canonical_target, program_id, record_id, workload_id
+from tencost.store.modules import write_modules
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import NetworkWeight, Record, Source
+from tencost.store.status import Status
 
 LLVM = {"kind": "llvm", "mcpu": "core-avx2"}
 CUDA = {"kind": "cuda"}

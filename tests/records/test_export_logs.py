@@ -10,7 +10,7 @@ import pytest
 
 from tencost import cli
 from tencost.records.logs import find_logs, import_logs
-from tencost.records.store import RecordStore
+from tencost.store.record_store import RecordStore
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 HW = [80, 16, 64, 49152, 2147483647, 1024, 8, 32]

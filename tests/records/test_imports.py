@@ -14,13 +14,13 @@ import pytest
 from tencost.config import Config, DatasetConfig
 from tencost.errors import DatasetError, RecordError
 from tencost.records import stage
+from tencost.records.databases import import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_workloads
-from tencost.records.imports import import_dataset
-from tencost.records.snapshot import write_snapshot
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
-from tencost.records.tables import load_records, load_tasks, load_workloads
-from tencost.records.tensetlayout import folder_name, read_tasks
+from tencost.records.raw_layout import folder_name, read_tasks
+from tencost.store.record_store import RecordStore
+from tencost.store.snapshot import write_snapshot
+from tencost.store.status import Status
+from tencost.store.tables import load_records, load_tasks, load_workloads
 
 GOLDEN = Path(__file__).parent / "golden"
 MODULE = read_workloads(GOLDEN / WORKLOAD_FILE)[0][0]

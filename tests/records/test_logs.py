@@ -15,8 +15,8 @@ from tencost import cli
 from tencost.errors import RecordError
 from tencost.records import logs as module
 from tencost.records.logs import find_logs, import_logs
-from tencost.records.modules import read_modules
-from tencost.records.store import RecordStore
+from tencost.store.modules import read_modules
+from tencost.store.record_store import RecordStore
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,9 +14,9 @@ from deltalake import write_deltalake
 
 from tencost.errors import RecordError
 from tencost.records import query
-from tencost.records.schema import SCHEMA, NetworkWeight, Provenance, Record, Source, to_arrow
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import SCHEMA, NetworkWeight, Provenance, Record, Source, to_arrow
+from tencost.store.status import Status
 
 AVX2 = {"kind": "llvm", "mcpu": "core-avx2"}
 TAGGED = {"kind": "llvm", "mcpu": "core-avx2", "tag": ""}

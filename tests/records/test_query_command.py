@@ -12,9 +12,9 @@ import pytest
 
 from tencost.errors import RecordError
 from tencost.records.query_command import QUESTIONS, run
-from tencost.records.schema import NetworkWeight, Provenance, Record, Source
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import NetworkWeight, Provenance, Record, Source
+from tencost.store.status import Status
 
 LLVM = {"kind": "llvm", "mcpu": "core-avx2"}
 CUDA = {"kind": "cuda", "arch": "sm_70"}

@@ -11,8 +11,7 @@ import yaml
 from tencost.config import Config, DatasetConfig, HardwareConfig
 from tencost.fetch import stage
 from tencost.records.formats.metaschedule import LoggedProgram
-from tencost.records.ids import canonical_target
-from tencost.records.tensetlayout import (
+from tencost.records.raw_layout import (
     databases,
     folder_name,
     read_database,
@@ -20,6 +19,7 @@ from tencost.records.tensetlayout import (
     read_provenance,
     read_tasks,
 )
+from tencost.store.ids import canonical_target
 
 ROOT = Path(__file__).resolve().parents[2]
 HARDWARE = ("xeon-avx2-1c", "xeon-avx512-1c")

@@ -10,8 +10,8 @@ import pytest
 
 from tencost import cli
 from tencost.records.logs import find_logs, import_logs
-from tencost.records.modules import modules_uri, read_modules, write_modules
-from tencost.records.store import RecordStore
+from tencost.store.modules import modules_uri, read_modules, write_modules
+from tencost.store.record_store import RecordStore
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 

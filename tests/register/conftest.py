@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tencost.config import RandomConfig
 from tencost.features.spec import FeatureSpec
 from tencost.register import registry
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle
 from tencost.train.calibration import Calibration
+from tencost.train.families.random import RandomConfig
 from tencost.train.ranker import make_ranker
 
 MakeBundle = Callable[..., Path]

@@ -13,9 +13,6 @@ from scipy import stats
 
 from tencost import cli
 from tencost.errors import RecordError, RegistryError
-from tencost.records.schema import NetworkWeight, Provenance, Record, Source
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
 from tencost.register import drift_command
 from tencost.register.drift import (
     Action,
@@ -28,6 +25,9 @@ from tencost.register.drift import (
     mean_over,
     verdict,
 )
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import NetworkWeight, Provenance, Record, Source
+from tencost.store.status import Status
 
 MODEL = "models:/tencost-toy/1"
 Batch = Sequence[tuple[float | None, float | None]]

@@ -10,17 +10,17 @@ import polars as pl
 import pytest
 
 from matmuls import make_matmul
-from tencost.composition import compose
+from tencost.config.composition import compose
 from tencost.errors import RecordError
 from tencost.records import stage as records_stage
-from tencost.records.imports import import_dataset
-from tencost.records.modules import write_modules
-from tencost.records.schema import NetworkWeight, Provenance, Record, Source
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
-from tencost.records.tables import load_records
+from tencost.records.databases import import_dataset
 from tencost.register.drift import histories
 from tencost.register.drift_dataset import add_to_dataset
+from tencost.store.modules import write_modules
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import NetworkWeight, Provenance, Record, Source
+from tencost.store.status import Status
+from tencost.store.tables import load_records
 
 pytestmark = pytest.mark.tvm
 
@@ -29,7 +29,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 def records(workload: str, name: str, model: str = "models:/m/1") -> list[Record]:
     """Return four records of a round; the last one failed."""
-    from tencost.records.ids import program_id, record_id
+    from tencost.store.ids import program_id, record_id
 
     found = []
     for index in range(4):
@@ -71,7 +71,7 @@ def modules() -> dict[str, tuple[str, str, str, str]]:
     from tvm.ir import save_json
     from tvm_ffi import structural_hash
 
-    from tencost.records.ids import workload_id
+    from tencost.store.ids import workload_id
 
     made = {}
     for size in (16, 24):

@@ -12,13 +12,15 @@ import orjson
 import pytest
 from rich.console import Console
 
-from tencost.config import RandomConfig, XgbConfig
 from tencost.errors import ConfigError, RegistryError
 from tencost.evaluate import stage as evaluation
-from tencost.register import registry, stage, status
+from tencost.register import registry, stage
+from tencost.register import standing as status
 from tencost.register.pull import pull
 from tencost.train import tracking
 from tencost.train.bundle import load_bundle
+from tencost.train.families.random import RandomConfig
+from tencost.train.families.xgb import XgbConfig
 
 Train = Callable[..., Path]
 NAME = "tencost-toy-1c"

@@ -15,10 +15,10 @@ from tencost.config import FeatureKind, FeaturesConfig
 from tencost.evaluate.truth import Task, Truth
 from tencost.features.extractor import spec_for
 from tencost.features.trace import trace_values
-from tencost.records.schema import NetworkWeight, Record, Source
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
 from tencost.register.round_time import CANDIDATES, round_times
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import NetworkWeight, Record, Source
+from tencost.store.status import Status
 from tencost.train.bundle import Bundle, load_bundle
 
 pytestmark = pytest.mark.tvm

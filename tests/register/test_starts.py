@@ -85,9 +85,9 @@ def test_a_bundle_ships_its_book(tmp_path: Path, make_bundle: Any) -> None:
 
 
 def test_no_program_of_the_test_side_is_shipped(toy_project: Path, toy_config: Any) -> None:
-    from tencost.records.store import RecordStore
     from tencost.register.start_records import live_starts, training_starts
     from tencost.splits.table import load_split
+    from tencost.store.record_store import RecordStore
 
     cfg = toy_config
     found = training_starts(cfg, toy_project)

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from tencost.config import Pool, RandomConfig, XgbConfig
+from tencost.config import Pool
 from tencost.errors import BundleError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FEATURE_ABI, FeatureSpec
@@ -24,6 +24,8 @@ from tencost.train.bundle import (
     version_in_range,
 )
 from tencost.train.calibration import Calibration
+from tencost.train.families.random import RandomConfig
+from tencost.train.families.xgb import XgbConfig
 from tencost.train.ranker import make_ranker
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle"

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from tencost.config import MlpConfig, TlpConfig
 from tencost.features.ragged import Ragged
-from tencost.train import mlp_training, tlp_training, tvm_mlp, tvm_mlp_training
-from tencost.train.fitting import GroupLoss, TaskBatches, seeded
-from tencost.train.layers import Scaler, dense, layer_norm, softmax
+from tencost.train.families import tvm_mlp
+from tencost.train.families.mlp import MlpConfig, MlpRanker
+from tencost.train.families.tlp import TlpConfig, forward
 from tencost.train.losses import RankingLoss
-from tencost.train.mlp import MlpRanker
-from tencost.train.networks import Inputs, served
+from tencost.train.neural import mlp_training, tlp_training, tvm_mlp_training
+from tencost.train.neural.fitting import GroupLoss, TaskBatches, seeded
+from tencost.train.neural.layers import Scaler, dense, layer_norm, softmax
+from tencost.train.neural.network_ranker import Inputs, served
 from tencost.train.ranker import Samples
-from tencost.train.tlp import forward
 
 RNG = np.random.default_rng(0)
 LENGTHS = [1, 9, 4, 8, 16, 3]

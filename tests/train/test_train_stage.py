@@ -7,10 +7,11 @@ import numpy as np
 import orjson
 import pytest
 
-from tencost.config import Config, Pool, SplitConfig, SplitPolicy, XgbConfig
+from tencost.config import Config, Pool, SplitConfig, SplitPolicy
 from tencost.errors import ConfigError, TrainError
 from tencost.train import stage
 from tencost.train.bundle import load_bundle
+from tencost.train.families.xgb import XgbConfig
 from tencost.train.samples import load_samples
 from tencost.train.stage import mean_curves, run
 from tencost.train.tracking import Point, setup

@@ -10,11 +10,11 @@ from matmuls import make_matmul
 from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
 from tencost.features.trace import trace_values
-from tencost.measure.networks import NetworkTask
-from tencost.records.ids import program_id, workload_id
-from tencost.records.schema import Record, Source
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
+from tencost.networks.network import NetworkTask
+from tencost.store.ids import program_id, workload_id
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import Record, Source
+from tencost.store.status import Status
 from tencost.tune.adopt import adopt
 from tencost.tune.refit import apply, decisions, sketch
 from tencost.tune.session import Batch, Session
@@ -74,9 +74,9 @@ def records_of(mod: Any, target: dict[str, Any], hardware: str) -> list[Record]:
 def test_what_the_store_knows_is_not_measured_again(
     tmp_path: Path, target: dict[str, Any], cpu_intrinsics: None
 ) -> None:
-    from tencost.measure.evaluator import MeasureOptions
-    from tencost.measure.pool import WorkerPool
     from tencost.tune.cost_model import scratch_cost_model
+    from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.pool import WorkerPool
 
     mod = make_matmul(32)
     tasks = [NetworkTask("matmul", mod, 1, 65536.0, None)]

@@ -295,8 +295,8 @@ def test_it_steers_a_real_search(
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
-    from tencost.measure.pool import WorkerPool
-    from tencost.measure.runner import MeasureOptions, WarmBuilder, WarmRunner
+    from tencost.workers.pool import WorkerPool
+    from tencost.workers.runner import MeasureOptions, WarmBuilder, WarmRunner
 
     pool = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
     try:

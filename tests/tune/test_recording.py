@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tencost.config import HardwareConfig, TunerConfig
-from tencost.records.modules import read_modules
-from tencost.records.status import Status, Timing
-from tencost.records.store import RecordStore
+from tencost.store.modules import read_modules
+from tencost.store.record_store import RecordStore
+from tencost.store.status import Status, Timing
 
 pytestmark = pytest.mark.tvm
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.tvm
 def recorder(matmul: Any) -> Any:
     from tvm.ir import save_json
 
-    from tencost.measure.networks import NetworkTask
-    from tencost.records.ids import workload_id
+    from tencost.networks.network import NetworkTask
+    from tencost.store.ids import workload_id
     from tencost.tune.recording import Recorder
 
     task = NetworkTask("matmul", matmul, 2, 2.0 * 64**3, None)

@@ -8,8 +8,8 @@ import pytest
 
 from matmuls import make_matmul
 from tencost.features.trace import trace_values
-from tencost.records.ids import workload_id
 from tencost.register.starts import StartBook, without_postproc
+from tencost.store.ids import workload_id
 from tencost.tune.refit import (
     Refitter,
     decisions,

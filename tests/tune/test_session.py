@@ -10,7 +10,7 @@ import pytest
 from matmuls import make_matmul
 from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
-from tencost.records.status import Status
+from tencost.store.status import Status
 from tencost.tune.session import Batch, Session, round_size
 from tencost.tune.workfolder import WorkFolder, open_folder
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.tvm
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Any]:
-    from tencost.measure.evaluator import MeasureOptions
-    from tencost.measure.pool import WorkerPool
+    from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.pool import WorkerPool
 
     one = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
     yield one
@@ -29,7 +29,7 @@ def pool() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Any]:
-    from tencost.measure.networks import NetworkTask
+    from tencost.networks.network import NetworkTask
 
     return [
         NetworkTask(f"matmul_{size}", make_matmul(size), weight, 2.0 * size**3, None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tencost.composition import compose
 from tencost.config import Config, NetworkConfig, NetworkInput
+from tencost.config.composition import compose
 from tencost.errors import HardwareError, RegistryError, TuneError
 from tencost.tune.curve import read_points
 from tencost.tune.stage import run
@@ -71,7 +71,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     import tvm
     from tvm import relax
 
-    from tencost.records.store import RecordStore
+    from tencost.store.record_store import RecordStore
 
     bundle = make_bundle("xgb")
     folder = run(config(**{"tuner.trials": 16, "model_uri": bundle}), root)
@@ -121,7 +121,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert "network.png" in kept
 
     # Anyone's TVM applies the database.
-    from tencost.measure.networks import load_network
+    from tencost.networks.network import load_network
 
     network = load_network(config().network)
     with tvm.target.Target(json.loads((folder / "session.json").read_text())["target"]):

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from relax_networks import two_layers
-from tencost.measure.saved_source import save_network
+from tencost.networks.sources.saved import save_network
 
 PROJECT = Path(__file__).resolve().parents[2]
 ABSENT = {
@@ -43,7 +43,7 @@ SCRIPT = """
 import sys
 import tencost, tvm
 from tencost.features.intrinsics import register_cpu_intrinsics  # only to save this test 17 s
-from tencost.measure.runner import WarmBuilder, WarmRunner
+from tencost.workers.runner import WarmBuilder, WarmRunner
 from tvm import te
 from tvm.s_tir import meta_schedule as ms
 

@@ -11,8 +11,8 @@ import pytest
 
 from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
-from tencost.measure.networks import NetworkTask
-from tencost.records.status import Status
+from tencost.networks.network import NetworkTask
+from tencost.store.status import Status
 from tencost.tune.session import Batch, Session
 from tencost.tune.workfolder import WorkFolder, open_folder
 
@@ -24,8 +24,8 @@ RULE = "tencost_test_overwrites_rows"
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Any]:
-    from tencost.measure.evaluator import MeasureOptions
-    from tencost.measure.pool import WorkerPool
+    from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.pool import WorkerPool
 
     one = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=1), target_kind="llvm")
     yield one
@@ -104,9 +104,9 @@ def test_the_fastest_program_is_wrong_and_never_the_best(
     from tvm.ir import save_json
     from tvm.target import Target
 
-    from tencost.measure.pool import Job
-    from tencost.measure.warm_worker import TracedProgram
     from tencost.tune.recording import Recorder
+    from tencost.workers.pool import Job
+    from tencost.workers.warm_worker import TracedProgram
 
     with open_folder(tmp_path / "tuned", "one", "local", target) as folder:
         session, batches, outcome = tune(folder, task, target, pool)
@@ -146,9 +146,9 @@ def test_a_database_with_wrong_programs_is_cleaned(
 ) -> None:
     from tvm.target import Target
 
-    from tencost.measure.evaluator import MeasureOptions
-    from tencost.measure.pool import WorkerPool
     from tencost.tune.suspects import mark_failed, wrong_programs
+    from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.pool import WorkerPool
 
     with open_folder(tmp_path, "one", "local", target) as folder:
         session, _, outcome = tune(folder, task, target, pool, check_outputs=False)

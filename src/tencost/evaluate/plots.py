@@ -24,7 +24,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tencost.evaluate import metrics, search
+from tencost.evaluate import metrics
+from tencost.evaluate import replayed_search as search
 from tencost.evaluate.board import FLOOR, ORACLE, Board
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.scoring import CURVE_STEPS, SeedScore

@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from tencost.evaluate import metrics, search
+from tencost.evaluate import metrics
+from tencost.evaluate import replayed_search as search
 from tencost.evaluate.interval import Statistic
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.truth import Truth

@@ -22,7 +22,8 @@ from rich.console import Console
 from tencost.config import Config, SplitPolicy
 from tencost.errors import SplitError
 from tencost.evaluate import board as boards
-from tencost.evaluate import plots, tracking
+from tencost.evaluate import plots
+from tencost.evaluate import run_metrics as tracking
 from tencost.evaluate.board import FLOOR, ORACLE, Board, Gain, Row, summarize, winner
 from tencost.evaluate.interval import Difference, paired_bootstrap
 from tencost.evaluate.prediction import (
@@ -37,8 +38,8 @@ from tencost.evaluate.prediction import (
 from tencost.evaluate.report import markdown, print_board
 from tencost.evaluate.scoring import SeedScore, oracle, random_floor, score_records, statistic
 from tencost.evaluate.truth import Truth, build_truth
-from tencost.records.tables import load_records, load_tasks
 from tencost.splits.table import load_split
+from tencost.store.tables import load_records, load_tasks
 from tencost.train.provenance import content_hash
 
 GAIN_METRICS = ("search_score", "top1", "top5")

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.errors import SplitError
-from tencost.evaluate import metrics, search
+from tencost.evaluate import metrics
+from tencost.evaluate import replayed_search as search
 from tencost.evaluate.metrics import Coverage, Floats, Ints
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tencost.features.parallel import (
 )
 from tencost.features.ragged import Ragged
 from tencost.features.table import FILE, load_features, save_features
-from tencost.records.tables import load_records, load_workloads
+from tencost.store.tables import load_records, load_workloads
 
 
 def run(cfg: Config, root: Path) -> Path:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tencost.measure.evaluator import coefficient_of_variation
-from tencost.records.imports import Import
-from tencost.records.schema import Record
-from tencost.records.status import Status
+from tencost.records.databases import Import
+from tencost.store.schema import Record
+from tencost.store.status import Status
+from tencost.workers.evaluator import coefficient_of_variation
 
 
 def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str = "") -> str:

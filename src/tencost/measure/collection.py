@@ -36,7 +36,7 @@ from tencost.records.formats.metaschedule import (
     read_programs,
     read_workloads,
 )
-from tencost.records.tensetlayout import folder_name
+from tencost.records.raw_layout import folder_name
 
 ORIGIN_FILE = "origin.json"
 

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from tencost.checking import instantiate
 from tencost.config import Config, HardwareConfig, Isa
+from tencost.config.checking import instantiate
 from tencost.errors import ConfigError, HardwareError, TencostError
 from tencost.measure.hardware import check_runnable, detect_host, host_flags, model_name
 
@@ -281,7 +281,7 @@ def hardware_yaml(hardware: HardwareConfig) -> str:
     lines = [
         f"# {' '.join(hardware.description.split())}.",
         *(f"# {line}" for line in _about(hardware)),
-        "# Written by `tencost measure hardware`; fields: HardwareConfig in src/tencost/config.py.",
+        "# Written by `tencost measure hardware`; fields: HardwareConfig in src/tencost/config/schema.py.",
     ]
     defaults = asdict(HardwareConfig(name=""))
     for key, value in asdict(hardware).items():

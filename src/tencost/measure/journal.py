@@ -25,7 +25,7 @@ from tencost.records.formats.metaschedule import (
     encode_module,
 )
 from tencost.records.measurements import MEASUREMENTS_FILE
-from tencost.records.status import Status, Timing
+from tencost.store.status import Status, Timing
 
 FAILED_RUN_SECS = [1e10]
 """What MetaSchedule's own database says of a failed program."""

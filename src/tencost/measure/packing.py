@@ -14,15 +14,15 @@ import polars as pl
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from tencost.checking import instantiate
 from tencost.config import SplitConfig
+from tencost.config.checking import instantiate
 from tencost.errors import MeasureError, SplitError
 from tencost.fetch.pack import pack_folder
 from tencost.measure.card import dataset_card
 from tencost.measure.collection import Collection, write_whole
 from tencost.measure.journal import mend
+from tencost.records.databases import Import, import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE
-from tencost.records.imports import Import, import_dataset
 from tencost.splits.policies import assign
 
 PARTS = ("network_info", "to_measure_programs", "measure_records", "tasks.json")

@@ -1,7 +1,7 @@
 """Measuring all programs of a collection on one hardware, from where the last run stopped.
 
 Programs are taken in blocks, a block of each task in turn, so that a run that is stopped early has measured some of
-every task. Only one program runs at a time; who builds where meanwhile is decided in :mod:`tencost.measure.pool`. On
+every task. Only one program runs at a time; who builds where meanwhile is decided in :mod:`tencost.workers.pool`. On
 devices behind an RPC tracker there is a worker for each device.
 """
 
@@ -20,14 +20,14 @@ from typing import Any
 from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
 from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
-from tencost.measure.evaluator import MeasureOptions
 from tencost.measure.journal import Journal, mend
-from tencost.measure.pool import CpuPlan, Job, WorkerPool
-from tencost.measure.warm_worker import TracedProgram
 from tencost.records.formats.metaschedule import LoggedProgram
-from tencost.records.ids import program_id
 from tencost.records.measurements import sessions_file
-from tencost.records.status import Status, Timing
+from tencost.store.ids import program_id
+from tencost.store.status import Status, Timing
+from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.pool import CpuPlan, Job, WorkerPool
+from tencost.workers.warm_worker import TracedProgram
 
 BLOCK = 16
 """Programs of a task that are measured before the next task has its turn."""
@@ -186,7 +186,7 @@ class Pool:
         remote: dict[str, Any] | None = None
         count: int | None = None
         if hardware.runner is RunnerKind.rpc:
-            from tencost.measure.remote import RemoteAddress, check_tracker
+            from tencost.workers.remote import RemoteAddress, check_tracker
 
             address = RemoteAddress.of(hardware)
             count = check_tracker(address)

@@ -34,8 +34,8 @@ def networks(cfg: Config, root: Path) -> Path:
     from tvm.ir import save_json
 
     from tencost.features.intrinsics import register_intrinsics
-    from tencost.measure.networks import load_network
-    from tencost.records.ids import workload_id
+    from tencost.networks.network import load_network
+    from tencost.store.ids import workload_id
 
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
@@ -160,7 +160,7 @@ def run(cfg: Config, root: Path) -> Path:
         HardwareError: its programs would crash on this host, or its devices cannot be reached.
         MeasureError: nothing to measure, no worker, or a full disk.
     """
-    from tencost.measure.provenance import collect
+    from tencost.measure.host_state import collect
     from tencost.measure.run import (
         Progress,
         Session,
@@ -269,8 +269,8 @@ def _into_store(
     collection: Collection, hardware: HardwareConfig, cfg: Config, root: Path, console: Console
 ) -> None:
     """Bring what was measured on a hardware into the live record store; what is there already stays one row."""
-    from tencost.records.imports import import_dataset
-    from tencost.records.store import RecordStore
+    from tencost.records.databases import import_dataset
+    from tencost.store.record_store import RecordStore
 
     imported = import_dataset(collection.path, collection.name)
     records = [record for record in imported.records if record.hardware == hardware.name]
@@ -283,8 +283,8 @@ def _into_store(
 
 def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]:
     """Return what speaks against measuring now, said aloud."""
-    from tencost.measure.noise import host_load, is_busy
     from tencost.measure.run import cpu_plan
+    from tencost.workers.noise import host_load, is_busy
 
     cpus = cpu_plan(hardware, cfg.measure).run
     reason = is_busy(host_load(set(cpus))) if cpus else None

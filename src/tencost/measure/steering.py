@@ -16,15 +16,16 @@ from rich.console import Console
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, XgbConfig
+from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig
 from tencost.features.extractor import Extractor, make_extractor, spec_for
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.tiles import tile_row
 from tencost.measure.collection import CollectedTask, Collection
-from tencost.records.status import timing_from_log
+from tencost.store.status import timing_from_log
 from tencost.train.bundle import load_bundle
 from tencost.train.calibration import fit_calibration
+from tencost.train.families.xgb import XgbConfig
 from tencost.train.labels import speed_labels
 from tencost.train.ranker import Samples, Scores, make_ranker
 

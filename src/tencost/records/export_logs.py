@@ -14,8 +14,8 @@ from typing import Any, Literal, cast
 import polars as pl
 
 from tencost.errors import RecordError
-from tencost.records.store import RecordStore
 from tencost.records.words import Words, read_words
+from tencost.store.record_store import RecordStore
 
 USAGE = (
     "tencost records export ansor|autotvm|tenset|rfc4304|table PLACE [hardware=<name>] [dataset=<name>] "

@@ -11,13 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from tencost.checking import plain_name
+from tencost.config.checking import plain_name
 from tencost.errors import RecordError
 from tencost.records.formats.metaschedule_log import MetascheduleFormat
 from tencost.records.logs import Logs, Progress, find_logs, import_logs
-from tencost.records.modules import write_modules
-from tencost.records.store import RecordStore
 from tencost.records.words import read_words
+from tencost.store.modules import write_modules
+from tencost.store.record_store import RecordStore
 
 USAGE = (
     "tencost records import PATH... [hardware=<name>] [dataset=<name>] [store=data/store] [jobs=N]"

@@ -16,12 +16,12 @@ import polars as pl
 import pyarrow as pa
 
 from tencost.errors import DatasetError
+from tencost.records.databases import Workload
 from tencost.records.formats.metaschedule_log import MetascheduleFormat
 from tencost.records.formats.protocol import Reject
-from tencost.records.imports import Workload
 from tencost.records.logs import Logs, find_logs, read_logs
-from tencost.records.schema import SCHEMA
-from tencost.records.tensetlayout import Task
+from tencost.records.raw_layout import Task
+from tencost.store.schema import SCHEMA
 
 
 @dataclass(frozen=True)

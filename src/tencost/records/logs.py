@@ -25,8 +25,8 @@ from tencost.records.formats.protocol import BATCH_ROWS, About, Reject
 from tencost.records.formats.registry import detect, named
 from tencost.records.formats.tenset import is_tenset, read_layout, workload_networks
 from tencost.records.gate import GROUP, Known, quarantine
-from tencost.records.schema import SCHEMA, to_arrow
-from tencost.records.store import RecordStore, latency
+from tencost.store.record_store import RecordStore, latency
+from tencost.store.schema import SCHEMA, to_arrow
 
 COMMIT_ROWS = 120_000
 """Rows that are written at a time."""
@@ -50,7 +50,7 @@ class Logs:
 
     files: tuple[LogFile, ...]
     measured: tuple[Path, ...]
-    """Folders in the layout of tencost.records.tensetlayout, which say more than their databases."""
+    """Folders in the layout of tencost.records.raw_layout, which say more than their databases."""
     skipped: tuple[tuple[str, str], ...]
     """(file, why it is no log)."""
     networks: Mapping[str, list[dict[str, object]]] = field(default_factory=dict)
@@ -200,7 +200,7 @@ def read_logs(
     Raises:
         RecordError: a log does not say its device.
     """
-    from tencost.records.imports import import_dataset
+    from tencost.records.databases import import_dataset
 
     for folder in logs.measured:
         imported = import_dataset(folder, folder.name)
@@ -313,7 +313,7 @@ def _with_networks(table: pa.Table, networks: Mapping[str, list[dict[str, object
 
 
 def is_measured(folder: Path) -> bool:
-    """Say whether a folder is in the layout of tencost.records.tensetlayout: databases below measure_records/."""
+    """Say whether a folder is in the layout of tencost.records.raw_layout: databases below measure_records/."""
     return any((folder / "measure_records").glob("*/**/database_tuning_record.json"))
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tencost.records.record import Provenance, provenance_from_json
-from tencost.records.status import Status, Timing, timing_from_log
+from tencost.store.record import Provenance, provenance_from_json
+from tencost.store.status import Status, Timing, timing_from_log
 
 MEASUREMENTS_FILE = "measurements.jsonl"
 SESSIONS_PATTERN = "sessions*.jsonl"

@@ -30,8 +30,6 @@ from collections.abc import Sequence
 import polars as pl
 
 from tencost.errors import RecordError
-from tencost.records.ids import ID_LENGTH
-from tencost.records.layout import latency
 from tencost.records.query_tables import (
     Tables,
     Target,
@@ -41,8 +39,10 @@ from tencost.records.query_tables import (
     quoted,
     shorten,
 )
-from tencost.records.schema import SCHEMA
-from tencost.records.store import RecordStore
+from tencost.store.ids import ID_LENGTH
+from tencost.store.layout import latency
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import SCHEMA
 
 __all__ = [
     "GROUPINGS",

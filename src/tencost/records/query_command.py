@@ -32,7 +32,7 @@ from tencost.records.answers import show
 if TYPE_CHECKING:
     import polars as pl
 
-    from tencost.records.store import RecordStore
+    from tencost.store.record_store import RecordStore
 
 _PLACE = ("store", "dataset", "version")
 
@@ -161,8 +161,8 @@ def open_store(words: Words) -> RecordStore:
     Raises:
         RecordError: no store there.
     """
-    from tencost.records.store import RecordStore
-    from tencost.records.tables import STORE
+    from tencost.store.record_store import RecordStore
+    from tencost.store.tables import STORE
 
     uri = words.values.get("store")
     if uri is None:

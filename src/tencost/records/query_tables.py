@@ -21,10 +21,10 @@ from deltalake.exceptions import DeltaError
 
 from tencost.errors import RecordError
 from tencost.records.formats.targets import parse_target
-from tencost.records.ids import canonical_target
-from tencost.records.layout import PARTITION, DataFile, Folder, data_files
-from tencost.records.schema import SCHEMA
-from tencost.records.store import RecordStore
+from tencost.store.ids import canonical_target
+from tencost.store.layout import PARTITION, DataFile, Folder, data_files
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import SCHEMA
 
 Target = Mapping[str, Any] | str
 """A target as a mapping, as its JSON text, or as the text of an older TVM."""

@@ -17,12 +17,12 @@ from rich.table import Table
 from tencost.config import Config
 from tencost.errors import DatasetError
 from tencost.fetch.staging import publish, staged
-from tencost.records.imports import Import, import_dataset
+from tencost.records.databases import Import, import_dataset
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
-from tencost.records.schema import to_arrow
-from tencost.records.snapshot import write_snapshot
-from tencost.records.tables import STORE, TASKS, WORKLOADS
+from tencost.store.schema import to_arrow
+from tencost.store.snapshot import write_snapshot
+from tencost.store.tables import STORE, TASKS, WORKLOADS
 
 
 def run(cfg: Config, root: Path) -> Path:

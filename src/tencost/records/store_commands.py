@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tencost.errors import RecordError
-from tencost.records.store import RecordStore
 from tencost.records.words import Words, read_words
+from tencost.store.record_store import RecordStore
 
 QUARANTINE_USAGE = "tencost records quarantine [release=<record id>|all] [store=data/store]"
 COMPACT_USAGE = "tencost records compact [store=data/store]"

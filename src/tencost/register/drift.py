@@ -20,7 +20,7 @@ import polars as pl
 
 from tencost.evaluate.interval import LEVEL
 from tencost.records.query_tables import Tables, quoted
-from tencost.records.store import RecordStore
+from tencost.store.record_store import RecordStore
 
 SCRATCH = "scratch"
 """What records of a run without a registered model are chosen by."""

@@ -16,8 +16,8 @@ from rich.text import Text
 from tencost.config import PathsConfig
 from tencost.errors import RegistryError
 from tencost.evaluate.report import wide
-from tencost.records.store import RecordStore
 from tencost.register.drift import Action, Drift, Estimate, History, histories, verdict
+from tencost.store.record_store import RecordStore
 
 USAGE = (
     "tencost register drift [model name or models:/name/version] [--store URI] [--json] [--plot FILE.png] "

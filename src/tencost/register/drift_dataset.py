@@ -24,11 +24,11 @@ from typing import Any
 from tencost.errors import MissingDependencyError, RecordError
 from tencost.records.formats.metaschedule import LoggedProgram, LoggedWorkload, write_database
 from tencost.records.measurements import MEASUREMENTS_FILE
-from tencost.records.modules import read_modules
 from tencost.records.query_tables import Tables, quoted
-from tencost.records.store import RecordStore
-from tencost.records.tensetlayout import folder_name
-from tencost.records.tensetlayout import read_modules as modules_of_networks
+from tencost.records.raw_layout import folder_name
+from tencost.records.raw_layout import read_modules as modules_of_networks
+from tencost.store.modules import read_modules
+from tencost.store.record_store import RecordStore
 
 _OF_RECORD = ("round", "batch", "arm", "score")
 """Keys of additional_info that differ from record to record of a run."""

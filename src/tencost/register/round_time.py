@@ -32,7 +32,7 @@ from tencost.errors import FeatureError, RecordError
 from tencost.evaluate.truth import Truth
 from tencost.features.extractor import Extractor, make_extractor
 from tencost.features.ragged import Ragged
-from tencost.records.tables import load_records, load_workloads
+from tencost.store.tables import load_records, load_workloads
 from tencost.train.bundle import Bundle
 
 GENERATION, GENERATIONS = 512, 5

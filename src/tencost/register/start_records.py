@@ -9,12 +9,12 @@ import orjson
 import polars as pl
 
 from tencost.config import Config
-from tencost.records.ids import canonical_target
-from tencost.records.layout import latency
-from tencost.records.store import RecordStore
-from tencost.records.tables import STORE
 from tencost.register.starts import PER_WORKLOAD, StartBook
 from tencost.splits.table import load_split
+from tencost.store.ids import canonical_target
+from tencost.store.layout import latency
+from tencost.store.record_store import RecordStore
+from tencost.store.tables import STORE
 
 COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
 

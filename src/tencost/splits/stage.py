@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tencost.config import Config, SplitPolicy
-from tencost.records.tables import load_records, load_tasks
 from tencost.splits.leakage import check_leakage
 from tencost.splits.policies import PARTS, assign, held_out_networks
 from tencost.splits.table import save_split
+from tencost.store.tables import load_records, load_tasks
 
 
 def run(cfg: Config, root: Path) -> Path:

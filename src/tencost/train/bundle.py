@@ -25,7 +25,8 @@ from typing import Any
 
 import orjson
 
-from tencost.config import FAMILY_CONFIGS, ModelConfig, Pool
+from tencost.config import ModelConfig, Pool
+from tencost.config.parts import FAMILIES
 from tencost.errors import BundleError, FeatureError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FEATURE_ABI, FeatureSpec
@@ -43,7 +44,7 @@ class BundleInfo:
     """What bundle.json says."""
 
     family: str
-    """Model family, a key of FAMILIES."""
+    """Model family, a name of FAMILIES."""
     model_config: dict[str, Any]
     """The family's configuration as plain JSON values."""
     feature_spec: FeatureSpec
@@ -309,15 +310,15 @@ def _sha256(path: Path) -> str:
 
 
 def _model_config(folder: Path, info: BundleInfo) -> ModelConfig:
-    if info.family not in FAMILY_CONFIGS:
+    if info.family not in FAMILIES.names():
         raise BundleError(
-            f"bundle {folder}: expected a family of {', '.join(FAMILY_CONFIGS)}, found "
+            f"bundle {folder}: expected a family of {', '.join(FAMILIES.names())}, found "
             f"{info.family!r}"
         )
     values = dict(info.model_config)
     try:
         values["pool"] = Pool(values.get("pool", Pool.own.value))
-        return FAMILY_CONFIGS[info.family](**values)
+        return FAMILIES.load(info.family).config(**values)
     except (TypeError, ValueError) as error:
         raise BundleError(
             f"bundle {folder}: model_config does not fit this tencost: {error}. Use the release "

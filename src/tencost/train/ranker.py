@@ -1,4 +1,4 @@
-"""The Ranker protocol: what every model family is, and the one table of families.
+"""The Ranker protocol: what every model family is.
 
 A family's module imports light: torch only inside its training code, so that a bundle is loaded and served without it.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.config import ModelConfig
-from tencost.errors import BundleError
+from tencost.config.parts import FAMILIES
 from tencost.features.ragged import IntArray, Ragged
 from tencost.features.spec import FeatureSpec
 
@@ -109,28 +108,23 @@ class Ranker(Protocol):
         ...
 
 
-FAMILIES: dict[str, tuple[str, str]] = {
-    "xgb": ("tencost.train.xgb", "XgbRanker"),
-    "mlp": ("tencost.train.mlp", "MlpRanker"),
-    "tlp": ("tencost.train.tlp", "TlpRanker"),
-    "random": ("tencost.train.random", "RandomRanker"),
-    "tvm_xgb": ("tencost.train.tvm_xgb", "TvmXgbRanker"),
-    "tvm_mlp": ("tencost.train.tvm_mlp", "TvmMlpRanker"),
-    "blend": ("tencost.train.blend", "BlendRanker"),
-}
-"""family -> (module, class): the same keys as config.FAMILY_CONFIGS (a test compares them)."""
+@dataclass(frozen=True)
+class Family:
+    """A model family, described by its own module as ``FAMILY``; its name is the module's."""
+
+    config: type[ModelConfig]
+    """Its settings; a file of conf/model/ spells them out."""
+    ranker: Callable[[Any, FeatureSpec], Ranker]
+    """The class that learns and ranks."""
+    for_tests: ModelConfig
+    """Settings with which it learns a toy problem in seconds."""
 
 
 def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:
     """Make an untrained ranker of the family that the configuration names.
 
     Raises:
-        BundleError: no such family.
+        ConfigError: no such family.
     """
-    if config.family not in FAMILIES:
-        raise BundleError(
-            f"expected a model family of {', '.join(FAMILIES)}, found {config.family!r}"
-        )
-    module, name = FAMILIES[config.family]
-    ranker: Ranker = getattr(import_module(module), name)(config, spec)
-    return ranker
+    family: Family = FAMILIES.load(config.family)
+    return family.ranker(config, spec)

@@ -48,8 +48,8 @@ def load_samples(
         TrainError: the part has no record of these hardware that can be labelled.
     """
     from tencost.features.table import load_features
-    from tencost.records.tables import load_records
     from tencost.splits.table import load_split
+    from tencost.store.tables import load_records
 
     if features is None:
         features = load_features(root / cfg.paths.features / cfg.dataset.name / cfg.features.name)

@@ -19,8 +19,8 @@ from tencost.config import Config, Pool
 from tencost.errors import ConfigError, TrainError
 from tencost.features.spec import FeatureSpec
 from tencost.features.table import FeatureTable, load_features
-from tencost.records.tables import load_records
 from tencost.splits.table import load_split
+from tencost.store.tables import load_records
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle
 from tencost.train.calibration import fit_calibration
 from tencost.train.labels import LABEL_TEXT

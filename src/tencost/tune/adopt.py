@@ -15,9 +15,9 @@ from tvm.target import Target
 
 from tencost.config import HardwareConfig
 from tencost.features.replay import replay
-from tencost.measure.networks import NetworkTask
-from tencost.records.store import RecordStore
+from tencost.networks.network import NetworkTask
 from tencost.register.start_records import COLUMNS, fastest
+from tencost.store.record_store import RecordStore
 from tencost.tune.workfolder import WorkFolder
 
 PER_WORKLOAD = 64

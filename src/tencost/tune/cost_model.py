@@ -28,13 +28,13 @@ from tencost.features.extractor import Extractor, make_extractor
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.tile_reader import TileReader, trace_key
-from tencost.measure.runner import target_mapping
-from tencost.records.ids import workload_id
+from tencost.store.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
 from tencost.tune.draft import MAX_KNOWN, MIN_BATCH, MIN_KNOWN, Draft, chosen, trusted
 from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
+from tencost.workers.runner import target_mapping
 
 MAX_CACHED = 8192
 """Candidates whose features are remembered; the survivors of a generation are scored again in the next one."""

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from tencost.errors import TuneError
-from tencost.measure.networks import Array, Network, NetworkTask
+from tencost.networks.network import Array, Network, NetworkTask
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 
 TOLERANCE = 1e-4

@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import MissingDependencyError
-from tencost.measure.networks import NetworkTask
+from tencost.networks.network import NetworkTask
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
-from tencost.records.ids import program_id, record_id
-from tencost.records.record import NetworkWeight, Provenance, Record, Source
-from tencost.records.status import Timing
+from tencost.store.ids import program_id, record_id
+from tencost.store.record import NetworkWeight, Provenance, Record, Source
+from tencost.store.status import Timing
 
 if TYPE_CHECKING:
-    from tencost.records.store import RecordStore
+    from tencost.store.record_store import RecordStore
     from tencost.tune.cost_model import Round
 
 DATASET = "tune"
@@ -53,7 +53,7 @@ def open_store(uri: str) -> RecordStore:
         RecordError: what is at `uri` is no record store.
     """
     try:
-        from tencost.records.store import RecordStore
+        from tencost.store.record_store import RecordStore
     except ImportError as error:
         package = (error.name or "").split(".")[0]
         if package not in STORE_PACKAGES:
@@ -115,7 +115,7 @@ class Recorder:
         from tvm.ir import save_json
         from tvm_ffi import structural_hash
 
-        from tencost.records.modules import write_modules
+        from tencost.store.modules import write_modules
 
         write_modules(
             store_uri,

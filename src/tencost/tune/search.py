@@ -17,8 +17,8 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
-from tencost.records.ids import workload_id
 from tencost.register.starts import shipped_starts
+from tencost.store.ids import workload_id
 from tencost.tune.refit import Refitter, starting_points
 
 MAX_REPEATED_BATCHES = 5

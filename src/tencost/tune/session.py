@@ -23,22 +23,16 @@ from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
 from tencost.config import TunerConfig
-from tencost.measure.networks import NetworkTask
-from tencost.measure.pool import Job, WorkerPool
-from tencost.measure.runner import (
-    References,
-    WarmBuilder,
-    WarmRunner,
-    arg_json,
-    timing_from_result,
-)
-from tencost.records.ids import workload_id
-from tencost.records.status import Status, Timing
+from tencost.networks.network import NetworkTask
 from tencost.register.starts import StartBook
+from tencost.store.ids import workload_id
+from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
 from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search, program_key
 from tencost.tune.workfolder import WorkFolder
+from tencost.workers.pool import Job, WorkerPool
+from tencost.workers.runner import References, WarmBuilder, WarmRunner, arg_json, timing_from_result
 
 MIN_ROUND = 8
 """A round measures at least so many programs: fewer teach too little for the time that a search takes."""

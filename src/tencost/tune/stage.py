@@ -18,16 +18,16 @@ from tencost.config import Config, RunnerKind
 from tencost.errors import HardwareError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
-from tencost.measure.networks import variant_name
+from tencost.networks.network import variant_name
 from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.bars import plot_bars
+from tencost.tune.closing import print_summary
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
-from tencost.tune.summary import print_summary
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 if TYPE_CHECKING:
-    from tencost.records.store import RecordStore
+    from tencost.store.record_store import RecordStore
 
 BARS_FILE = "network.png"
 _NOTE: dict[str, Any] = {"style": "yellow", "markup": False, "highlight": False, "soft_wrap": True}
@@ -68,15 +68,15 @@ def run(cfg: Config, root: Path) -> Path:
 
 
 def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
-    from tencost.measure.evaluator import MeasureOptions
-    from tencost.measure.networks import load_network
-    from tencost.measure.pool import CpuPlan, WorkerPool
     from tencost.measure.run import cpus_of
+    from tencost.networks.network import load_network
     from tencost.train.tracking import start_run
     from tencost.tune.deploy import count_known, open_database
     from tencost.tune.recording import Recorder
     from tencost.tune.session import Batch, Session
     from tencost.tune.verify import verify
+    from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.pool import CpuPlan, WorkerPool
 
     hardware = cfg.hardware
     compared = open_database(root / cfg.tuner.compare_with) if cfg.tuner.compare_with else None

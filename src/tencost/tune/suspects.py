@@ -12,10 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tencost.measure.networks import NetworkTask
-from tencost.measure.pool import Job, WorkerPool
-from tencost.measure.runner import References
-from tencost.measure.warm_worker import TracedProgram
+from tencost.networks.network import NetworkTask
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -23,7 +20,10 @@ from tencost.records.formats.metaschedule import (
     read_programs,
     read_workloads,
 )
-from tencost.records.status import Status, Timing, timing_from_log
+from tencost.store.status import Status, Timing, timing_from_log
+from tencost.workers.pool import Job, WorkerPool
+from tencost.workers.runner import References
+from tencost.workers.warm_worker import TracedProgram
 
 FAILED = [1e10]
 """Times of a program that failed, as MetaSchedule writes them: it never offers such a program."""

@@ -7,10 +7,8 @@ from typing import Any
 
 from tencost.config import HardwareConfig
 from tencost.errors import TuneError
-from tencost.measure.evaluator import MeasureOptions
-from tencost.measure.networks import Network
-from tencost.measure.pool import CpuPlan, WorkerPool
 from tencost.measure.run import cpus_of
+from tencost.networks.network import Network
 from tencost.tune.deploy import (
     TOLERANCE,
     Agreement,
@@ -23,6 +21,8 @@ from tencost.tune.deploy import (
 from tencost.tune.session import Session
 from tencost.tune.suspects import mark_failed, wrong_programs
 from tencost.tune.workfolder import WorkFolder
+from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.pool import CpuPlan, WorkerPool
 
 
 def verify(

@@ -29,7 +29,7 @@ from tencost.records.formats.metaschedule import (
     read_programs,
     read_workloads,
 )
-from tencost.records.ids import canonical_target
+from tencost.store.ids import canonical_target
 
 SESSION_VERSION = 1
 

@@ -41,8 +41,8 @@ from tencost.records.formats.ansor import (
 )
 from tencost.records.formats.opening import read_head
 from tencost.records.formats.protocol import About, Reject
-from tencost.records.ids import text_id
-from tencost.records.schema import SCHEMA
+from tencost.store.ids import text_id
+from tencost.store.schema import SCHEMA
 
 LOGS = (Path(__file__).resolve().parents[3] / "../shared/data/ansor").resolve()
 LISTED = {

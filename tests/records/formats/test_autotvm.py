@@ -26,9 +26,9 @@ from tencost.records.formats.autotvm_lines import (
     parse_line,
 )
 from tencost.records.formats.protocol import About, Batch
-from tencost.records.ids import canonical_json, canonical_target, text_id
-from tencost.records.schema import SCHEMA
-from tencost.records.status import Status
+from tencost.store.ids import canonical_json, canonical_target, text_id
+from tencost.store.schema import SCHEMA
+from tencost.store.status import Status
 
 LOGS = (Path(__file__).resolve().parents[3] / "../shared/data/autotvm").resolve()
 ABOUT = About("hand", "some.log", "gadget")

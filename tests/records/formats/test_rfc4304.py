@@ -31,8 +31,8 @@ from tencost.records.formats.rfc4304names import (
     to_columns,
     to_json,
 )
-from tencost.records.schema import SCHEMA, NetworkWeight, Record, Source, to_arrow
-from tencost.records.status import Status
+from tencost.store.schema import SCHEMA, NetworkWeight, Record, Source, to_arrow
+from tencost.store.status import Status
 
 MAIL: dict[str, Any] = {
     "timestamp": 1572282699.6,

@@ -21,7 +21,8 @@ from tencost.errors import RecordError
 from tencost.records.formats.opening import read_head
 from tencost.records.formats.protocol import About, Reject
 from tencost.records.formats.table import TencostTableFormat, write_file
-from tencost.records.schema import (
+from tencost.store.record_store import RecordStore
+from tencost.store.schema import (
     ADDED,
     PROGRAM_FORMATS,
     SCHEMA,
@@ -31,8 +32,7 @@ from tencost.records.schema import (
     Source,
     to_arrow,
 )
-from tencost.records.status import Status
-from tencost.records.store import RecordStore
+from tencost.store.status import Status
 
 SUFFIXES = ("parquet", "csv")
 NEW = [name for group in ADDED.values() for name in group]

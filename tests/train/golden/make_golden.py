@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tencost.config import RandomConfig
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle
 from tencost.train.calibration import Calibration
+from tencost.train.families.random import RandomConfig
+from tencost.train.neural.weights import write_weights
 from tencost.train.ranker import make_ranker
-from tencost.train.weights import write_weights
 
 HERE = Path(__file__).parent
 WEIGHTS = {

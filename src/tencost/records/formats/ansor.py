@@ -52,9 +52,9 @@ from tencost.records.formats.columns import networks, record_table, sources
 from tencost.records.formats.opening import TruncatedError, lines
 from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject
 from tencost.records.formats.targets import parse_target
-from tencost.records.ids import ID_LENGTH, canonical_json, canonical_target, text_id
-from tencost.records.schema import SCHEMA
-from tencost.records.status import FAILURE_SECONDS, Status, timing_from_log
+from tencost.store.ids import ID_LENGTH, canonical_json, canonical_target, text_id
+from tencost.store.schema import SCHEMA
+from tencost.store.status import FAILURE_SECONDS, Status, timing_from_log
 
 if TYPE_CHECKING:
     import polars

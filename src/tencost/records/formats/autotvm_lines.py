@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tencost.records.status import Status
+from tencost.store.status import Status
 
 ERRORS = {
     0: (Status.ok, "NO_ERROR"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tencost.records.schema import SCHEMA, SCHEMA_VERSION
+from tencost.store.schema import SCHEMA, SCHEMA_VERSION
 
 
 def record_table(

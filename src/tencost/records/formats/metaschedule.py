@@ -40,7 +40,7 @@ import orjson
 
 from tencost.errors import RecordError
 from tencost.records.formats.protocol import Reject as Reject
-from tencost.records.ids import workload_id
+from tencost.store.ids import workload_id
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"

@@ -29,8 +29,8 @@ from tencost.records.formats.metaschedule import (
 )
 from tencost.records.formats.opening import TruncatedError, first_line, lines, read_head
 from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject
-from tencost.records.ids import canonical_json, program_id, record_id, text_id
-from tencost.records.status import Status, timing_from_log
+from tencost.store.ids import canonical_json, program_id, record_id, text_id
+from tencost.store.status import Status, timing_from_log
 
 _RECORDS, _WORKLOADS = "tuning_record", "workload"
 

@@ -71,7 +71,7 @@ from tencost.records.formats.rfc4304rows import (
     row_of,
 )
 from tencost.records.formats.table import is_parquet, open_parquet, parquet_names, parquet_tables
-from tencost.records.schema import SCHEMA
+from tencost.store.schema import SCHEMA
 
 _TELLING = frozenset(
     [

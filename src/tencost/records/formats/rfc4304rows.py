@@ -22,8 +22,8 @@ from tencost.records.formats.rfc4304names import (
 )
 from tencost.records.formats.targets import parse_target
 from tencost.records.formats.timestamps import epoch_seconds
-from tencost.records.ids import canonical_json, canonical_target, text_id
-from tencost.records.status import FAILURE_SECONDS, Status, Timing, timing_from_log
+from tencost.store.ids import canonical_json, canonical_target, text_id
+from tencost.store.status import FAILURE_SECONDS, Status, Timing, timing_from_log
 
 NAME = "rfc4304"
 VERSION_NOTE = "rfc4304_schema_version"

@@ -53,7 +53,7 @@ from tencost.records.formats.opening import (
 )
 from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject
 from tencost.records.formats.tablerows import NESTED, check_names, checked
-from tencost.records.schema import SCHEMA
+from tencost.store.schema import SCHEMA
 
 MARKS = frozenset({"record_id", "program_id", "workload_id", "status"})
 """A table with these columns claims the record schema, right or wrong in the others."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tencost.errors import RecordError
-from tencost.records.schema import ADDED, PROGRAM_FORMATS, SCHEMA
-from tencost.records.status import Status
+from tencost.store.schema import ADDED, PROGRAM_FORMATS, SCHEMA
+from tencost.store.status import Status
 
 NESTED = ("networks", "run_secs", "source")
 """Columns that are no scalars: JSON text in a CSV."""

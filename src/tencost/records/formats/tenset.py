@@ -45,7 +45,7 @@ from tencost.records.formats.tensetnames import (
     network_from_label,
     parse_name,
 )
-from tencost.records.ids import canonical_json, text_id
+from tencost.store.ids import canonical_json, text_id
 
 INFO_FOLDERS = ("network_info", "network_meta_data")
 PROGRAM_FOLDER = "to_measure_programs"

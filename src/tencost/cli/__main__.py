@@ -1,0 +1,5 @@
+"""``python -m tencost.cli``: the same as ``tencost``."""
+
+from tencost.cli import main
+
+main()

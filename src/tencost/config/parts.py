@@ -1,0 +1,89 @@
+"""Parts that there are many of: model families, feature kinds, log formats, network sources.
+
+A part is one module (or one folder) that describes itself in one attribute; its name is the module's. Adding a module
+to the package adds the part; nothing else lists it. A package of one's own adds parts through an entry point:
+
+    [project.entry-points."tencost.families"]
+    my_family = "my_package.my_family"
+
+This module knows where parts are, by name; it imports none of them until one is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
+from typing import Any
+
+from tencost.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of a kind."""
+
+    noun: str
+    """What one is called in a message."""
+    package: str
+    """The package whose public modules are parts."""
+    attribute: str
+    """The attribute of a part's module that describes it."""
+    group: str
+    """Entry points of this group are parts, too: name = module."""
+
+    def modules(self) -> dict[str, str]:
+        """Return the module of each part, by name, sorted; nothing is imported but the package itself."""
+        return dict(sorted(_modules(self).items()))
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.modules())
+
+    def load(self, name: object, field: str = "") -> Any:
+        """Import a part and return what describes it.
+
+        Args:
+            name: the part's name.
+            field: where the name was given, for the message.
+
+        Raises:
+            ConfigError: no such part, or a module that does not describe one.
+        """
+        modules = self.modules()
+        if not isinstance(name, str) or name not in modules:
+            raise ConfigError(
+                f"{field or self.noun} must be one of {', '.join(modules)}, found {name!r}"
+            )
+        module = import_module(modules[name])
+        try:
+            return getattr(module, self.attribute)
+        except AttributeError as error:
+            raise ConfigError(
+                f"expected {self.attribute} in {module.__name__}, which describes the {self.noun} {name}; found none"
+            ) from error
+
+    def all(self) -> dict[str, Any]:
+        """Import all parts: name -> what describes it."""
+        return {name: self.load(name) for name in self.modules()}
+
+
+@cache
+def _modules(parts: Parts) -> dict[str, str]:
+    package = import_module(parts.package)
+    own = {
+        module.name: f"{parts.package}.{module.name}"
+        for module in iter_modules(package.__path__)
+        if not module.name.startswith("_")
+    }
+    others = {point.name: point.value for point in entry_points(group=parts.group)}
+    for name in own.keys() & others.keys():
+        raise ConfigError(
+            f"expected another name for the {parts.noun} {name} of {others[name]}: {own[name]} has it already"
+        )
+    return {**own, **others}
+
+
+FAMILIES = Parts("model family", "tencost.train.families", "FAMILY", "tencost.families")
+"""Model families, each a :class:`tencost.train.ranker.Family`."""

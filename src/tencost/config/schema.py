@@ -1,0 +1,389 @@
+"""What a person can choose, typed: one dataclass per group of `conf/`, a sentence under each field.
+
+`conf/` holds the values, this module their schema: unknown keys and wrong types fail when a file is composed, and
+`__post_init__` checks what a type cannot say. Hydra composes; :func:`resolve` turns the result into :class:`Config`.
+A model family's dataclass stands in the family's own module (:mod:`tencost.train.families`), measuring's in
+:mod:`tencost.config.measuring`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from tencost.config.checking import instantiate, plain_name
+from tencost.config.measuring import MeasureConfig
+from tencost.config.model import model_config
+from tencost.errors import ConfigError
+
+
+class FeatureKind(Enum):
+    """How a program is turned into rows."""
+
+    per_store = "per_store"
+    """TVM's PerStoreFeature: one row a buffer store of the lowered program."""
+    trace = "trace"
+    """One row a schedule primitive, straight from the trace, no lowering."""
+    tiles = "tiles"
+    """One row a program: the tile structure that its trace decides, no lowering."""
+    per_store_tiles = "per_store_tiles"
+    """The rows of per_store with the columns of tiles appended to each."""
+    ansor_steps = "ansor_steps"
+    """One row a step of an Ansor program, straight from the log."""
+    ansor_tiles = "ansor_tiles"
+    """One row an Ansor program: the tile structure that its steps decide."""
+    autotvm_knobs = "autotvm_knobs"
+    """One row an AutoTVM program: its task's arguments and its configuration's knobs."""
+
+
+class NetworkSource(Enum):
+    """Where a network comes from."""
+
+    transformers = "transformers"
+    """A class of transformers with a configuration and random weights."""
+    onnx = "onnx"
+    """An ONNX file."""
+    torch_export = "torch_export"
+    """A file that torch.export.save wrote (.pt2)."""
+    saved = "saved"
+    """A file that `tencost measure export` wrote (.npz): neither PyTorch nor ONNX is needed to read it."""
+
+
+class RunnerKind(Enum):
+    """Where programs run."""
+
+    local = "local"
+    """On this host."""
+    rpc = "rpc"
+    """On devices that are registered with a TVM RPC tracker."""
+
+
+class SplitPolicy(Enum):
+    """Which records may be learnt from and which are kept for testing."""
+
+    by_network = "by_network"
+    """Hold out whole networks; workloads shared with them leave the training side."""
+    by_task = "by_task"
+    """Hold out workload families, assigned by hash so that membership survives growth."""
+    by_hardware = "by_hardware"
+    """Hold out whole hardware."""
+    by_time = "by_time"
+    """Hold out the latest records."""
+    within_task = "within_task"
+    """Random programs of every task: leaks by design, for comparison with TenSet's default only."""
+
+
+@dataclass(kw_only=True)
+class DatasetConfig:
+    """A raw dataset and where it lives."""
+
+    name: str = MISSING
+    """Folder name under data/raw and data/records."""
+    source: str = MISSING
+    """A folder, an archive (.tar.zst, .tar.gz, .zip) or an https:// URL of one; relative to the project."""
+    sha256: str | None = None
+    """Expected checksum of the archive in hex; None skips the check (folders have none)."""
+    description: str = ""
+    """One sentence for the dataset's MLflow entry."""
+    hardware: str | None = None
+    """The device of its logs where they do not name it: Ansor and AutoTVM logs, say."""
+
+    def __post_init__(self) -> None:
+        if self.sha256 is not None and len(self.sha256) != 64:
+            raise ConfigError(f"dataset.sha256 must be 64 hex digits, found {self.sha256!r}")
+
+
+@dataclass(kw_only=True)
+class HardwareConfig:
+    """A device that programs are measured on, and the target they are compiled for."""
+
+    name: str = MISSING
+    """Name of the hardware: partition of the record store, part of the registered model's name."""
+    description: str = ""
+    """Where it stands and what is special about it."""
+    target: dict[str, Any] = field(default_factory=dict)
+    """TVM target as a mapping: kind, mcpu, num-cores, ..."""
+    model: str = "unknown"
+    """Product name of the device, as far as it is known."""
+    cores: int = 1
+    """Cores a program may use."""
+    simd_bits: int = 128
+    """Width of the widest vector instructions that the target allows, bits."""
+    l1d_kib: float = 32.0
+    """Level-1 data cache per core, KiB."""
+    l2_kib: float = 256.0
+    """Level-2 cache per core, KiB."""
+    l3_kib: float = 0.0
+    """Level-3 cache reachable from a core, KiB; 0 if there is none."""
+    clock_ghz: float | None = None
+    """Nominal clock in GHz; None where it cannot be read."""
+    requires: list[str] = field(default_factory=list)
+    """Instruction sets, in /proc/cpuinfo's spelling, without which its programs crash."""
+    detect: bool = False
+    """Fill every field above from the host (hardware=local)."""
+    runner: RunnerKind = RunnerKind.local
+    """Where its programs run: on this host, or on devices behind a TVM RPC tracker."""
+    host: str = "127.0.0.1"
+    """rpc: host name of the tracker."""
+    port: int = 9190
+    """rpc: port of the tracker."""
+    key: str = ""
+    """rpc: key that the devices registered with; empty means the hardware's name."""
+    cc: str = ""
+    """rpc: command that links programs for the devices here (a cross compiler); empty links them there."""
+
+    def device_columns(self) -> dict[str, float]:
+        """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB."""
+        import math
+
+        amounts = {
+            "device_log2_cores": self.cores,
+            "device_log2_simd_bits": self.simd_bits,
+            "device_log2_l1d_kib": self.l1d_kib,
+            "device_log2_l2_kib": self.l2_kib,
+            "device_log2_l3_kib": self.l3_kib,
+        }
+        return {name: math.log2(1.0 + amount) for name, amount in amounts.items()}
+
+
+@dataclass(kw_only=True)
+class FeaturesConfig:
+    """A feature set."""
+
+    name: str = MISSING
+    """Name of the set; also its file name under data/features."""
+    kind: FeatureKind = MISSING
+    """Which extractor makes the rows."""
+    device_columns: bool = False
+    """Append the hardware's attributes (cores, SIMD width, caches) to every row."""
+    max_steps: int = 64
+    """trace, ansor_steps: schedule primitives or steps kept per program, the first ones."""
+    vocabulary_buckets: int = 16
+    """trace, ansor_steps: hash buckets for names (blocks, annotations, storage scopes)."""
+    max_numbers: int = 8
+    """trace, ansor_steps: numeric parameters kept per primitive."""
+
+
+@dataclass(kw_only=True)
+class SplitConfig:
+    """How records are divided into train, valid and test."""
+
+    policy: SplitPolicy = MISSING
+    """The rule that assigns records."""
+    test: list[str] = field(default_factory=list)
+    """by_network: networks held out; by_hardware: hardware held out."""
+    test_fraction: float = 0.2
+    """by_task, by_time, within_task: share of families, time or programs held out."""
+    valid_fraction: float = 0.15
+    """Share of the remaining workload families kept for early stopping."""
+    seed: int = 0
+    """Salt of the hashes that assign families."""
+
+    def __post_init__(self) -> None:
+        for name in ("test_fraction", "valid_fraction"):
+            value = getattr(self, name)
+            if not (isinstance(value, float) and 0.0 <= value < 1.0):
+                raise ConfigError(f"split.{name} must be in [0, 1), found {value!r}")
+
+
+@dataclass(kw_only=True)
+class NetworkInput:
+    """One input tensor of a network."""
+
+    shape: list[int] = MISSING
+    """Dimensions, batch first."""
+    dtype: str = "float32"
+    """float32 or int64."""
+    high: int = 2
+    """int64 only: values are drawn from [0, high)."""
+
+
+@dataclass(kw_only=True)
+class NetworkConfig:
+    """A network: a transformers architecture with random weights, an ONNX file or a torch.export program."""
+
+    name: str = MISSING
+    """Name of the network, the same for all its variants; empty means the stem of `path`."""
+    source: NetworkSource = NetworkSource.transformers
+    """Where it comes from."""
+    path: str = ""
+    """onnx, torch_export, saved: the file; relative to the project."""
+    batch: int = 1
+    """Batch size; inputs refer to it as ${network.batch}."""
+    size: int = 0
+    """Image height and width in pixels, or tokens of a sequence; inputs refer to it as ${network.size}."""
+    default_size: int = 0
+    """The size that the plain name stands for; another one is part of the variant's name."""
+    architecture: str = ""
+    """transformers: model class, for example BertModel."""
+    config_class: str = ""
+    """transformers: configuration class, for example BertConfig."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the configuration class."""
+    inputs: dict[str, NetworkInput] = field(default_factory=dict)
+    """Input tensors by argument name. onnx, torch_export: only those whose shape the file leaves open."""
+    output: str = "last_hidden_state"
+    """Output that is compared; onnx, torch_export: the first one where there is none of this name."""
+    seed: int = 0
+    """Seed of the weights and of the inputs."""
+
+    def __post_init__(self) -> None:
+        for name, bound in (("batch", 1), ("size", 0)):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < bound:
+                raise ConfigError(f"network.{name} must be at least {bound}, found {value}")
+        if not self.name:
+            self.name = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(self.path).stem).lstrip(".-")[:100]
+        if self.name:
+            plain_name("network.name", self.name)
+
+
+@dataclass(kw_only=True)
+class TunerConfig:
+    """How a network is tuned."""
+
+    trials: int = 512
+    """Programs measured in all."""
+    trials_per_round: int = 16
+    """Programs measured before the model is asked again."""
+    starts: int = 16
+    """Programs known to be fast elsewhere, re-fitted to a task, that it measures before it searches; 0 for none."""
+    trials_per_task: int | None = None
+    """Programs measured for one task at most; None leaves it to the task scheduler."""
+    learn: bool = True
+    """Learn from the measurements (a residual over the registered model); False keeps the model frozen."""
+    min_mflop: float = 0.5
+    """Tasks with fewer MFLOP are left to the default schedule."""
+    population: int = 512
+    """Programs in a generation of the evolutionary search."""
+    generations: int = 4
+    """Generations a round."""
+    number: int = 3
+    """Runs averaged into one time."""
+    repeat: int = 3
+    """Times per program."""
+    min_repeat_ms: int = 10
+    """Least duration of one time, milliseconds."""
+    check_outputs: bool = True
+    """Compare what a program computes with its unscheduled workload before it counts as a task's best."""
+    compare_with: str | None = None
+    """Folder of a MetaSchedule database made otherwise, as by stock TVM: the network is timed with it, too."""
+    workdir: str = "tuned"
+    """Where databases, curves and reports of tuning runs are kept, a folder per network and hardware."""
+    seed: int = 0
+    """Seed of the search."""
+
+    def __post_init__(self) -> None:
+        for name in ("trials", "trials_per_round", "population", "repeat", "number"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ConfigError(f"tuner.{name} must be at least 1, found {value}")
+
+
+@dataclass(kw_only=True)
+class RuleConfig:
+    """What of the promotion rule a project may choose."""
+
+    min_seeds: int = 5
+    """Seeds that a champion must have been trained with, at least."""
+
+    def __post_init__(self) -> None:
+        if self.min_seeds < 1:
+            raise ConfigError(f"rule.min_seeds must be at least 1, found {self.min_seeds}")
+
+
+@dataclass(kw_only=True)
+class PathsConfig:
+    """Where the stages read and write, relative to the project's root."""
+
+    raw: str = "data/raw"
+    """Raw datasets, one folder each."""
+    records: str = "data/records"
+    """Record stores."""
+    features: str = "data/features"
+    """Feature files."""
+    splits: str = "data/splits"
+    """Split files."""
+    models: str = "data/models"
+    """Trained bundles."""
+    reports: str = "data/reports"
+    """Metrics, predictions and plots."""
+    registry: str = "data/registry"
+    """Verdicts of the promotion rule."""
+    store: str = "data/store"
+    """The live record store that tuning runs write to."""
+
+
+@dataclass(kw_only=True)
+class Config:
+    """Everything a stage may need."""
+
+    dataset: DatasetConfig = MISSING
+    """The raw dataset."""
+    hardware: HardwareConfig = MISSING
+    """The hardware that a model is for, or that is tuned on."""
+    features: FeaturesConfig = MISSING
+    """The feature set."""
+    split: SplitConfig = MISSING
+    """How records are divided."""
+    model: Any = None
+    """The model family: its own dataclass, see tencost.train.families."""
+    network: NetworkConfig = MISSING
+    """The network to tune."""
+    tuner: TunerConfig = MISSING
+    """How it is tuned."""
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    """How programs are collected and measured."""
+    rule: RuleConfig = field(default_factory=RuleConfig)
+    """When a registered model becomes the champion."""
+    paths: PathsConfig = field(default_factory=PathsConfig)
+    """Where the stages read and write."""
+    seeds: list[int] = field(default_factory=lambda: [0])
+    """Seeds that a model is trained with, one bundle each."""
+    jobs: int | None = None
+    """Worker processes; None uses every core."""
+    model_uri: str | None = None
+    """tune: the registered model or bundle to use; None means the hardware's champion, if there is one."""
+    experiment_name: str = "tencost"
+    """MLflow experiment."""
+    split_name: str = "by_network"
+    """Name of the chosen split: a folder under data/splits."""
+    model_name: str = "xgb"
+    """Name of the chosen model configuration: part of folder and run names."""
+
+
+def project_root(start: Path | None = None) -> Path:
+    """Return the nearest folder at or above `start` that holds `conf/`, as DVC finds its root.
+
+    Raises:
+        ConfigError: no such folder.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if (folder / "conf" / "config.yaml").is_file():
+            return folder
+    raise ConfigError(
+        f"expected a folder conf/ with config.yaml in {here} or above it, found none. Run the command inside a "
+        "tencost project, or start one with `tencost init`."
+    )
+
+
+def resolve(composed: DictConfig) -> Config:
+    """Check a composed Hydra configuration against the schema and return it as dataclasses.
+
+    Raises:
+        ConfigError: an unknown key (with the valid ones), a wrong type, or a value out of range.
+    """
+    container = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(container, dict)
+    plain = {str(key): value for key, value in container.items()}
+    plain.pop("hydra", None)
+    model = plain.pop("model", None)
+    resolved = instantiate(Config, plain, "")
+    resolved.model = model_config(model)
+    return resolved

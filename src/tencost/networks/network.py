@@ -1,0 +1,157 @@
+"""A network from its source to Relax and tuning tasks: transformers, ONNX, torch.export, or our own file.
+
+The weights stay inputs of the Relax module until after fusion, as in the sample dataset: folding them earlier would
+change the fused functions (a batch norm's scale becomes one constant) and with them the workloads, so that records
+of the same layer would no longer meet. :meth:`Network.deployable` binds them afterwards, which folds everything that
+depends on weights only and leaves the tasks' functions as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tencost.config import NetworkConfig, NetworkSource
+from tencost.errors import ConfigError, MeasureError
+from tencost.networks.imported import Imported, first_sentence
+from tencost.networks.inputs import Array as Array
+from tencost.networks.sources.onnx import import_onnx
+from tencost.networks.sources.saved import import_saved
+from tencost.networks.sources.torch_export import import_torch_export
+from tencost.networks.sources.transformers import import_transformers
+
+_DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
+
+
+@dataclass(frozen=True)
+class NetworkTask:
+    """A distinct workload of a network.
+
+    Attributes:
+        name: name of the fused function.
+        mod: IRModule of the workload, one function ``main``.
+        weight: how often the network calls it.
+        flop: floating-point operations of one call; 0 for a mere copy.
+        extracted: TVM's ExtractedTask.
+    """
+
+    name: str
+    mod: Any
+    weight: int
+    flop: float
+    extracted: Any
+
+
+@dataclass(frozen=True)
+class Network:
+    """An imported network.
+
+    Attributes:
+        name: the variant's name.
+        mod: fused Relax IRModule; ``main`` takes the inputs, then the weights.
+        params: the weights as TVM tensors, in the order of the parameters.
+        inputs: input arrays by name, drawn with the configured seed.
+        expected: what PyTorch or onnxruntime computes for the inputs, all tensor outputs in order.
+        output: index of the output that is compared.
+        outputs: names of the outputs.
+    """
+
+    name: str
+    mod: Any
+    params: list[Any]
+    inputs: dict[str, Array]
+    expected: list[Array]
+    output: int
+    outputs: list[str]
+
+    def tasks(self, target: dict[str, Any], min_mflop: float = 0.0) -> list[NetworkTask]:
+        """Return the workloads with at least so many MFLOP a call, the costliest first."""
+        from tvm.s_tir.analysis import estimate_tir_flops
+        from tvm.s_tir.meta_schedule.relax_integration import extract_tasks
+        from tvm.target import Target
+
+        tasks = []
+        for extracted in extract_tasks(self.mod, Target(target), {}):
+            mod = extracted.dispatched[0]
+            flop = float(estimate_tir_flops(mod))
+            if flop >= min_mflop * 1e6:
+                weight = int(extracted.weight)
+                tasks.append(NetworkTask(str(extracted.task_name), mod, weight, flop, extracted))
+        return sorted(tasks, key=lambda task: (-task.flop * task.weight, task.name))
+
+    def deployable(self) -> Any:
+        """Return the module with its weights bound and everything that depends on weights only folded."""
+        from tvm import relax
+
+        main = self.mod["main"]
+        weights = dict(zip(main.params[len(self.inputs) :], self.params, strict=True))
+        bound = relax.transform.BindParams("main", weights)(self.mod)
+        return relax.transform.FoldConstant()(bound)
+
+
+def variant_name(config: NetworkConfig) -> str:
+    """Return the network's name with the batch and size that differ from what the plain name stands for."""
+    batch = f"-b{config.batch}" if config.batch != 1 else ""
+    size = f"-s{config.size}" if config.size and config.size != config.default_size else ""
+    return f"{config.name}{batch}{size}"
+
+
+def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
+    """Import a network from its source and fuse its operators; network.path is relative to `root`.
+
+    Raises:
+        ConfigError: the definition, its file or its inputs are wrong.
+        MeasureError: an operator that TVM lacks, or a network that cannot be exported, imported or run.
+        MissingDependencyError: a package that reads this source is not installed.
+    """
+    name = variant_name(config)
+    if config.source is NetworkSource.saved:
+        imported, compared = import_saved(config, root)
+        output = _output_index(replace(config, output=config.output or compared), imported)
+        return _network(name, imported.mod, imported, output)
+    if config.source is NetworkSource.onnx:
+        imported = import_onnx(config, root)
+    elif config.source is NetworkSource.torch_export:
+        imported = import_torch_export(config, root)
+    else:
+        imported = import_transformers(config)
+    output = _output_index(config, imported)
+    try:
+        mod = _fused(imported.mod)
+    except Exception as error:
+        raise MeasureError(
+            f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
+        ) from error
+    return _network(name, mod, imported, output)
+
+
+def _network(name: str, mod: Any, imported: Imported, output: int) -> Network:
+    return Network(
+        name,
+        mod,
+        imported.params,
+        imported.inputs,
+        imported.expected,
+        output,
+        list(imported.outputs),
+    )
+
+
+def _output_index(config: NetworkConfig, imported: Imported) -> int:
+    """Return the index of network.output; a file's network has its own names, so its first one is the default."""
+    names = imported.outputs
+    if config.output in names:
+        return names.index(config.output)
+    if config.source is not NetworkSource.transformers and config.output == _DEFAULT_OUTPUT:
+        return 0
+    raise ConfigError(f"network.output must be one of {', '.join(names)}; found {config.output!r}")
+
+
+def _fused(mod: Any) -> Any:
+    """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes."""
+    from tvm import relax
+
+    mod = relax.transform.DecomposeOpsForInference()(mod)
+    mod = relax.transform.CanonicalizeBindings()(mod)  # else a tuple keeps ReLU out of the fusion
+    return relax.get_pipeline("zero")(mod)

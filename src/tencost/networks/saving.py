@@ -1,0 +1,91 @@
+"""``tencost measure export network=<name> to=<file or folder>``: an imported network for a machine without PyTorch.
+
+See saved_source.py for the file. A folder, there already or written with a slash at the end, gets <name>.npz, so that
+a sweep (``-m network=bert_tiny,resnet_18 to=networks/``) writes each network to a file of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from tencost.config import Config
+from tencost.errors import ConfigError
+from tencost.networks.network import load_network, variant_name
+from tencost.networks.sources.saved import SUFFIX, read_header, save_network
+
+USAGE = "tencost measure export network=bert_tiny to=<file>.npz"
+
+
+def split_words(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return (the value of to=, the other words).
+
+    Raises:
+        ConfigError: it is not given once.
+    """
+    values = [word.removeprefix("to=") for word in words if word.startswith("to=")]
+    if len(values) != 1 or not values[0]:
+        raise ConfigError(f"expected to=<file>.npz once, found {len(values)} times. Usage: {USAGE}")
+    return values[0], [word for word in words if not word.startswith("to=")]
+
+
+def run(cfg: Config, root: Path, *, to: str) -> Path:
+    """Import cfg.network and write it to `to`, which is relative to the current folder; return the file.
+
+    Raises:
+        ConfigError: `to` does not end in .npz, or something else than a saved network is there.
+        MeasureError: the network cannot be imported, or the file not be written.
+    """
+    console = Console(stderr=True)
+    path = _free(to, variant_name(cfg.network))
+    started = time.monotonic()
+    with _quiet():
+        network = load_network(cfg.network, root)
+    save_network(network, path)
+    console.print(
+        f"{network.name}: {len(network.params)} weights, inputs {', '.join(network.inputs)}, compared output "
+        f"{network.outputs[network.output]}: {path.stat().st_size / 1e6:.1f} MB, {time.monotonic() - started:.1f} s. "
+        f"Use it where nothing imports networks: tencost tune network=saved network.path={path.name}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    return path
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what TVM's C++ side writes to stderr."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _free(to: str, name: str) -> Path:
+    path = Path(to).expanduser()
+    if path.is_dir() or to.endswith("/"):
+        path = path / f"{name}{SUFFIX}"
+    if path.suffix != SUFFIX:
+        raise ConfigError(
+            f"to: expected a file that ends in {SUFFIX}, or a folder, found {to}. Usage: {USAGE}"
+        )
+    if path.exists():
+        try:
+            read_header(path)
+        except ConfigError as error:
+            raise ConfigError(
+                f"to: expected no file or a saved network at {path}, found something else. Choose another name"
+            ) from error
+    return path

@@ -1,0 +1,200 @@
+"""Networks from ONNX files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tencost.config import NetworkConfig
+from tencost.errors import ConfigError, MeasureError
+from tencost.networks.imported import Imported, first_sentence, network_file, require
+from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
+from tencost.networks.onnx_graph import graphs, prepare
+
+
+def import_onnx(config: NetworkConfig, root: Path | None) -> Imported:
+    """Import an ONNX file; onnxruntime computes the expected outputs (the onnx package does where it is missing).
+
+    Raises:
+        ConfigError: no such file, not a whole ONNX model, or inputs that do not fit it.
+        MeasureError: an operator that TVM's frontend lacks, or a graph that it or onnxruntime cannot take.
+    """
+    path = network_file(config, ".onnx", root)
+    require("onnx", "onnxscript")
+    model = _read(path)
+    declared = _declared(config, model.graph)
+    inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
+    outputs = _outputs(config, model.graph)
+    mod, params = _to_relax(config, model, inputs)
+    expected = _run(config, path, inputs)
+    return Imported(mod, params, inputs, expected, outputs)
+
+
+def _read(path: Path) -> Any:
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path))
+        model = onnx.load(str(path))
+    except Exception as error:
+        raise ConfigError(
+            f"network.path: expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. "
+            "Export it again, or copy it with all its files"
+        ) from error
+    if model.functions:
+        from onnx.inliner import inline_local_functions
+
+        model = inline_local_functions(model)
+    return model
+
+
+def _declared(config: NetworkConfig, graph: Any) -> dict[str, DeclaredInput]:
+    """Return the graph's inputs; old files list their weights among them."""
+    import onnx
+
+    weights = {tensor.name for tensor in graph.initializer}
+    declared = {}
+    for item in graph.input:
+        if item.name in weights:
+            continue
+        kind = item.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise MeasureError(
+                f"network {config.name!r}: expected tensors as inputs, found {item.name} of {kind or 'no type'}"
+            )
+        tensor = item.type.tensor_type
+        dims = None
+        if tensor.HasField("shape"):
+            dims = tuple(dim.dim_value or dim.dim_param for dim in tensor.shape.dim)
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+        declared[item.name] = DeclaredInput(dims, dtype)
+    if not declared:
+        raise MeasureError(f"network {config.name!r}: expected a graph with inputs, found none")
+    return declared
+
+
+def _outputs(config: NetworkConfig, graph: Any) -> list[str]:
+    for item in graph.output:
+        kind = item.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise MeasureError(
+                f"network {config.name!r}: expected tensors as outputs, found {item.name} of {kind or 'no type'}"
+            )
+    return [item.name for item in graph.output]
+
+
+def _to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tuple[Any, list[Any]]:
+    """Return (Relax IRModule with its weights as inputs, the weights).
+
+    Raises:
+        MeasureError: an operator that the frontend lacks or refuses, by name; shapes that depend on data.
+    """
+    from tvm.error import OpNotImplemented
+    from tvm.relax.frontend import detach_params
+    from tvm.relax.frontend.onnx import from_onnx
+
+    _check_domains(config, model.graph)
+    prepare(model, {name: array.shape for name, array in inputs.items()})
+    said = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(said):
+        warnings.simplefilter("ignore")  # names that it changes, and the like
+        try:
+            mod = from_onnx(model, dtype_dict=None, keep_params_in_input=True)
+        except OpNotImplemented as error:
+            raise MeasureError(_lacking(config, str(error).rpartition(":")[2])) from error
+        except Exception as error:
+            # It prints the operator that it was at, and only that says where the trouble is.
+            operator = re.search(r"Error converting operator (\w+)", said.getvalue())
+            at = f" operator {operator.group(1)} of" if operator else ""
+            raise MeasureError(
+                f"network {config.name!r}: TVM's ONNX frontend cannot import{at} {config.path}: "
+                f"{first_sentence(error)}. Simplify the graph or export it with another opset"
+            ) from error
+    mod, params = detach_params(mod)
+    mod = _returning_tuple(mod)
+    _check_static(config, mod)
+    return mod, list(params.get("main", []))
+
+
+def _lacking(config: NetworkConfig, operators: str) -> str:
+    names = ", ".join(sorted(operators.replace(",", " ").split()))
+    return (
+        f"network {config.name!r}: TVM's ONNX frontend has no operator {names} ({config.path}). "
+        "Export the network without it, or export it with torch.export and use network=torch_export"
+    )
+
+
+def _check_domains(config: NetworkConfig, graph: Any) -> None:
+    """The frontend looks at an operator's name only: one of a person's own would be taken for its namesake."""
+    foreign = {
+        f"{node.domain}.{node.op_type}"
+        for part in graphs(graph)
+        for node in part.node
+        if node.domain not in ("", "ai.onnx", "com.microsoft")
+    }
+    if foreign:
+        raise MeasureError(_lacking(config, " ".join(foreign)))
+
+
+def _returning_tuple(mod: Any) -> Any:
+    """Let ``main`` return a tuple where it returns a single tensor, as networks from PyTorch do."""
+    from tvm import relax
+
+    main = mod["main"]
+    if isinstance(main.ret_ty, relax.TupleType):
+        return mod
+    body = relax.SeqExpr(main.body.blocks, relax.Tuple([main.body.body]))
+    mod["main"] = relax.Function(
+        main.params, body, relax.TupleType([main.ret_ty]), main.is_pure, main.attrs
+    )
+    return relax.transform.Normalize()(mod)
+
+
+def _check_static(config: NetworkConfig, mod: Any) -> None:
+    from tvm import relax
+
+    for item in mod["main"].ret_ty.fields:
+        sizes = item.shape if isinstance(item, relax.TensorType) else None
+        if sizes is None or not all(hasattr(size, "value") for size in sizes):
+            raise MeasureError(
+                f"network {config.name!r}: expected outputs of fixed shape, found {item} in {config.path}. "
+                "Cut what depends on data (NonZero, NMS) off the graph, for example with onnx.utils.extract_model"
+            )
+
+
+def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> list[Array]:
+    try:
+        import onnxruntime
+    except ImportError:
+        return _run_reference(config, path, inputs)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # fatal: everything else is raised as well
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        found = session.run(None, inputs)
+    except Exception as error:
+        raise MeasureError(
+            f"network {config.name!r}: onnxruntime does not run {path}: {first_sentence(error)}"
+        ) from error
+    return [np.asarray(array) for array in found]
+
+
+def _run_reference(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> list[Array]:
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        found = ReferenceEvaluator(str(path)).run(None, inputs)
+    except Exception as error:
+        raise MeasureError(
+            f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. "
+            "Install onnxruntime: pip install 'tencost[tuner]'"
+        ) from error
+    return [np.asarray(array) for array in found]

@@ -1,0 +1,193 @@
+"""Networks from files of torch.export.save.
+
+PyTorch unpickles parts of such a file: read files that you trust.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tencost.config import NetworkConfig
+from tencost.errors import ConfigError, MeasureError
+from tencost.networks.imported import Imported, first_sentence, held_log, network_file, require
+from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
+from tencost.networks.torch_relax import module_to_relax
+
+_TRAINING = {
+    "batch_norm": 5,
+    "dropout": 2,
+    "dropout_": 2,
+    "feature_dropout": 2,
+    "alpha_dropout": 2,
+    "instance_norm": 5,
+}
+"""Operators that behave otherwise in training, and the position of the argument that says so."""
+
+
+def import_torch_export(config: NetworkConfig, root: Path | None) -> Imported:
+    """Import a .pt2 file: run it, export it again for the inputs' shapes, import that.
+
+    Raises:
+        ConfigError: no such file, not a whole exported program, one in training mode, inputs that do not fit it.
+        MeasureError: an operator that TVM's frontend lacks.
+    """
+    path = network_file(config, ".pt2", root)
+    require("torch")
+    import torch
+
+    program = _read(path)
+    _check_evaluating(config, program)
+    declared = _declared(config, program)
+    inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
+    tensors = tuple(torch.from_numpy(array) for array in inputs.values())
+    expected, names = _run(config, program, tensors)
+    mod, params = module_to_relax(config.name, _positional(program, {}), tensors)
+    return Imported(mod, params, inputs, expected, names)
+
+
+def _read(path: Path) -> Any:
+    import torch
+
+    causes: list[BaseException] = []
+    try:
+        try:
+            return _load(path, causes)
+        except Exception:
+            if not any("transformers." in str(error) for error in causes):
+                raise
+            # transformers' outputs register themselves with PyTorch when they are imported.
+            import_module("transformers.modeling_outputs")
+            return _load(path, causes)
+    except Exception as error:
+        cause = causes[0] if causes else error
+        raise ConfigError(
+            f"network.path: expected a whole file of torch.export.save in {path}, found something that PyTorch "
+            f"{torch.__version__} cannot read: {first_sentence(cause)}. Export it again with this version"
+        ) from error
+
+
+def _load(path: Path, causes: list[BaseException]) -> Any:
+    """Load a file; the exceptions that PyTorch logs on the way go into `causes`."""
+    import torch
+
+    with held_log("torch.export") as records, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own deprecations
+        try:
+            return torch.export.load(path)
+        finally:
+            found = (record.exc_info[1] for record in records if record.exc_info)
+            causes.extend(error for error in found if error is not None)
+
+
+def _check_evaluating(config: NetworkConfig, program: Any) -> None:
+    for node in program.graph.nodes:
+        name = str(getattr(node.target, "__name__", "")).split(".")[0]
+        position = _TRAINING.get(name)
+        if position is not None and len(node.args) > position and node.args[position] is True:
+            raise ConfigError(
+                f"network {config.name!r}: expected a program in evaluation mode, found {name} in training mode in "
+                f"{config.path}. Call model.eval() before torch.export.export"
+            )
+
+
+def _declared(config: NetworkConfig, program: Any) -> dict[str, DeclaredInput]:
+    """Return the tensors that a caller passes; other arguments (None, numbers) keep the value of the export."""
+    import torch
+
+    metas = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
+    declared = {}
+    for name in _argument_names(program):
+        meta = metas[name]
+        if isinstance(meta, torch.Tensor):
+            dims = tuple(size if isinstance(size, int) else str(size) for size in meta.shape)
+            declared[name] = DeclaredInput(dims, str(meta.dtype).removeprefix("torch."))
+    if not declared:
+        raise MeasureError(f"network {config.name!r}: expected a program with inputs, found none")
+    return declared
+
+
+def _argument_names(program: Any) -> list[str]:
+    from torch.export.graph_signature import InputKind
+
+    specs = program.graph_signature.input_specs
+    return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
+
+
+def _positional(program: Any, names: dict[str, None], *, check: bool = False) -> Any:
+    """Return a module that takes the tensors in order and returns all tensors, whose names go into `names`."""
+    import torch
+    from torch.export.graph_signature import ConstantArgument, InputKind
+    from torch.utils import _pytree as pytree
+
+    specs = [
+        spec.arg
+        for spec in program.graph_signature.input_specs
+        if spec.kind is InputKind.USER_INPUT
+    ]
+    structure = program.call_spec.in_spec
+    network = program.module(check_guards=check)
+
+    class Positional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, *tensors: Any) -> tuple[Any, ...]:
+            given = iter(tensors)
+            leaves = [
+                arg.value if isinstance(arg, ConstantArgument) else next(given) for arg in specs
+            ]
+            args, kwargs = pytree.tree_unflatten(leaves, structure)
+            kept = dict(_named_tensors(self.network(*args, **kwargs), "", pytree.tree_leaves))
+            names.clear()
+            names.update(dict.fromkeys(kept))
+            return tuple(kept.values())
+
+    return Positional()
+
+
+def _named_tensors(
+    value: Any, prefix: str, leaves: Callable[[Any], list[Any]]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a module's output with a name each: its key, its position, or "output" for a single one."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield prefix or "output", value
+        return
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, tuple | list):
+        items = list(enumerate(value))
+    else:
+        items = list(enumerate(leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)))
+    for key, item in items:
+        yield from _named_tensors(item, f"{prefix}.{key}" if prefix else str(key), leaves)
+
+
+def _run(
+    config: NetworkConfig, program: Any, tensors: tuple[Any, ...]
+) -> tuple[list[Array], list[str]]:
+    import torch
+
+    names: dict[str, None] = {}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            outputs = _positional(program, names, check=True)(*tensors)
+        except Exception as error:
+            shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+            raise ConfigError(
+                f"network {config.name!r}: {config.path} does not run on inputs of shape {shapes}: "
+                f"{first_sentence(error)}. Choose network.batch, network.size or network.inputs.<name>.shape "
+                "within what it was exported for"
+            ) from error
+    if not outputs:
+        raise MeasureError(
+            f"network {config.name!r}: expected a program that returns tensors, found none"
+        )
+    return [tensor.numpy() for tensor in outputs], list(names)

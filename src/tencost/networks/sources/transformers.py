@@ -1,0 +1,104 @@
+"""Networks of transformers: a model class, a configuration, random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tencost.config import NetworkConfig
+from tencost.errors import ConfigError
+from tencost.networks.imported import Imported, require
+from tencost.networks.inputs import Array, draw
+from tencost.networks.torch_relax import module_to_relax
+
+
+def import_transformers(config: NetworkConfig) -> Imported:
+    """Build a network with random weights, run it, and import it.
+
+    Raises:
+        ConfigError: transformers has no such class, or refuses the configuration or the inputs.
+        MeasureError: the network cannot be exported or imported.
+    """
+    _check(config)
+    require("torch", "transformers")
+    import torch
+
+    model, names = _torch_model(config)
+    inputs = _inputs(config)
+    tensors = tuple(torch.from_numpy(array) for array in inputs.values())
+    with torch.no_grad():
+        try:
+            expected = [array.numpy() for array in model(*tensors)]
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"network {config.name!r} does not run on its configured inputs: {error}"
+            ) from error
+    mod, params = module_to_relax(config.name, model, tensors)
+    return Imported(mod, params, inputs, expected, names)
+
+
+def _check(config: NetworkConfig) -> None:
+    for option, example in (("architecture", "BertModel"), ("config_class", "BertConfig")):
+        if not getattr(config, option):
+            raise ConfigError(
+                f"network {config.name!r}: source transformers expected network.{option}, for example {example}; "
+                "found none"
+            )
+    if config.path:
+        raise ConfigError(
+            f"network {config.name!r}: source transformers reads no file, found network.path={config.path}. "
+            "Use network=onnx or network=torch_export with it"
+        )
+    if not config.inputs:
+        raise ConfigError(
+            f"network {config.name!r} has no inputs; add network.inputs with a shape each"
+        )
+
+
+def _torch_model(config: NetworkConfig) -> tuple[Any, list[str]]:
+    """Return (module with positional inputs and a tuple of tensors as output, names of the outputs)."""
+    import torch
+    import transformers
+
+    for name in (config.architecture, config.config_class):
+        if not hasattr(transformers, name):
+            raise ConfigError(
+                f"network {config.name!r}: transformers {transformers.__version__} has no {name}"
+            )
+    try:
+        settings = getattr(transformers, config.config_class)(**config.config)
+        torch.manual_seed(config.seed)
+        network = getattr(transformers, config.architecture)(settings).eval()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"network {config.name!r}: {config.config_class} refuses its configuration: {error}"
+        ) from error
+    arguments = list(config.inputs)
+    names: list[str] = []
+
+    class Positional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, *tensors: Any) -> tuple[Any, ...]:
+            outputs = self.network(**dict(zip(arguments, tensors, strict=True)))
+            kept = {
+                name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)
+            }
+            names[:] = list(kept)
+            return tuple(kept.values())
+
+    return Positional().eval(), names
+
+
+def _inputs(config: NetworkConfig) -> dict[str, Array]:
+    rng = np.random.default_rng(config.seed)
+    arrays: dict[str, Array] = {}
+    for name, item in config.inputs.items():
+        where = f"network.inputs.{name}.dtype"
+        if item.dtype not in ("float32", "int64"):
+            raise ConfigError(f"{where} must be float32 or int64, found {item.dtype!r}")
+        arrays[name] = draw(rng, tuple(item.shape), item.dtype, item.high, where)
+    return arrays

@@ -1,0 +1,276 @@
+"""The best schedules of a record store as a MetaSchedule database, for compiling a network with no tuning at all.
+
+    tencost records export metaschedule <folder> hardware= [target=] [n=1] [workload=] [dataset=NAME] [store=URI]
+                                        [version=N] [--overwrite]
+
+The records are those of the live store, data/store, or of the one named. The modules of the workloads come from the
+table beside the store (see modules.py) and from data/records/<dataset>/workloads.parquet, of all datasets or the one
+named.
+
+Stock TVM loads what is written (see formats/metaschedule.py)::
+
+    with target:
+        mod = relax.transform.MetaScheduleApplyDatabase("<folder>")(mod)
+
+A database names no hardware, and TVM ignores the target on look-up. So a database is of one hardware and one target,
+and holds records that were measured successfully only. TVM picks the record whose run_secs have the least mean; with n
+of 1 (the default) that is the fastest by our measure, the median, too. With more, the two may differ on noisy records.
+
+A workload's structural hash is not the same in every version of TVM. The one written is what the TVM that is installed
+computes; without TVM, what the dataset's logs have.
+
+A schedule that uses hardware intrinsics needs them registered before TVM can load it:
+``import tvm.s_tir.tensor_intrin``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tencost.config import PathsConfig
+from tencost.errors import MissingDependencyError, RecordError
+from tencost.records import query
+from tencost.records.formats.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedProgram,
+    LoggedWorkload,
+    write_database,
+)
+from tencost.records.query_command import (
+    dataset_folder,
+    open_store,
+    parse,
+    project_folder,
+    target_of,
+)
+from tencost.store.modules import read_modules
+from tencost.store.record_store import RecordStore
+from tencost.store.tables import WORKLOADS, load_workloads
+
+FORMAT = "metaschedule_trace"
+_USAGE = (
+    "tencost records export metaschedule <folder> hardware= [target=] [n=1] [workload=] [dataset=NAME] "
+    "[store=URI] [version=N] [--overwrite]"
+)
+_KEYS = ("hardware", "target", "n", "workload", "dataset", "store", "version")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A workload with records of the hardware and target that is not in the database, and why."""
+
+    workload_id: str
+    task_name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written: the folder, workloads and records in it, and the workloads that are not."""
+
+    folder: Path
+    workloads: int
+    records: int
+    left_out: tuple[LeftOut, ...]
+
+
+def export_metaschedule(
+    store: RecordStore,
+    folder: Path,
+    workloads_table: pl.DataFrame,
+    *,
+    hardware: str,
+    target: query.Target,
+    n: int = 1,
+    workload: str | None = None,
+    overwrite: bool = False,
+) -> Export:
+    """Write the n fastest schedules of each workload on a hardware for a target as a MetaSchedule database.
+
+    Args:
+        store: where the records are.
+        folder: gets the two files; made if it is not there.
+        workloads_table: the modules, with columns workload_id, mod_json and shash, as `tables.load_workloads` and
+            `modules.read_modules` return them.
+        hardware: the device, exactly as the store names it.
+        target: what was compiled for.
+        n: schedules of each workload at most.
+        workload: of this workload's id only; None: of all.
+        overwrite: whether a database in the folder is replaced; nothing is ever added to one.
+
+    Raises:
+        RecordError: no such hardware or target, a database in the folder, or nothing to write.
+        MissingDependencyError: a workload's hash is nowhere, and TVM is not installed.
+    """
+    _require_free(folder, overwrite)
+    found = query.best(
+        store,
+        hardware=hardware,
+        target=target,
+        workload=workload,
+        n=n,
+        columns=("program", "workload_args", "run_secs"),
+    )
+    modules = {row["workload_id"]: row for row in workloads_table.iter_rows(named=True)}
+    left_out: list[LeftOut] = []
+    logged: dict[str, LoggedWorkload] = {}
+    programs: list[LoggedProgram] = []
+    hash_of = _hasher()
+    target_json = json.loads(query.canonical(target))
+    for row in found.iter_rows(named=True):
+        identity = row["workload_id"]
+        reason = _reason(row["program_format"], identity in modules)
+        if reason:
+            left_out.append(LeftOut(identity, row["task_name"], reason))
+            continue
+        if identity not in logged:
+            module = modules[identity]
+            shash = hash_of(module["mod_json"], module["shash"])
+            logged[identity] = LoggedWorkload(shash, module["mod_json"], identity)
+        programs.append(
+            LoggedProgram(
+                workload=logged[identity],
+                trace=json.loads(row["program"]),
+                run_secs=row["run_secs"],
+                target=target_json,
+                args_info=json.loads(row["workload_args"] or "[]"),
+                line=len(programs) + 1,
+            )
+        )
+    left_out += _only_failures(store, found, hardware, target, workload)
+    if not programs:
+        reasons = "; ".join(f"{item.task_name}: {item.reason}" for item in left_out[:3])
+        raise RecordError(
+            f"expected schedules of {hardware} for {query.canonical(target)} in {store.uri}, found none that can be "
+            f"exported. {reasons}"
+        )
+    _write(folder, list(logged.values()), programs)
+    return Export(folder, len(logged), len(programs), tuple(dict.fromkeys(left_out)))
+
+
+def run(arguments: list[str]) -> None:
+    """Run `tencost records export ...` and say what was written.
+
+    Raises:
+        RecordError: a word that is not understood, or what `export_metaschedule` raises.
+    """
+    overwrite = "--overwrite" in arguments
+    words = parse([word for word in arguments if word != "--overwrite"], _KEYS)
+    if len(words.rest) != 2 or words.rest[0] != "metaschedule":
+        raise RecordError(f"expected `{_USAGE}`, found {' '.join(arguments) or 'nothing'!r}")
+    hardware = words.require("hardware", "<a device of the store>")
+    store = open_store(words)
+    text = words.values.get("workload")
+    n = words.number("n")
+    done = export_metaschedule(
+        store,
+        Path(words.rest[1]),
+        _modules(store, words.values.get("dataset")),
+        hardware=hardware,
+        target=target_of(store, words, "target", hardware),
+        n=1 if n is None else n,
+        workload=text and query.find_workload(store, text, hardware=hardware),
+        overwrite=overwrite,
+    )
+    lines = [f"{done.folder}: {done.records} schedules of {done.workloads} workloads on {hardware}"]
+    lines += [
+        f"left out {item.workload_id[:12]} {item.task_name}: {item.reason}"
+        for item in done.left_out
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _modules(store: RecordStore, dataset: str | None) -> pl.DataFrame:
+    """Return the modules beside a store and those of a dataset, or of all datasets of the project."""
+    if dataset is not None:
+        folders = [dataset_folder(dataset)]
+    else:
+        found = (project_folder() / PathsConfig().records).glob(f"*/{WORKLOADS}")
+        folders = sorted(path.parent for path in found)
+    columns = ["workload_id", "mod_json", "shash"]
+    tables = [read_modules(store.uri), *map(load_workloads, folders)]
+    return pl.concat([table.select(columns) for table in tables]).unique(
+        "workload_id", keep="first"
+    )
+
+
+def _reason(program_format: str, has_module: bool) -> str:
+    if program_format != FORMAT:
+        return f"its best program is in the format {program_format}, which MetaSchedule cannot read"
+    if not has_module:
+        return "its module is neither beside the store nor in a dataset's workloads.parquet"
+    return ""
+
+
+def _only_failures(
+    store: RecordStore,
+    found: pl.DataFrame,
+    hardware: str,
+    target: query.Target,
+    workload: str | None,
+) -> list[LeftOut]:
+    """Return the workloads whose every record failed."""
+    known = query.statistics(store, by=("workload",), hardware=hardware, workload=workload)
+    failed = known.filter(
+        pl.col("target") == query.canonical(target),
+        pl.col("ok") == 0,
+        ~pl.col("workload_id").is_in(found["workload_id"].implode()),
+    )
+    rows = failed.select("workload_id", "task_name").iter_rows()
+    reason = "none of its programs was measured successfully"
+    return [LeftOut(identity, name, reason) for identity, name in rows]
+
+
+def _hasher() -> Callable[[str, str | None], str]:
+    """Return a function from (module's JSON, hash in the log or None) to TVM's structural hash."""
+    try:
+        import tvm
+        from tvm_ffi import structural_hash
+    except ModuleNotFoundError:
+        return _logged_hash
+
+    def computed(mod_json: str, _logged: str | None) -> str:
+        digest = int(structural_hash(tvm.ir.load_json(mod_json)))
+        return str(digest % 2**64)
+
+    return computed
+
+
+def _logged_hash(_mod_json: str, logged: str | None) -> str:
+    if logged is None:
+        raise MissingDependencyError(
+            "a workload of no log has no structural hash, and computing one needs TVM: pip install 'tencost[tuner]'"
+        )
+    return logged
+
+
+def _require_free(folder: Path, overwrite: bool) -> None:
+    taken = [name for name in (WORKLOAD_FILE, RECORD_FILE) if (folder / name).exists()]
+    if taken and not overwrite:
+        raise RecordError(
+            f"expected a folder without a MetaSchedule database, found {', '.join(taken)} in {folder}. Choose another "
+            "folder, or replace it: --overwrite"
+        )
+
+
+def _write(folder: Path, workloads: list[LoggedWorkload], programs: list[LoggedProgram]) -> None:
+    """Write the pair beside its place and move it there, so that a killed run leaves no half of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
+    try:
+        write_database(scratch, workloads, programs)
+        for name in (RECORD_FILE, WORKLOAD_FILE):
+            (folder / name).unlink(missing_ok=True)
+        for name in (WORKLOAD_FILE, RECORD_FILE):
+            (scratch / name).replace(folder / name)
+    finally:
+        shutil.rmtree(scratch)

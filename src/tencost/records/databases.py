@@ -1,0 +1,176 @@
+"""From the databases of a raw dataset to records: ids, status, names, weights, provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload, Reject
+from tencost.records.measurements import (
+    MEASUREMENTS_FILE,
+    Measurement,
+    read_measurements,
+    read_sessions,
+)
+from tencost.records.raw_layout import (
+    Task,
+    databases,
+    read_database,
+    read_modules,
+    read_provenance,
+    read_tasks,
+)
+from tencost.store.ids import program_id, record_id
+from tencost.store.schema import NetworkWeight, Provenance, Record, Source
+from tencost.store.status import Status, timing_from_log
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A distinct workload: module as JSON text, a name, TVM's hash where a database has it."""
+
+    workload_id: str
+    mod_json: str
+    task_name: str
+    shash: str | None
+    measured: bool
+
+
+@dataclass(frozen=True)
+class Import:
+    """Everything that one raw dataset holds."""
+
+    records: list[Record]
+    workloads: list[Workload]
+    tasks: list[Task]
+    rejects: list[Reject]
+
+
+@dataclass(frozen=True)
+class _Context:
+    dataset: str
+    file: str
+    hardware: str
+    task_name: str
+    networks: tuple[NetworkWeight, ...]
+    provenance: Provenance
+
+
+def import_dataset(
+    folder: Path, dataset: str, on_database: Callable[[int, int], None] | None = None
+) -> Import:
+    """Read every database of a raw dataset; bad lines become rejects.
+
+    Tasks that no index names get the dataset's name as their network and weight 1.
+
+    Raises:
+        DatasetError: the folder is not in the layout.
+    """
+    tasks = read_tasks(folder)
+    names: dict[str, str] = {}
+    networks: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        names.setdefault(task.workload_id, task.task_name)
+        weights = networks.setdefault(task.workload_id, {})
+        weights[task.network] = weights.get(task.network, 0) + task.weight
+    records: list[Record] = []
+    rejects: list[Reject] = []
+    logged: dict[str, LoggedWorkload] = {}
+    pairs = list(databases(folder))
+    about = {pair.hardware: read_provenance(folder, pair.hardware) for pair in pairs}
+    sessions = {pair.hardware: read_sessions(folder, pair.hardware) for pair in pairs}
+    for done, pair in enumerate(pairs):
+        if on_database is not None:
+            on_database(done, len(pairs))
+        workloads, programs, bad_workloads = read_database(folder, pair)
+        rejects += bad_workloads
+        for workload in workloads:
+            if workload is not None:
+                logged.setdefault(workload.workload_id, workload)
+                if workload.workload_id not in names:
+                    name = pair.folder.name.removesuffix(f"-{workload.workload_id[:12]}")
+                    names[workload.workload_id] = name
+                    networks[workload.workload_id] = {dataset: 1}
+                    tasks.append(Task(dataset, name, workload.workload_id, 1, 0.0, True))
+        measurements, bad_measurements = read_measurements(pair.folder)
+        beside = f"{pair.relative}/{MEASUREMENTS_FILE}"
+        rejects += [Reject(beside, line, reason) for line, reason in bad_measurements]
+        for program in programs:
+            if isinstance(program, Reject):
+                rejects.append(program)
+                continue
+            known = program.line <= len(measurements)
+            measurement = measurements[program.line - 1] if known else None
+            identity = program.workload.workload_id
+            context = _Context(
+                dataset=dataset,
+                file=f"{pair.relative}/{RECORD_FILE}",
+                hardware=pair.hardware,
+                task_name=names[identity],
+                networks=tuple(NetworkWeight(*item) for item in networks[identity].items()),
+                provenance=_provenance(measurement, sessions[pair.hardware], about[pair.hardware]),
+            )
+            records.append(_record(program, measurement, context))
+    measured = {record.workload_id for record in records}
+    tasks = [replace(task, measured=task.workload_id in measured) for task in tasks]
+    return Import(records, _workloads(folder, logged, names, measured), tasks, rejects)
+
+
+def _provenance(
+    measurement: Measurement | None, sessions: dict[str, Provenance], common: Provenance
+) -> Provenance:
+    if measurement is None:
+        return common
+    about = sessions.get(measurement.session or "", common)
+    if measurement.timestamp is None:
+        return about
+    return replace(about, timestamp=measurement.timestamp)
+
+
+def _record(program: LoggedProgram, measurement: Measurement | None, context: _Context) -> Record:
+    logged = timing_from_log(program.run_secs)
+    timing = logged if measurement is None else measurement.timing(program.run_secs)
+    identity = program_id(program.workload.workload_id, program.target["kind"], program.trace)
+    extra: dict[str, Any] | None = None
+    if timing.status is not Status.ok:
+        extra = {"raw_run_secs": repr(program.run_secs)}
+    if measurement is not None:
+        extra = {**(extra or {}), "session": measurement.session, **measurement.extra}
+    return Record(
+        record_id=record_id(identity, program.target, context.hardware),
+        program_id=identity,
+        workload_id=program.workload.workload_id,
+        task_name=context.task_name,
+        networks=context.networks,
+        hardware=context.hardware,
+        target=program.target,
+        program_format="metaschedule_trace",
+        program=json.dumps(program.trace, separators=(",", ":")),
+        run_secs=timing.run_secs,
+        status=timing.status,
+        error=timing.error,
+        source=Source(context.dataset, context.file, program.line),
+        workload_args=program.args_info,
+        provenance=context.provenance,
+        extra=extra,
+    )
+
+
+def _workloads(
+    folder: Path, logged: dict[str, LoggedWorkload], names: dict[str, str], measured: set[str]
+) -> list[Workload]:
+    found = {
+        identity: Workload(
+            identity, item.mod_json, names[identity], item.shash, identity in measured
+        )
+        for identity, item in logged.items()
+    }
+    for module in read_modules(folder):
+        if module.workload_id not in found:
+            found[module.workload_id] = Workload(
+                module.workload_id, module.mod_json, module.task_name, None, False
+            )
+    return [found[identity] for identity in sorted(found)]

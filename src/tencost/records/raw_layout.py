@@ -1,0 +1,201 @@
+"""A raw dataset in TenSet's layout, with MetaSchedule databases in place of pickles.
+
+::
+
+    README.md                             the dataset card
+    tasks.json                            [{network, task_name, weight, flop, workload_id,
+                                            measured, folder}]; optional
+    network_info/<network>.json           [{task_name, weight, flop, workload_id, mod}], mod as
+                                            JSON text; optional
+    to_measure_programs/<folder>/         database pair, run_secs null: what is or was to measure
+    measure_records/<hardware>/<folder>/  database pair: what was measured
+    measure_records/<hardware>/<folder>/measurements.jsonl
+                                          {status, timestamp, session, noise?, error?} for each
+                                            record line; optional
+    measure_records/<hardware>/provenance.json
+                                          what holds for all its records (record.Provenance);
+                                            optional
+    measure_records/<hardware>/sessions*.jsonl
+                                          {session, ...record.Provenance}: what holds for the
+                                            records of a session; optional
+
+`<folder>` is any path below the hardware; :func:`folder_name` gives the one that tencost writes.
+Weights are numbers of occurrences in the network, flop is a count (not a rate).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tencost.errors import DatasetError
+from tencost.records.formats.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedProgram,
+    LoggedWorkload,
+    Reject,
+    read_programs,
+    read_workloads,
+)
+from tencost.store.ids import workload_id
+from tencost.store.record import Provenance, provenance_from_json
+
+NAME_LENGTH = 80
+FOLDER_ID_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload of a network: occurrences, floating-point operations, whether it was measured."""
+
+    network: str
+    task_name: str
+    workload_id: str
+    weight: int
+    flop: float
+    measured: bool
+
+
+@dataclass(frozen=True)
+class TaskModule:
+    """A task's module as JSON text, from network_info."""
+
+    workload_id: str
+    task_name: str
+    mod_json: str
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database pair of one hardware; `file` is relative to the dataset's folder."""
+
+    hardware: str
+    folder: Path
+    relative: str
+
+
+def folder_name(task_name: str, workload: str) -> str:
+    """Return the name of a task's folder: safe for file systems, unique by the workload's id."""
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", task_name)[:NAME_LENGTH].lstrip(".") or "task"
+    return f"{safe}-{workload[:FOLDER_ID_LENGTH]}"
+
+
+def databases(dataset: Path) -> Iterator[Database]:
+    """Yield every database pair under measure_records/, sorted by hardware and path.
+
+    Raises:
+        DatasetError: there is none.
+    """
+    top = dataset / "measure_records"
+    found = sorted(top.glob(f"*/**/{RECORD_FILE}"))
+    if not found:
+        raise DatasetError(
+            f"expected measure_records/<hardware>/.../{RECORD_FILE} in {dataset}, found none. "
+            "Fetch it again: tencost fetch dataset=<name>"
+        )
+    for path in found:
+        folder = path.parent
+        hardware = folder.relative_to(top).parts[0]
+        yield Database(hardware, folder, folder.relative_to(dataset).as_posix())
+
+
+def read_database(
+    dataset: Path, database: Database
+) -> tuple[list[LoggedWorkload | None], Iterator[LoggedProgram | Reject], list[Reject]]:
+    """Return a pair's workloads, a stream of its programs, and the rejects of its workload file."""
+    workloads, rejects = read_workloads(database.folder / WORKLOAD_FILE)
+    programs = read_programs(database.folder / RECORD_FILE, workloads)
+    relative = [_relative(reject, dataset) for reject in rejects]
+    return (
+        workloads,
+        (_relative(item, dataset) if isinstance(item, Reject) else item for item in programs),
+        relative,
+    )
+
+
+def read_tasks(dataset: Path) -> list[Task]:
+    """Return the index of tasks, from tasks.json or else network_info/; empty without either.
+
+    Raises:
+        DatasetError: a file is not what its grammar says.
+    """
+    index = dataset / "tasks.json"
+    if index.is_file():
+        return [_task(item, index) for item in _load_list(index)]
+    tasks = []
+    for path in sorted((dataset / "network_info").glob("*.json")):
+        for item in _load_list(path):
+            named = {"network": path.stem, "measured": False, **item}
+            if "workload_id" not in named and isinstance(named.get("mod"), str):
+                named["workload_id"] = workload_id(named["mod"])
+            tasks.append(_task(named, path))
+    return tasks
+
+
+def read_modules(dataset: Path) -> Iterator[TaskModule]:
+    """Yield the module of every task in network_info/.
+
+    Raises:
+        DatasetError: a file is not what its grammar says.
+    """
+    for path in sorted((dataset / "network_info").glob("*.json")):
+        for item in _load_list(path):
+            if not (isinstance(item, dict) and isinstance(item.get("mod"), str)):
+                raise DatasetError(f"expected tasks with a module `mod` as JSON text in {path}")
+            yield TaskModule(workload_id(item["mod"]), str(item.get("task_name", "")), item["mod"])
+
+
+def read_provenance(dataset: Path, hardware: str) -> Provenance:
+    """Return what the dataset says about all records of a hardware; empty if it says nothing.
+
+    Raises:
+        DatasetError: the file is not an object.
+    """
+    path = dataset / "measure_records" / hardware / "provenance.json"
+    if not path.is_file():
+        return Provenance()
+    value = _load_json(path)
+    if not isinstance(value, dict):
+        raise DatasetError(f"expected a JSON object in {path}, found {type(value).__name__}")
+    return provenance_from_json(value)
+
+
+def _relative(reject: Reject, dataset: Path) -> Reject:
+    file = Path(reject.file)
+    return Reject(file.relative_to(dataset).as_posix(), reject.line, reject.reason)
+
+
+def _load_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DatasetError(f"expected JSON in {path}: {error}") from error
+
+
+def _load_list(path: Path) -> list[Any]:
+    value = _load_json(path)
+    if not isinstance(value, list):
+        raise DatasetError(f"expected a JSON list in {path}, found {type(value).__name__}")
+    return value
+
+
+def _task(item: Any, path: Path) -> Task:
+    try:
+        return Task(
+            network=str(item["network"]),
+            task_name=str(item["task_name"]),
+            workload_id=str(item["workload_id"]),
+            weight=int(item["weight"]),
+            flop=float(item["flop"]),
+            measured=bool(item.get("measured", False)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DatasetError(
+            f"expected a task with network, task_name, workload_id, weight and flop in {path}, "
+            f"found {str(item)[:80]} ({type(error).__name__}: {error})"
+        ) from error

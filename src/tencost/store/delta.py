@@ -1,0 +1,174 @@
+"""A record store as a Delta Lake table: opening and checking it, its schema versions, commits.
+
+The table's name says that it is a record store, its description which version of the schema it has.
+A commit is the version after the one that was read, or fails; so what was true of the version read
+is true of the version committed, but for the files added and removed.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Schema
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+
+from tencost.errors import RecordError
+from tencost.store.layout import PARTITION, DataFile
+from tencost.store.schema import ADDED, SCHEMA, SCHEMA_VERSION
+
+ATTEMPTS = 200
+"""Commits tried before a writer gives up because others keep being faster; each try is short."""
+TABLE_NAME = "tencost-records"
+_DESCRIPTION = "schema_version="
+"""Stands before the version in the table's description: Delta refuses properties of our own."""
+TABLE_DESCRIPTION = f"{_DESCRIPTION}{SCHEMA_VERSION}"
+READABLE = ("1", *ADDED)
+"""Schema versions that are read, oldest first; writing makes a store one of the last."""
+_NEXT_VERSION_OR_NONE = CommitProperties(max_commit_retries=0)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table is: Delta Lake's URI and its settings of an object store.
+
+    `version` is the one to read, None for the latest.
+    """
+
+    uri: str
+    version: int | None = None
+    storage_options: dict[str, str] | None = field(default=None, repr=False)
+
+
+def open_table(place: Place) -> DeltaTable | None:
+    """Return the table, None where nothing was written.
+
+    Raises:
+        RecordError: no record store, or of a schema version that this program does not know, or it
+            has no such version.
+    """
+    try:
+        table = DeltaTable(place.uri, version=place.version, storage_options=place.storage_options)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        at = "" if place.version is None else f", version {place.version}"
+        raise RecordError(
+            f"expected a record store (a Delta Lake table) at {place.uri}{at}, found none that can "
+            f"be opened: {error}. Rebuild it: tencost records"
+        ) from error
+    found, name = _schema_version(table), table.metadata().name
+    if name == TABLE_NAME and found.isdecimal() and int(found) > int(SCHEMA_VERSION):
+        raise RecordError(
+            f"expected a record store of schema version {SCHEMA_VERSION} or earlier at {place.uri}, "
+            f"found {found}: a newer tencost wrote it. Update tencost, or read the store with the "
+            "one that wrote it."
+        )
+    if name != TABLE_NAME or found not in READABLE:
+        raise RecordError(
+            f"expected a record store of schema version {' or '.join(READABLE)} at {place.uri}, "
+            f"found {found or 'none'} in the table {name!r}. Name another folder, or delete this "
+            "one and run `tencost records`"
+        )
+    return table
+
+
+def require_table(place: Place) -> DeltaTable:
+    """Return the table.
+
+    Raises:
+        RecordError: as :func:`open_table`, and where nothing was written.
+    """
+    table = open_table(place)
+    if table is None:
+        raise RecordError(
+            f"expected a record store at {place.uri}, found none. Build it: tencost records"
+        )
+    return table
+
+
+def writable_table(place: Place) -> DeltaTable:
+    """Return the latest version for writing: created, or given the columns that it lacks.
+
+    Raises:
+        CommitFailedError: another writer was faster; call again.
+    """
+    table = open_table(place)
+    if table is None:
+        table = DeltaTable.create(
+            place.uri,
+            schema=SCHEMA,
+            partition_by=[PARTITION],
+            mode="ignore",
+            name=TABLE_NAME,
+            description=TABLE_DESCRIPTION,
+            storage_options=place.storage_options,
+        )
+    if _schema_version(table) == SCHEMA_VERSION:
+        return table
+    # Two commits, each harmless on its own: a writer killed between them leaves the second to the next.
+    held = {column.name for column in table.schema().fields}
+    absent = [column for column in SCHEMA if column.name not in held]
+    if absent:
+        columns = Schema.from_arrow(pa.schema(absent)).fields
+        table.alter.add_columns(columns, commit_properties=_NEXT_VERSION_OR_NONE)
+        table = require_table(place)
+    table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=_NEXT_VERSION_OR_NONE)
+    return require_table(place)
+
+
+def commit(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
+    """Commit as the version after the table's.
+
+    Raises:
+        CommitFailedError: another writer made that version; nothing was committed.
+    """
+    table.create_write_transaction(
+        list(actions),
+        "append",
+        table.schema(),
+        [PARTITION],
+        commit_properties=_NEXT_VERSION_OR_NONE,
+    )
+
+
+def removals(files: Sequence[DataFile], data_change: bool) -> list[RemoveAction]:
+    """Return what removes files from the log; `data_change`: whether their rows go with them."""
+    # Unlike the log itself, deltalake wants the path without percent-encoding here.
+    now = int(time.time() * 1000)
+    return [
+        RemoveAction(
+            unquote(file.path), data_change, now, partition_values={PARTITION: file.hardware}
+        )
+        for file in files
+    ]
+
+
+def retry(uri: str, attempt: Callable[[], Result]) -> Result:
+    """Call `attempt`, which reads the table anew each time, until it commits; return its result.
+
+    Raises:
+        RecordError: others were faster every time.
+    """
+    for number in range(ATTEMPTS):
+        try:
+            return attempt()
+        except CommitFailedError as error:
+            last = error
+            time.sleep(random.uniform(0.2, 1.0) * min(0.5, 0.01 * 2 ** min(number, 6)))
+    raise RecordError(
+        f"expected to commit to {uri} within {ATTEMPTS} attempts; other writers were faster each "
+        f"time ({last}). Run the command again."
+    )
+
+
+def _schema_version(table: DeltaTable) -> str:
+    return (table.metadata().description or "").removeprefix(_DESCRIPTION)

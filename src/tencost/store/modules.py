@@ -1,0 +1,69 @@
+"""The workloads of a record store as modules: a Delta Lake table beside it, so that its best programs can be compiled.
+
+A record names its workload by an id; this table holds the module behind the id as TVM's JSON text. Only MetaSchedule
+logs have modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from tencost.store.delta import retry
+
+SUFFIX = "-modules"
+SCHEMA = pa.schema(
+    [
+        pa.field("workload_id", pa.string(), nullable=False),
+        pa.field("mod_json", pa.string(), nullable=False),
+        pa.field("task_name", pa.string(), nullable=False),
+        pa.field("shash", pa.string()),
+    ]
+)
+
+
+def modules_uri(store_uri: str) -> str:
+    """Return where the modules of a store's workloads are."""
+    return store_uri.rstrip("/") + SUFFIX
+
+
+def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) -> int:
+    """Add modules, (workload_id, module as JSON text, task name, TVM's hash) each; return how many are new."""
+    distinct = {item[0]: item for item in modules}
+    if not distinct:
+        return 0
+    names = [field.name for field in SCHEMA]
+    rows = [dict(zip(names, item, strict=True)) for item in distinct.values()]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    uri = modules_uri(store_uri)
+
+    def commit() -> int:
+        delta = DeltaTable.create(uri, schema=SCHEMA, mode="ignore")
+        done = (
+            delta.merge(
+                table,
+                predicate="have.workload_id = new.workload_id",
+                source_alias="new",
+                target_alias="have",
+            )
+            .when_not_matched_insert_all()
+            .execute()
+        )
+        return int(done["num_target_rows_inserted"])
+
+    return retry(uri, commit)
+
+
+def read_modules(store_uri: str) -> pl.DataFrame:
+    """Return all modules: workload_id, mod_json, task_name, shash; no rows where there are none."""
+    try:
+        table = DeltaTable(modules_uri(store_uri)).to_pyarrow_table()
+    except TableNotFoundError:
+        table = SCHEMA.empty_table()
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame

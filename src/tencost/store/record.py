@@ -1,0 +1,91 @@
+"""One record as a dataclass: what tuning and measuring need of records where only ``tencost[tuner]`` is installed.
+
+The columns that it becomes are in schema.py, which needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tencost.store.status import Status
+
+PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "none")
+"""What the program column holds: see the module of that name in formats/; none: the log has no programs."""
+
+
+@dataclass(frozen=True)
+class NetworkWeight:
+    """A network that a workload occurs in, and how often."""
+
+    network: str
+    weight: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a record was read: dataset, file relative to the dataset's folder, line from 1."""
+
+    dataset: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is the same for all records of one hardware of a dataset; fields as in the schema."""
+
+    timestamp: float | None = None
+    engine_version: str | None = None
+    env_name: str | None = None
+    hw_model: str | None = None
+    engine_config: dict[str, Any] | None = None
+    build_config: dict[str, Any] | None = None
+    runtime_config: dict[str, Any] | None = None
+    execution_config: dict[str, Any] | None = None
+    additional_info: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One program measured on one hardware.
+
+    `run_secs` holds all times in seconds and is empty unless `status` is ok. `target` and
+    `workload_args` are as the log has them, `program` is JSON text in `program_format`.
+    """
+
+    record_id: str
+    program_id: str
+    workload_id: str
+    task_name: str
+    networks: tuple[NetworkWeight, ...]
+    hardware: str
+    target: dict[str, Any]
+    program_format: str
+    program: str
+    run_secs: tuple[float, ...]
+    status: Status
+    error: str
+    source: Source
+    workload_args: list[Any] | None = None
+    engine: str = "tvm"
+    provenance: Provenance = Provenance()
+    extra: dict[str, Any] | None = None
+    """What this record's log says beyond the columns; goes to `additional_info`."""
+    foreign: str | None = None
+
+    def __post_init__(self) -> None:
+        assert self.program_format in PROGRAM_FORMATS, self.program_format
+        assert bool(self.run_secs) == (self.status is Status.ok)
+        assert all(math.isfinite(value) and value > 0 for value in self.run_secs)
+
+
+def provenance_from_json(values: dict[str, Any]) -> Provenance:
+    """Read a provenance file's object; keys that are no field go to `additional_info`."""
+    known = {item.name for item in fields(Provenance)}
+    extra = {key: value for key, value in values.items() if key not in known}
+    given = {key: value for key, value in values.items() if key in known}
+    if extra:
+        given["additional_info"] = {**(given.get("additional_info") or {}), **extra}
+    return Provenance(**given)

@@ -1,0 +1,159 @@
+"""A blend: families that err differently, averaged on one scale.
+
+Trees on joined rows, a network on the same rows and trees on tile columns alone disagree about different programs; on
+networks held out their average ranks better than the best of them, and varies less between seeds. Each member's raw
+scores are divided by their standard deviation over the training programs, a constant kept in the bundle, and averaged.
+
+Files: `blend.json` (the divisors) and, for member k, every file of its family with the prefix ``m<k>-``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import orjson
+
+from tencost.config import ModelConfig, model_config
+from tencost.errors import BundleError, ConfigError
+from tencost.features.columns import PER_STORE_COLUMNS, WORKLOAD_COLUMNS
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.train.ranker import Family, LogMetric, Ranker, Samples, Scores, make_ranker
+
+_STORE_COLUMNS = len(PER_STORE_COLUMNS) + len(WORKLOAD_COLUMNS)
+
+
+@dataclass(kw_only=True)
+class BlendConfig(ModelConfig):
+    """Several families, averaged on one scale."""
+
+    members: list[Any] = field(default_factory=list)
+    """The families' own settings, each a mapping as in its file in conf/model/; one that reads only `tiles` sees only
+    the tile columns."""
+
+    def __post_init__(self) -> None:
+        if len(self.members) < 2:
+            raise ConfigError(
+                f"model.members must name at least 2 families, found {len(self.members)}"
+            )
+        self.member_configs()
+
+    def member_configs(self) -> list[ModelConfig]:
+        """Return the members' settings, checked."""
+        return [
+            model_config(member, f"model.members.{index}.")
+            for index, member in enumerate(self.members)
+        ]
+
+
+class BlendRanker:
+    """Members that are averaged; see the module's text."""
+
+    family: ClassVar[str] = "blend"
+
+    def __init__(self, config: BlendConfig, spec: FeatureSpec) -> None:
+        self._members = [_Member(member, spec) for member in config.member_configs()]
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        for index, member in enumerate(self._members):
+
+            def log_member(name: str, value: float, step: int, index: int = index) -> None:
+                log(f"{name}_member{index}", value, step)
+
+            member.fit(train, valid, seed, log_member)
+
+    def predict(self, features: Ragged) -> Scores:
+        parts = [member.predict(features) / member.divisor for member in self._members]
+        total: Scores = np.sum(parts, axis=0)
+        return total / len(parts)
+
+    def save(self, folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            for index, member in enumerate(self._members):
+                part = Path(scratch) / str(index)
+                part.mkdir()
+                member.ranker.save(part)
+                for path in part.iterdir():
+                    shutil.copyfile(path, folder / f"m{index}-{path.name}")
+        divisors = [member.divisor for member in self._members]
+        (folder / "blend.json").write_bytes(orjson.dumps({"divisors": divisors}))
+
+    def load(self, folder: Path) -> None:
+        divisors = orjson.loads((folder / "blend.json").read_bytes())["divisors"]
+        if len(divisors) != len(self._members):
+            raise BundleError(
+                f"{folder}: expected {len(self._members)} members as configured, found {len(divisors)} in blend.json"
+            )
+        with tempfile.TemporaryDirectory() as scratch:
+            for index, (member, divisor) in enumerate(zip(self._members, divisors, strict=True)):
+                part = Path(scratch) / str(index)
+                part.mkdir()
+                prefix = f"m{index}-"
+                for path in folder.glob(f"{prefix}*"):
+                    shutil.copyfile(path, part / path.name.removeprefix(prefix))
+                member.ranker.load(part)
+                member.divisor = float(divisor)
+
+    def importance(self) -> dict[str, float]:
+        shares: dict[str, float] = {}
+        told = [found for member in self._members if (found := member.ranker.importance())]
+        for found in told:
+            for name, share in found.items():
+                shares[name] = shares.get(name, 0.0) + share / len(told)
+        return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
+
+
+class _Member:
+    """A family with its view of the features and its scale."""
+
+    def __init__(self, config: ModelConfig, spec: FeatureSpec) -> None:
+        self._tiles_only = config.reads == ["tiles"] and spec.kind == "per_store_tiles"
+        self.ranker: Ranker = make_ranker(config, tiles_spec(spec) if self._tiles_only else spec)
+        self.divisor = 1.0
+
+    def fit(self, train: Samples, valid: Samples, seed: int, log: LogMetric) -> None:
+        train, valid = self._seen_samples(train), self._seen_samples(valid)
+        self.ranker.fit(train, valid, seed=seed, log=log)
+        scores = self.ranker.predict(train.features)
+        self.divisor = max(float(np.nanstd(scores)), 1e-12)
+
+    def predict(self, features: Ragged) -> Scores:
+        return self.ranker.predict(self._seen(features))
+
+    def _seen_samples(self, samples: Samples) -> Samples:
+        return replace(samples, features=self._seen(samples.features))
+
+    def _seen(self, features: Ragged) -> Ragged:
+        return tile_rows(features) if self._tiles_only else features
+
+
+def tiles_spec(spec: FeatureSpec) -> FeatureSpec:
+    """Return the spec of the tile columns (and the device's) of a per_store_tiles spec."""
+    values = {**asdict(spec), "kind": "tiles", "columns": spec.columns[_STORE_COLUMNS:]}
+    return FeatureSpec(**values)
+
+
+def tile_rows(features: Ragged) -> Ragged:
+    """Keep one row a program, the tile columns that all its rows share; a program without rows has none."""
+    used = features.lengths > 0
+    rows = features.values[features.offsets[:-1][used]][:, _STORE_COLUMNS:]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(used)])
+    return Ragged(np.ascontiguousarray(rows), offsets)
+
+
+FAMILY = Family(
+    config=BlendConfig,
+    ranker=BlendRanker,
+    for_tests=BlendConfig(
+        family="blend",
+        members=[
+            {"family": "xgb", "num_rounds": 40},
+            {"family": "mlp", "hidden": 16, "epochs": 15, "beside": "summary"},
+        ],
+    ),
+)

@@ -1,0 +1,63 @@
+"""The floor: scores that know nothing.
+
+A hash of the program's rows, so that they are the same alone or in a batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import orjson
+
+from tencost.config import ModelConfig
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.train.ranker import Family, LogMetric, Samples, Scores
+
+
+@dataclass(kw_only=True)
+class RandomConfig(ModelConfig):
+    """Scores that know nothing: a hash of the program's features. The floor."""
+
+
+class RandomRanker:
+    """Uniform in [0, 1) per program and seed."""
+
+    family: ClassVar[str] = "random"
+
+    def __init__(self, config: RandomConfig, spec: FeatureSpec) -> None:
+        del config, spec
+        self._seed = 0
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        del train, valid, log
+        self._seed = seed
+
+    def predict(self, features: Ragged) -> Scores:
+        scores = np.full(len(features), np.nan)
+        key = self._seed.to_bytes(8, "little", signed=True)
+        for index in np.flatnonzero(features.lengths):
+            rows = np.ascontiguousarray(features[int(index)])
+            digest = hashlib.blake2b(rows.tobytes(), digest_size=8, key=key).digest()
+            scores[index] = int.from_bytes(digest, "little") / 2.0**64
+        return scores
+
+    def save(self, folder: Path) -> None:
+        (folder / "random.json").write_bytes(orjson.dumps({"seed": self._seed}))
+
+    def load(self, folder: Path) -> None:
+        self._seed = int(orjson.loads((folder / "random.json").read_bytes())["seed"])
+
+    def importance(self) -> dict[str, float]:
+        return {}
+
+
+FAMILY = Family(
+    config=RandomConfig,
+    ranker=RandomRanker,
+    for_tests=RandomConfig(family="random"),
+)

@@ -1,0 +1,284 @@
+"""Gradient-boosted trees behind the Ranker protocol.
+
+Two views of a program: `program` gives the trees one summary row (:mod:`tencost.features.summary`),
+`stores` gives them every buffer store and sums their predictions, the packed sum of TenSet and TVM.
+The objective's gradient is taken on program scores within groups and, for the packed sum, broadcast
+to the program's rows.
+
+Files: `model_<k>.ubj` (XGBoost UBJSON) and `xgb.json` with the number of boosters and each one's
+divisor: boosters are averaged after division by the standard deviation of their scores on the
+training split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from tencost.config import ModelConfig
+from tencost.config.checking import at_least, one_of
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.features.summary import summarize, summary_names
+from tencost.train.labels import featurized
+from tencost.train.losses import RankingLoss, RankingMetrics
+from tencost.train.ranker import Family, LogMetric, Samples, Scores
+
+_WATCH_EVERY = 10
+"""Rounds between two looks at the validation split."""
+
+
+@dataclass(kw_only=True)
+class XgbConfig(ModelConfig):
+    """Gradient-boosted trees over a summary of the program, or over its stores with a packed sum."""
+
+    view: str = "program"
+    """program: one row of trees' input a program; stores: one a buffer store, predictions summed (TenSet, TVM)."""
+    objective: str = "pairwise"
+    """pairwise, lambdarank, listwise or regression."""
+    label_power: float = 0.5
+    """pairwise and lambdarank: exponent of the label difference that weighs a pair."""
+    temperature: float = 0.25
+    """listwise: temperature of the labels' softmax."""
+    num_rounds: int = 300
+    """Boosting rounds at most."""
+    early_stopping_rounds: int = 0
+    """Stop when the validation split has not improved for so many rounds; 0 never stops."""
+    max_depth: int = 6
+    """Depth of a tree."""
+    eta: float = 0.06
+    """Learning rate."""
+    gamma: float = 0.0
+    """Least loss reduction that justifies a split."""
+    min_child_weight: float = 1.0
+    """Least sum of hessians in a leaf."""
+    subsample: float = 0.7
+    """Share of rows drawn per tree."""
+    colsample: float = 0.4
+    """Share of columns drawn per tree."""
+    reg_lambda: float = 1.0
+    """L2 penalty of leaf weights."""
+    max_bin: int = 128
+    """Histogram bins a column."""
+    num_models: int = 1
+    """Boosters averaged in one model, each from its own seed."""
+    num_threads: int = 1
+    """Threads while training; scores are served on one."""
+
+    def __post_init__(self) -> None:
+        one_of("model.view", self.view, ("program", "stores"))
+        one_of(
+            "model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression")
+        )
+        at_least(
+            "model",
+            self,
+            num_rounds=1,
+            num_models=1,
+            num_threads=1,
+            max_depth=1,
+            early_stopping_rounds=0,
+        )
+
+
+class XgbRanker:
+    """Boosters that are averaged; see the module's text."""
+
+    family: ClassVar[str] = "xgb"
+
+    def __init__(self, config: XgbConfig, spec: FeatureSpec) -> None:
+        self._config = config
+        self._spec = spec
+        self._boosters: list[Any] = []
+        self._divisors: list[float] = []
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        train, valid = featurized(train), featurized(valid)
+        rows, segment = self._rows(train.features)
+        valid_rows, valid_segment = self._rows(valid.features)
+        watch = RankingMetrics(valid.label, valid.group)
+        self._boosters, self._divisors = [], []
+        for member in range(self._config.num_models):
+
+            def log_member(name: str, value: float, step: int, member: int = member) -> None:
+                log(name if member == 0 else f"{name}_model{member}", value, step)
+
+            member_seed = seed * 1000 + member
+            loss = RankingLoss(
+                self._config.objective,
+                train.label,
+                train.group,
+                power=self._config.label_power,
+                temperature=self._config.temperature,
+                seed=member_seed,
+            )
+            booster = _boost(
+                self._parameters(member_seed),
+                (rows, segment, len(train)),
+                (valid_rows, valid_segment, len(valid)),
+                loss,
+                watch,
+                rounds=self._config.num_rounds,
+                patience=self._config.early_stopping_rounds,
+                log=log_member,
+            )
+            self._boosters.append(booster)
+            scores = packed_sum(predict_rows(booster, rows), segment, len(train))
+            self._divisors.append(max(float(scores.std()), 1e-12))
+
+    def predict(self, features: Ragged) -> Scores:
+        out = np.full(len(features), np.nan)
+        used = np.flatnonzero(features.lengths)
+        if len(used):
+            rows, segment = self._rows(features.take(used))
+            total = np.zeros(len(used))
+            for booster, divisor in zip(self._boosters, self._divisors, strict=True):
+                total += packed_sum(predict_rows(booster, rows), segment, len(used)) / divisor
+            out[used] = total / len(self._boosters)
+        return out
+
+    def save(self, folder: Path) -> None:
+        for index, booster in enumerate(self._boosters):
+            booster.save_model(str(folder / f"model_{index}.ubj"))
+        (folder / "xgb.json").write_bytes(orjson.dumps({"divisors": self._divisors}))
+
+    def load(self, folder: Path) -> None:
+        self._divisors = [
+            float(value) for value in orjson.loads((folder / "xgb.json").read_bytes())["divisors"]
+        ]
+        self._boosters = [
+            load_booster(folder / f"model_{index}.ubj") for index in range(len(self._divisors))
+        ]
+
+    def importance(self) -> dict[str, float]:
+        names = (
+            summary_names(self._spec)
+            if self._config.view == "program"
+            else list(self._spec.columns)
+        )
+        return gain_shares(self._boosters, names)
+
+    def _rows(self, features: Ragged) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        if self._config.view == "program":
+            return summarize(features, self._spec), np.arange(len(features))
+        return features.values, features.segment_ids
+
+    def _parameters(self, seed: int) -> dict[str, Any]:
+        config = self._config
+        return {
+            "max_depth": config.max_depth,
+            "eta": config.eta,
+            "gamma": config.gamma,
+            "min_child_weight": config.min_child_weight,
+            "subsample": config.subsample,
+            "colsample_bytree": config.colsample,
+            "reg_lambda": config.reg_lambda,
+            "max_bin": config.max_bin,
+            "tree_method": "hist",
+            "base_score": 0.0,
+            "nthread": config.num_threads,
+            "seed": seed,
+        }
+
+
+Packed = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], int]
+"""(rows [R, C], the program of each row [R], number of programs)."""
+
+
+def packed_sum(
+    predictions: npt.NDArray[np.float32], segment: npt.NDArray[np.int64], size: int
+) -> Scores:
+    """Sum row predictions of each program in row order: float64 [size]."""
+    totals: Scores = np.bincount(segment, weights=predictions, minlength=size).astype(np.float64)
+    return totals
+
+
+def predict_rows(booster: Any, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Predict on one thread: small batches wait for threads far longer than they compute."""
+    import xgboost
+
+    booster.set_param({"nthread": 1})
+    return np.asarray(
+        booster.predict(xgboost.DMatrix(rows, nthread=1), output_margin=True), dtype=np.float32
+    )
+
+
+def load_booster(path: Path) -> Any:
+    """Load UBJSON weights for serving on one thread."""
+    import xgboost
+
+    booster = xgboost.Booster({"nthread": 1})
+    booster.load_model(str(path))
+    return booster
+
+
+def gain_shares(boosters: list[Any], names: list[str]) -> dict[str, float]:
+    """Sum of gains of the splits on each named column, as shares of all gains, largest first."""
+    gains: dict[str, float] = {}
+    for booster in boosters:
+        for key, gain in booster.get_score(importance_type="total_gain").items():
+            name = names[int(key.removeprefix("f"))]
+            gains[name] = gains.get(name, 0.0) + float(gain)
+    total = sum(gains.values())
+    if total <= 0:
+        return {}
+    return {
+        name: gain / total
+        for name, gain in sorted(gains.items(), key=lambda item: (-item[1], item[0]))
+    }
+
+
+def _boost(
+    parameters: dict[str, Any],
+    train: Packed,
+    valid: Packed,
+    loss: Callable[
+        [npt.NDArray[np.floating]], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+    ],
+    watch: RankingMetrics,
+    *,
+    rounds: int,
+    patience: int,
+    log: LogMetric,
+) -> Any:
+    """Boost; with patience, keep the rounds up to the best look at the validation split."""
+    import xgboost
+
+    rows, segment, size = train
+    valid_rows, valid_segment, valid_size = valid
+    matrix = xgboost.DMatrix(rows, nthread=parameters["nthread"])
+    valid_matrix = xgboost.DMatrix(valid_rows, nthread=parameters["nthread"])
+    booster = xgboost.Booster(parameters, [matrix, valid_matrix])
+    best, best_rounds = -np.inf, rounds
+
+    def broadcast(row_scores: npt.NDArray[np.float32], _: Any) -> tuple[Any, Any]:
+        gradient, hessian = loss(packed_sum(row_scores, segment, size))
+        return gradient[segment].astype(np.float32), hessian[segment].astype(np.float32)
+
+    for step in range(rounds):
+        booster.update(matrix, step, broadcast)
+        if (step + 1) % _WATCH_EVERY and step + 1 != rounds:
+            continue
+        found = watch(
+            packed_sum(booster.predict(valid_matrix, output_margin=True), valid_segment, valid_size)
+        )
+        for name, value in found.items():
+            log(f"train/valid_{name}", value, step + 1)
+        if found and found["choice"] > best:
+            best, best_rounds = found["choice"], step + 1
+        elif patience and found and step + 1 - best_rounds >= patience:
+            break
+    return booster[:best_rounds] if patience and np.isfinite(best) else booster
+
+
+FAMILY = Family(
+    config=XgbConfig,
+    ranker=XgbRanker,
+    for_tests=XgbConfig(family="xgb", num_rounds=40, num_models=2),
+)

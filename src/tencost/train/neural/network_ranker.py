@@ -1,0 +1,170 @@
+"""What the neural families share: inputs, averaging, files. Trained with torch, served with NumPy.
+
+Files of a family: `network_<k>.safetensors` with the weights of each network, `scaler.safetensors` with the
+standardisation of its inputs, `network.json` with each network's divisor (the standard deviation of its scores on the
+training split; networks are averaged after division by it).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import orjson
+
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.features.summary import constants, num_constant_columns, summarize, with_derived
+from tencost.train.labels import featurized
+from tencost.train.neural.layers import Array, Scaler
+from tencost.train.neural.settings import NeuralConfig
+from tencost.train.neural.weights import Weights, read_weights, write_weights
+from tencost.train.ranker import LogMetric, Samples, Scores
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a network reads of N programs, standardised.
+
+    Attributes:
+        rows: the columns that differ by row, and amounts derived from them.
+        beside: float32 [N, columns], what is read beside the rows; None for nothing.
+    """
+
+    rows: Ragged
+    beside: Array | None
+
+
+class NetworkRanker(ABC):
+    """Networks that are averaged, each from its own seed."""
+
+    family: ClassVar[str] = ""
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Weights that are served as torch stores them; other matrices are transposed."""
+
+    def __init__(self, config: Any, spec: FeatureSpec) -> None:
+        self._config: NeuralConfig = config
+        self._spec = spec
+        self._rows: Scaler | None = None
+        self._beside: Scaler | None = None
+        self._networks: list[Weights] = []
+        self._divisors: list[float] = []
+
+    @abstractmethod
+    def _train(
+        self,
+        train: Samples,
+        valid: Samples,
+        inputs: Inputs,
+        valid_inputs: Inputs,
+        *,
+        seed: int,
+        log: LogMetric,
+    ) -> Weights:
+        """Train one network; return its weights as torch names and lays them out."""
+
+    @abstractmethod
+    def _forward(self, weights: Weights, inputs: Inputs) -> Array:
+        """Score programs, each with at least one row: float32 [N]."""
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        train, valid = featurized(train), featurized(valid)
+        self._rows = Scaler.fit(own_rows(train.features, self._spec).values)
+        beside = beside_rows(train.features, self._spec, self._config.beside)
+        self._beside = None if beside is None else Scaler.fit(beside)
+        inputs, valid_inputs = self._inputs(train.features), self._inputs(valid.features)
+        self._networks, self._divisors = [], []
+        for member in range(self._config.num_models):
+            weights = self._train(
+                train,
+                valid,
+                inputs,
+                valid_inputs,
+                seed=seed * 1000 + member,
+                log=member_log(log, member),
+            )
+            self._networks.append(served(weights, self.kept))
+            scores = self._forward(self._networks[-1], inputs)
+            self._divisors.append(max(float(scores.std()), 1e-12))
+
+    def predict(self, features: Ragged) -> Scores:
+        out = np.full(len(features), np.nan)
+        used = np.flatnonzero(features.lengths)
+        if len(used):
+            inputs = self._inputs(features.take(used))
+            total = np.zeros(len(used))
+            for weights, divisor in zip(self._networks, self._divisors, strict=True):
+                total += self._forward(weights, inputs).astype(np.float64) / divisor
+            out[used] = total / len(self._networks)
+        return out
+
+    def save(self, folder: Path) -> None:
+        assert self._rows is not None, "fit or load before save"
+        scalers = {"rows.mean": self._rows.mean, "rows.inverse": self._rows.inverse}
+        if self._beside is not None:
+            scalers["beside.mean"] = self._beside.mean
+            scalers["beside.inverse"] = self._beside.inverse
+        write_weights(folder / "scaler.safetensors", scalers)
+        for index, weights in enumerate(self._networks):
+            write_weights(folder / f"network_{index}.safetensors", weights)
+        (folder / "network.json").write_bytes(orjson.dumps({"divisors": self._divisors}))
+
+    def load(self, folder: Path) -> None:
+        values = orjson.loads((folder / "network.json").read_bytes())
+        self._divisors = [float(value) for value in values["divisors"]]
+        names = [f"network_{index}.safetensors" for index in range(len(self._divisors))]
+        self._networks = [read_weights(folder / name) for name in names]
+        scalers = read_weights(folder / "scaler.safetensors")
+        self._rows = Scaler(scalers["rows.mean"], scalers["rows.inverse"])
+        if "beside.mean" in scalers:
+            self._beside = Scaler(scalers["beside.mean"], scalers["beside.inverse"])
+
+    def importance(self) -> dict[str, float]:
+        return {}
+
+    def _inputs(self, features: Ragged) -> Inputs:
+        """Standardise the inputs of programs that have rows."""
+        assert self._rows is not None, "fit or load before predict"
+        rows = own_rows(features, self._spec)
+        standard = Ragged(self._rows(rows.values), rows.offsets)
+        beside = beside_rows(features, self._spec, self._config.beside)
+        if self._beside is None or beside is None:
+            return Inputs(standard, None)
+        return Inputs(standard, self._beside(beside))
+
+
+def own_rows(features: Ragged, spec: FeatureSpec) -> Ragged:
+    """Return the columns that differ by row, and the amounts derived from them."""
+    own = len(spec.columns) - num_constant_columns(spec)
+    derived = with_derived(features, spec)
+    columns = np.r_[0:own, len(spec.columns) : derived.num_columns]
+    return Ragged(np.ascontiguousarray(derived.values[:, columns]), derived.offsets)
+
+
+def beside_rows(features: Ragged, spec: FeatureSpec, beside: str) -> Array | None:
+    """Return what is read beside the rows of programs: float32 [N, columns], None for nothing."""
+    if beside == "summary":
+        return summarize(features, spec)
+    if beside == "constants" and num_constant_columns(spec):
+        return constants(features, spec)
+    return None
+
+
+def member_log(log: LogMetric, member: int) -> LogMetric:
+    """Log the first of several averaged models under the metric's own name, others beside it."""
+
+    def log_member(name: str, value: float, step: int) -> None:
+        log(name if member == 0 else f"{name}_model{member}", value, step)
+
+    return log_member
+
+
+def served(weights: Weights, keep: tuple[str, ...] = ()) -> Weights:
+    """Turn torch's layers [out, in] into C-contiguous [in, out]; vectors and `keep` stay."""
+    return {
+        name: np.ascontiguousarray(array.T) if array.ndim == 2 and name not in keep else array
+        for name, array in weights.items()
+    }

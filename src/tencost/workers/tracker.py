@@ -1,0 +1,168 @@
+"""What a TVM RPC tracker is asked: which devices there are, and for one of them.
+
+TVM's own client retries a refused connection for a minute and waits for a free device without end; both have limits
+here, so that a wrong address is said at once and a run does not hang.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import Counter
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from tencost.config import HardwareConfig
+from tencost.errors import HardwareError
+
+CONNECT_TIMEOUT_S = 10.0
+"""Longest time that the tracker may take to answer."""
+
+
+@dataclass(frozen=True)
+class RemoteAddress:
+    """Devices of one kind behind a TVM RPC tracker."""
+
+    host: str
+    """Host name of the tracker."""
+    port: int
+    """Port of the tracker."""
+    key: str
+    """Key that the devices registered with."""
+    cc: str = ""
+    """Command that links programs for the device here; empty links them on the device."""
+
+    @classmethod
+    def of(cls, hardware: HardwareConfig) -> RemoteAddress:
+        """Return where a hardware's devices are."""
+        return cls(hardware.host, hardware.port, hardware.key or hardware.name, hardware.cc)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON; ``RemoteAddress(**fields)`` makes it again."""
+        return asdict(self)
+
+
+def check_tracker(address: RemoteAddress) -> int:
+    """Return the number of devices that registered with the address's key.
+
+    Raises:
+        HardwareError: the tracker cannot be reached, or has no such device; the message names the keys it has.
+    """
+    with TrackerConnection(address) as tracker:
+        return tracker.count()
+
+
+def server_command(address: RemoteAddress) -> str:
+    """Return the command that registers a device with the tracker."""
+    return (
+        f"python -m tencost.workers.server --tracker {address} --key {address.key} "
+        "(or TVM's own: python -m tvm.exec.rpc_server, with the same options)"
+    )
+
+
+class TrackerConnection:
+    """An open connection to the tracker.
+
+    Raises:
+        HardwareError: nothing listens at the address, or something else than a tracker.
+    """
+
+    def __init__(self, address: RemoteAddress) -> None:
+        from tvm.rpc import base
+
+        self._address = address
+        try:
+            self._socket = socket.create_connection(
+                (address.host, address.port), timeout=CONNECT_TIMEOUT_S
+            )
+        except (OSError, OverflowError) as error:
+            raise self._unreachable(f"{error}") from error
+        try:
+            self._socket.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))
+            magic = struct.unpack("<i", base.recvall(self._socket, 4))[0]
+        except OSError as error:
+            self.close()
+            raise self._unreachable(
+                f"something that does not answer as a tracker ({error})"
+            ) from error
+        if magic != base.RPC_TRACKER_MAGIC:
+            self.close()
+            raise self._unreachable("something else")
+
+    def __enter__(self) -> TrackerConnection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; a request that waits is forgotten by the tracker."""
+        self._socket.close()
+
+    def count(self) -> int:
+        """Return the number of devices with the address's key, free or busy.
+
+        Raises:
+            HardwareError: there is none.
+        """
+        keys, key = self.keys(), self._address.key
+        if key in keys:
+            return keys[key]
+        told = ", ".join(f"{name} ({count})" for name, count in sorted(keys.items()))
+        raise HardwareError(
+            f"expected a device with key {key!r} at the RPC tracker {self._address}, found "
+            f"{f'only {told}' if told else 'no device at all'}. Start a server on the device: "
+            f"{server_command(self._address)}, or set hardware.key"
+        )
+
+    def keys(self) -> Counter[str]:
+        """Return the number of registered devices by key, free or busy."""
+        from tvm.rpc import base
+
+        code, summary = self._ask([base.TrackerCode.SUMMARY], CONNECT_TIMEOUT_S)
+        if code != base.TrackerCode.SUCCESS:
+            raise self._unreachable(f"answer {code}")
+        return Counter(info["key"].partition(":")[2] for info in summary["server_info"])
+
+    def request(self, timeout_s: float) -> tuple[str, int, str] | None:
+        """Wait for a free device: host, port and the key that opens it; None when there is none in time.
+
+        Close the connection after None: the tracker has the request in its queue.
+        """
+        from tvm.rpc import base
+
+        try:
+            code, found = self._ask([base.TrackerCode.REQUEST, self._address.key, "", 1], timeout_s)
+        except TimeoutError:
+            return None
+        if code != base.TrackerCode.SUCCESS:
+            raise self._unreachable(f"answer {code}")
+        host, port, key = found
+        return str(host), int(port), str(key)
+
+    def _ask(self, message: list[Any], timeout_s: float) -> Any:
+        from tvm.rpc import base
+
+        self._socket.settimeout(timeout_s)
+        try:
+            base.sendjson(self._socket, message)
+            return base.recvjson(self._socket)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise self._unreachable(f"{error}") from error
+
+    def _unreachable(self, found: str) -> HardwareError:
+        return HardwareError(
+            f"expected an RPC tracker at {self._address}, found {found}. Start one: python -m tvm.exec.rpc_tracker "
+            f"--host 0.0.0.0 --port {self._address.port}, or set hardware.host and hardware.port"
+        )

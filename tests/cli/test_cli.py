@@ -1,0 +1,142 @@
+"""The front door: help, exit codes, and messages that list the valid words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tencost import cli
+from tencost.config import Pool, composition
+from tencost.config.parts import FAMILIES
+from tencost.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def in_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def failing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in cli.COMMANDS)
+
+
+def test_help_of_a_stage_lists_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["train", "--help"])
+    shown = capsys.readouterr().out
+    assert all(
+        name in shown for name in ("xgb", "mlp", "tlp", "per_store", "trace", "xeon-avx2-1c")
+    )
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "expected a command of measure, fetch" in failing(["trian"], capsys)
+
+
+def test_unknown_choice_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    message = failing(["fetch", "dataset=nothing"], capsys)
+    assert "dataset must be one of" in message
+    assert "tencost-xeon" in message
+    assert "'nothing'" in message
+
+
+def test_unknown_key_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    message = failing(["train", "model=xgb", "model.etaa=0.1"], capsys)
+    assert "etaa" in message
+    assert "eta" in message.split("Valid keys")[1]
+
+
+def test_unknown_group_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    message = failing(["train", "modle=xgb"], capsys)
+    assert "modle" in message
+    assert "model" in message.split("Valid keys")[1]
+
+
+def test_wrong_type_names_key_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+    message = failing(["train", "model=xgb", "model.max_depth=deep"], capsys)
+    assert "max_depth" in message
+    assert "deep" in message
+
+
+def test_a_word_that_is_no_override(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "key=value" in failing(["fetch", "sample"], capsys)
+
+
+def test_value_out_of_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "split.valid_fraction" in failing(["splits", "split.valid_fraction=1.5"], capsys)
+
+
+def test_unknown_choice_in_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "model must be one of" in failing(["train", "-m", "model=xgb,nothing"], capsys)
+
+
+def test_outside_a_project_the_shipped_configuration_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root, conf = composition.config_folder()
+    assert root == tmp_path
+    assert (conf / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("group", "choice"),
+    [
+        (group, path.stem)
+        for group in composition.GROUPS
+        if group != "experiment"
+        for path in sorted((ROOT / "conf" / group).glob("*.yaml"))
+    ],
+)
+def test_every_choice_composes(group: str, choice: str) -> None:
+    config, root = composition.compose([f"{group}={choice}"])
+    assert root == ROOT
+    assert getattr(config, group) is not None
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "conf" / "model").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_model_files_spell_out_every_field(path: Path) -> None:
+    """DVC tracks what is in the file: a default that lives in code only would change a model without a re-run."""
+    import yaml
+
+    values = yaml.safe_load(path.read_text())
+    values.pop("defaults", None)
+    assert set(values) == set(FAMILIES.load(values["family"]).config.__dataclass_fields__)
+
+
+def test_a_family_brings_its_feature_set_and_the_command_line_wins() -> None:
+    config, _ = composition.compose(["model=tlp"])
+    assert config.features.name == "trace"
+    config, _ = composition.compose(["model=xgb", "features=trace"])
+    assert config.features.name == "trace"
+    assert config.model_name == "xgb"
+
+
+def test_fields_that_no_file_sets_can_be_overridden() -> None:
+    config, _ = composition.compose(["model.pool=all", "seeds=[3,4]", "jobs=1"])
+    assert config.model.pool is Pool.all
+    assert config.seeds == [3, 4]
+    assert config.jobs == 1
+
+
+def test_missing_conf_says_where_it_looked(tmp_path: Path) -> None:
+    from tencost.config import project_root
+
+    with pytest.raises(ConfigError, match=r"expected a folder conf/ with config\.yaml"):
+        project_root(tmp_path)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+
+from tencost.config import NetworkConfig, NetworkInput, NetworkSource
+from tencost.config.composition import compose
+from tencost.errors import ConfigError, TuneError
+from tencost.networks.network import Network, load_network, variant_name
+from tencost.networks.sources.saved import save_network
+from tencost.tune.deploy import Agreement, Deployed, compare, compile_network
+
+pytestmark = pytest.mark.tvm
+
+
+def tiny_bert(**changes: Any) -> NetworkConfig:
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "architecture": "BertModel",
+        "config_class": "BertConfig",
+        "config": {
+            "num_hidden_layers": 1,
+            "hidden_size": 16,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "vocab_size": 50,
+            "attn_implementation": "eager",
+        },
+        "inputs": {"input_ids": NetworkInput(shape=[1, 8], dtype="int64", high=50)},
+    }
+    return NetworkConfig(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return load_network(tiny_bert())
+
+
+def test_tasks_are_sorted_and_filtered(network: Network, target: dict[str, Any]) -> None:
+    every = network.tasks(target)
+    assert len(every) > 5
+    costs = [task.flop * task.weight for task in every]
+    assert costs == sorted(costs, reverse=True)
+    some = network.tasks(target, min_mflop=0.005)
+    assert 0 < len(some) < len(every)
+    assert all(task.flop >= 5e3 for task in some)
+
+
+def test_the_compiled_network_computes_what_pytorch_does(
+    network: Network, target: dict[str, Any]
+) -> None:
+    deployed = Deployed(compile_network(network, target, None), network)
+    outputs = deployed.outputs()
+    assert deployed.seconds() > 0
+    assert [output.shape for output in outputs] == [(1, 8, 16), (1, 16)]
+    for found, expected in zip(outputs, network.expected, strict=True):
+        assert compare(found, expected).accepted
+
+
+def test_a_saved_network_is_the_same_one_without_pytorch(
+    network: Network, target: dict[str, Any], tmp_path: Path
+) -> None:
+    save_network(network, tmp_path / "tiny.npz")
+    saved = NetworkConfig(name="tiny", source=NetworkSource.saved, path="tiny.npz", output="")
+    found = load_network(saved, tmp_path)
+    assert tvm_ffi.structural_equal(found.mod, network.mod)
+    assert found.outputs == network.outputs == ["last_hidden_state", "pooler_output"]
+    outputs = Deployed(compile_network(found, target, None), found).outputs()
+    for output, expected in zip(outputs, network.expected, strict=True):
+        assert compare(output, expected).accepted
+    assert load_network(replace(saved, output="pooler_output"), tmp_path).output == 1
+
+
+def test_same_seed_same_network() -> None:
+    one, two = load_network(tiny_bert()), load_network(tiny_bert(seed=1))
+    np.testing.assert_array_equal(one.expected[0], load_network(tiny_bert()).expected[0])
+    assert not np.array_equal(one.expected[0], two.expected[0])
+
+
+def test_another_output_is_chosen_by_name() -> None:
+    assert load_network(tiny_bert(output="pooler_output")).output == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": "NoSuchModel"}, "has no NoSuchModel"),
+        ({"config": {"hidden_size": 16, "num_attention_heads": 3}}, "refuses its configuration"),
+        ({"output": "logits"}, "must be one of last_hidden_state, pooler_output; found 'logits'"),
+        ({"inputs": {}}, "has no inputs"),
+        ({"architecture": ""}, "expected network.architecture, for example BertModel; found none"),
+        ({"config_class": ""}, "expected network.config_class, for example BertConfig; found none"),
+        ({"path": "bert.onnx"}, "reads no file, found network.path=bert.onnx. Use network=onnx"),
+        ({"inputs": {"input_ids": NetworkInput(shape=[1, 8], dtype="int8")}}, "float32 or int64"),
+        (
+            {"inputs": {"pixel_values": NetworkInput(shape=[1, 8])}},
+            "does not run on its configured inputs",
+        ),
+    ],
+)
+def test_mistakes_in_a_definition_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_network(tiny_bert(**change))
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, "tiny"),
+        ({"batch": 4}, "tiny-b4"),
+        ({"size": 128}, "tiny-s128"),
+        ({"size": 128, "default_size": 128}, "tiny"),
+        ({"batch": 2, "size": 64, "default_size": 128}, "tiny-b2-s64"),
+        ({"default_size": 128}, "tiny"),
+    ],
+)
+def test_variants_have_names_of_their_own(values: dict[str, Any], name: str) -> None:
+    assert variant_name(tiny_bert(**values)) == name
+
+
+def test_batch_and_size_are_checked() -> None:
+    for values in ({"batch": 0}, {"size": -1}):
+        with pytest.raises(ConfigError, match="must be at least"):
+            tiny_bert(**values)
+
+
+@pytest.mark.parametrize("choice", ["onnx", "torch_export"])
+def test_a_network_of_a_file_is_named_after_it(choice: str) -> None:
+    path = "my nets/Mobile Net (v2).x"
+    overrides = [f"network={choice}", f"network.path='{path}'", "network.inputs.x.shape=[1,3]"]
+    config, _ = compose(overrides)
+    assert config.network.source is NetworkSource(choice)
+    assert config.network.name == "Mobile_Net_v2_"
+    assert config.network.inputs == {"x": NetworkInput(shape=[1, 3])}
+    named, _ = compose([*overrides, "network.name=mine", "network.batch=2"])
+    assert variant_name(named.network) == "mine-b2"
+
+
+def test_a_wrong_output_is_an_error(network: Network) -> None:
+    expected = network.expected[0]
+    near = compare(expected + np.float32(1e-6), expected)
+    assert near.accepted
+    for wrong in (expected + 0.01, np.full_like(expected, np.nan)):
+        assert not compare(wrong, expected).accepted
+    with pytest.raises(TuneError, match="expected an output of shape"):
+        compare(expected[:, :2], expected)
+    assert dataclasses.asdict(compare(expected * 0, expected * 0)) == {
+        "max_abs": 0.0,
+        "max_rel": 0.0,
+    }
+    assert not Agreement(max_abs=1e-6, max_rel=1e-3).accepted

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from sample_networks import ConvNet, block, conv_net, save_pt2
+from torch import nn
+
+from tencost.config import NetworkConfig, NetworkInput, NetworkSource
+from tencost.errors import ConfigError, MeasureError
+from tencost.networks.network import load_network
+from tencost.tune.deploy import Deployed, compare, compile_network
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """conv.pt2 and block.pt2, with dynamic shapes."""
+    folder = tmp_path_factory.mktemp("pt2")
+    save_pt2(folder / "conv.pt2", *conv_net())
+    save_pt2(folder / "block.pt2", *block())
+    return folder
+
+
+def config(path: str, **values: Any) -> NetworkConfig:
+    return NetworkConfig(
+        **{"name": "mine", "source": NetworkSource.torch_export, "path": path, **values}
+    )
+
+
+def test_a_convolutional_network(files: Path, target: dict[str, Any]) -> None:
+    inputs = {"x": NetworkInput(shape=[3, 3, 12, 16])}
+    network = load_network(config("conv.pt2", batch=3, inputs=inputs), files)
+    assert network.name == "mine-b3"
+    names = [task.name for task in network.tasks(target)]
+    convolutions = [name for name in names if "conv2d" in name]
+    assert len(convolutions) == 2
+    assert all(name.startswith("fused_conv2d") for name in convolutions), "the norm rides along"
+    assert not [name for name in names if "norm" in name or "sqrt" in name]
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
+    assert compare(outputs[0], network.expected[0]).accepted
+    original = conv_net()[0]
+    with torch.no_grad():
+        eager = original(torch.from_numpy(network.inputs["x"])).numpy()
+    assert compare(network.expected[0], eager).accepted
+
+
+def test_a_transformer_layer_with_named_outputs(files: Path, target: dict[str, Any]) -> None:
+    network = load_network(config("block.pt2", batch=2, size=7, output="pooled"), files)
+    assert network.output == 1
+    assert [array.shape for array in network.expected] == [(2, 7, 16), (2, 16)]
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
+    for found, expected in zip(outputs, network.expected, strict=True):
+        assert compare(found, expected).accepted
+    with pytest.raises(ConfigError, match="one of hidden, pooled; found 'logits'"):
+        load_network(config("block.pt2", size=7, output="logits"), files)
+    assert load_network(config("block.pt2", size=7, name=""), files).name == "block-s7"
+
+
+class Outputs(NamedTuple):
+    first: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+class Odd(nn.Module):
+    """Arguments that are no tensors, nested outputs, an unused input, a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(4.0))
+
+    def forward(
+        self, pair: tuple[torch.Tensor, int], *, other: torch.Tensor, bias: None = None
+    ) -> Any:
+        x, factor = pair
+        return {"a": x * factor, "b": (x + self.table, [x.sum(1), None])}
+
+
+def test_arguments_and_outputs_in_containers(tmp_path: Path, target: dict[str, Any]) -> None:
+    arguments = {"pair": (torch.ones(2, 4), 3), "other": torch.ones(1), "bias": None}
+    save_pt2(tmp_path / "odd.pt2", Odd().eval(), arguments, None)  # type: ignore[arg-type]
+    network = load_network(config("odd.pt2", output="b.1.0"), tmp_path)
+    assert [array.shape for array in network.inputs.values()] == [(2, 4), (1,)]
+    assert network.output == 2
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
+    for found, expected in zip(outputs, network.expected, strict=True):
+        assert compare(found, expected).accepted
+
+
+def test_a_program_of_transformers_own_output_type(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    settings = BertConfig(
+        num_hidden_layers=1,
+        hidden_size=16,
+        num_attention_heads=2,
+        intermediate_size=32,
+        vocab_size=50,
+    )
+    ids = {"input_ids": torch.zeros(1, 8, dtype=torch.int64)}
+    save_pt2(tmp_path / "bert.pt2", BertModel(settings).eval(), ids, None)
+    network = load_network(config("bert.pt2", output="pooler_output"), tmp_path)
+    assert network.output == 1
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "truncated", "weights"])
+def test_a_damaged_file_is_named(
+    kind: str, files: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.pt2"
+    whole = (files / "conv.pt2").read_bytes()
+    content = {"empty": b"", "text": b"hello", "truncated": whole[: len(whole) // 2]}
+    if kind == "weights":
+        torch.save(ConvNet().state_dict(), path)
+    else:
+        path.write_bytes(content[kind])
+    with pytest.raises(ConfigError, match=r"expected a whole file of torch.export.save in .*mine"):
+        load_network(config("mine.pt2"), tmp_path)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "Give one: network=torch_export network.path=<file>.pt2"),
+        ("none.pt2", "found nothing"),
+        ("conv.onnx", "Read it with network=onnx"),
+        ("conv.pt", "Save the network with"),
+    ],
+)
+def test_a_wrong_path_is_named(path: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_network(config(path), tmp_path)
+
+
+def test_shapes_outside_of_what_was_exported(files: Path) -> None:
+    with pytest.raises(ConfigError, match=r"does not run on inputs of shape \[1, 65\]"):
+        load_network(config("block.pt2", size=65), files)
+    with pytest.raises(ConfigError, match=r"dimension 2 .* of input x is dynamic"):
+        load_network(config("conv.pt2"), files)
+
+
+def test_a_program_in_training_mode_is_refused(tmp_path: Path) -> None:
+    network, inputs, _ = conv_net()
+    save_pt2(tmp_path / "train.pt2", network.train(), inputs, None)
+    with pytest.raises(ConfigError, match=r"batch_norm in training mode .*Call model.eval\(\)"):
+        load_network(config("train.pt2"), tmp_path)
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(x).abs()
+
+
+class Nothing(nn.Module):
+    def forward(self, x: torch.Tensor) -> int:
+        return 3
+
+
+class Closed(nn.Module):
+    def forward(self) -> torch.Tensor:
+        return torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs", "message"),
+    [
+        (Spectrum(), {"x": torch.ones(2, 8)}, r"has no operator _fft_r2c.default. Write the layer"),
+        (Nothing(), {"x": torch.ones(2)}, "expected a program that returns tensors, found none"),
+        (Closed(), {}, "expected a program with inputs, found none"),
+    ],
+)
+def test_a_program_that_cannot_be_imported_says_why(
+    network: nn.Module, inputs: dict[str, torch.Tensor], message: str, tmp_path: Path
+) -> None:
+    save_pt2(tmp_path / "mine.pt2", network.eval(), inputs, None)
+    with pytest.raises(MeasureError, match=message):
+        load_network(config("mine.pt2"), tmp_path)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tencost.workers.evaluator import MeasureOptions, adaptive_times, coefficient_of_variation
+
+
+class FakeProgram:
+    """A timer over given times that notes how it was called: only the order of the calls is tested."""
+
+    def __init__(self, *times: float) -> None:
+        self.times = list(times)
+        self.calls: list[tuple[int, int, float]] = []
+
+    def __call__(self, number: int, repeat: int, min_repeat_ms: float) -> list[float]:
+        self.calls.append((number, repeat, min_repeat_ms))
+        return [self.times.pop(0) for _ in range(repeat)]
+
+
+def test_a_steady_program_is_timed_repeat_times() -> None:
+    program = FakeProgram(0.001, 0.001, 0.001, 0.001)
+    options = MeasureOptions(repeat=3, max_repeat=12, min_repeat_ms=10)
+    assert adaptive_times(program, options) == [0.001] * 3
+    assert program.calls == [(1, 1, 0.0), (10, 3, 10)]
+
+
+def test_a_scattering_program_is_timed_until_the_limit() -> None:
+    program = FakeProgram(*([0.02, 0.04] * 8))
+    times = adaptive_times(program, MeasureOptions(repeat=3, max_repeat=8))
+    assert len(times) == 8
+    assert [repeat for _, repeat, _ in program.calls] == [1, 2, 3, 2], (
+        "one run makes a time, and the first is one of them"
+    )
+
+
+def test_times_that_settle_end_the_repeating() -> None:
+    program = FakeProgram(0.02, 0.02, 0.04, *([0.02] * 30))
+    options = MeasureOptions(repeat=3, max_repeat=33, max_cv=0.2)
+    times = adaptive_times(program, options)
+    assert times[:3] == [0.02, 0.02, 0.04]
+    assert 3 < len(times) < 33
+    assert coefficient_of_variation(times) <= 0.2
+
+
+def test_a_slow_program_is_timed_once() -> None:
+    program = FakeProgram(0.2)
+    assert adaptive_times(program, MeasureOptions(slow_ms=150)) == [0.2]
+
+
+def test_with_a_cold_cache_each_time_is_one_run() -> None:
+    program = FakeProgram(*[0.0001] * 4)
+    adaptive_times(program, MeasureOptions(repeat=3, cache_flush=True))
+    assert program.calls == [(1, 1, 0.0), (1, 2, 0.0)]
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=20))
+def test_the_coefficient_of_variation_has_no_unit(times: list[float]) -> None:
+    value = coefficient_of_variation(times)
+    assert value >= 0
+    assert math.isclose(
+        coefficient_of_variation([1e3 * item for item in times]), value, rel_tol=1e-6, abs_tol=1e-9
+    )
+
+
+def test_one_time_does_not_vary() -> None:
+    assert coefficient_of_variation([0.5]) == 0.0
+    assert coefficient_of_variation([1.0, 1.0]) == 0.0
+    assert coefficient_of_variation([1.0, 3.0]) == pytest.approx(2**0.5 / 2)

@@ -1,0 +1,368 @@
+"""Devices behind a real RPC tracker on loopback. The order matters: a server that was killed is not there any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tencost.config import Config
+from tencost.errors import HardwareError
+from tencost.measure import stage
+from tencost.records.databases import import_dataset
+from tencost.store.status import Status, Timing
+from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.remote import RemoteAddress, RemoteDevices, check_tracker
+from tencost.workers.tracker import TrackerConnection
+from tencost.workers.warm_worker import WarmWorker
+
+pytestmark = [
+    pytest.mark.tvm,
+    pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups"),
+]
+pytest.importorskip("tornado", reason="TVM's tracker needs tornado: pip install 'apache-tvm[rpc]'")
+
+KEY = "board"
+ARGS = [["TENSOR", "float32", [64, 64]]] * 3
+QUICK = MeasureOptions(number=1, repeat=2, max_repeat=2, min_repeat_ms=0, run_timeout_s=5)
+
+
+class Farm:
+    """A tracker and servers, each the leader of a process group."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.address = RemoteAddress("127.0.0.1", self.port, KEY)
+        self.servers: list[subprocess.Popen[bytes]] = []
+        self._log = (folder / "farm.log").open("ab")
+        self._all: list[subprocess.Popen[bytes]] = []
+        self._start("-m", "tvm.exec.rpc_tracker", "--host=127.0.0.1", *self._ports(self.port))
+        self._wait(self.answers)  # a server that finds no tracker tries again after 5 s
+
+    def add(self) -> None:
+        tracker = f"--tracker=127.0.0.1:{self.port}"
+        self.servers.append(
+            self._start(
+                "-m",
+                "tencost.workers.server",
+                "--host=127.0.0.1",
+                *self._ports(free_port()),
+                tracker,
+                f"--key={KEY}",
+            )
+        )
+
+    def add_small(self, folder: Path) -> None:
+        """TVM's own server, as on a small board: no compiler, no random numbers."""
+        code = folder / "small.py"
+        code.write_text(SMALL)
+        bare = {**os.environ, "PATH": str(folder), "CXX": "", "CC": ""}
+        self._start(str(code), str(free_port()), str(self.port), environment=bare)
+
+    def wait_for(self, count: int, key: str = KEY) -> None:
+        self._wait(lambda: self.count(key) >= count)
+
+    def answers(self) -> bool:
+        with suppress(HardwareError), TrackerConnection(self.address):
+            return True
+        return False
+
+    def count(self, key: str = KEY) -> int:
+        with TrackerConnection(self.address) as tracker:
+            return tracker.keys()[key]
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < deadline, "tracker or servers do not start"
+            time.sleep(0.05)
+
+    def busy_server(self) -> subprocess.Popen[bytes]:
+        """The server that has a session: a process of its own beside the one that listens."""
+        busy = [one for one in self.servers if len(processes_of(one)) > 2]
+        assert len(busy) == 1
+        return busy[0]
+
+    def kill(self, server: subprocess.Popen[bytes]) -> None:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        self.servers.remove(server)
+
+    def close(self) -> list[psutil.Process]:
+        """End everything; return what is still running, which should be nothing."""
+        known = [
+            one for process in self._all if process.poll() is None for one in processes_of(process)
+        ]
+        for process in self._all:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._log.close()
+        return psutil.wait_procs(known, timeout=10)[1]
+
+    def _start(
+        self, *arguments: str, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=self._log,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,
+        )
+        self._all.append(process)
+        return process
+
+    @staticmethod
+    def _ports(first: int) -> tuple[str, str]:
+        return f"--port={first}", f"--port-end={first + 1}"
+
+
+SMALL = """
+import sys
+from tvm import rpc
+
+def forget():
+    from tvm_ffi.registry import remove_global_func
+    remove_global_func("tvm.contrib.random.random_fill_for_measure")
+
+if __name__ == "__main__":
+    port, tracker = int(sys.argv[1]), ("127.0.0.1", int(sys.argv[2]))
+    server = rpc.Server(
+        "127.0.0.1", port, port + 1, key="small", tracker_addr=tracker, server_init_callback=forget
+    )
+    server.proc.join()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def processes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    parent = psutil.Process(process.pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    made = Farm(tmp_path_factory.mktemp("farm"))
+    made.add()
+    made.add()
+    made.add_small(tmp_path_factory.mktemp("small"))
+    try:
+        made.wait_for(2)
+        made.wait_for(1, "small")
+        yield made
+    finally:
+        left = made.close()
+    assert not left, f"still running: {left}"
+
+
+@pytest.fixture
+def devices(farm: Farm) -> Iterator[RemoteDevices]:
+    one = RemoteDevices(farm.address, no_device_s=3)
+    yield one
+    one.close()
+
+
+def test_programs_are_measured_in_one_session(
+    farm: Farm, devices: RemoteDevices, candidates: list[Any], target: dict[str, Any]
+) -> None:
+    assert check_tracker(farm.address) == 2
+    for candidate in candidates[:4]:
+        times = devices.time(compiled(candidate.sch.mod, target), target, ARGS, QUICK)
+        assert len(times) == 2
+        assert 1e-7 < min(times) < 0.1
+    assert devices.num_sessions == 1
+    flushed = replace(QUICK, cache_flush=True)
+    assert len(devices.time(compiled(candidates[0].sch.mod, target), target, ARGS, flushed)) == 2
+
+
+def test_a_small_board_takes_what_is_linked_here(
+    farm: Farm, matmul: Any, target: dict[str, Any]
+) -> None:
+    small = replace(farm.address, key="small")
+    with pytest.raises(HardwareError, match=r"to link and load a program, found: .*hardware\.cc="):
+        RemoteDevices(small).time(compiled(matmul, target), target, ARGS, QUICK)
+    devices = RemoteDevices(replace(small, cc=f"{compiler()} -O1"))
+    try:
+        assert bytes(devices.export(compiled(matmul, target))[:4]) == b"\x7fELF"
+        assert len(devices.time(compiled(matmul, target), target, ARGS, QUICK)) == 2
+    finally:
+        devices.close()
+
+
+def test_a_missing_cross_compiler_is_no_result(
+    farm: Farm, matmul: Any, target: dict[str, Any], tmp_path: Path
+) -> None:
+    address = replace(farm.address, cc="warbler-g++ -O1").as_dict()
+    worker = WarmWorker(QUICK, 1, tmp_path / "worker.log", remote=address)
+    try:
+        with pytest.raises(HardwareError, match=r"the compiler 'warbler-g\+\+' of hardware\.cc"):
+            measured(worker, matmul, target, tmp_path)
+    finally:
+        worker.close()
+
+
+def test_a_failing_program_costs_no_session(
+    devices: RemoteDevices, matmul: Any, target: dict[str, Any]
+) -> None:
+    wrong = [["TENSOR", "float32", [32, 32]]] * 3
+    with pytest.raises(Exception, match="shape"):
+        devices.time(compiled(matmul, target), target, wrong, QUICK)
+    assert len(devices.time(compiled(matmul, target), target, ARGS, QUICK)) == 2
+    assert devices.num_sessions == 1
+
+
+def test_a_session_is_renewed_before_the_server_ends_it(
+    devices: RemoteDevices, matmul: Any, target: dict[str, Any]
+) -> None:
+    library = devices.export(compiled(matmul, target))
+    devices.time(library, target, ARGS, QUICK)
+    devices.time(library, target, ARGS, replace(QUICK, run_timeout_s=60))
+    assert devices.num_sessions == 2
+
+
+def test_unreachable_tracker(devices: RemoteDevices) -> None:
+    nobody = RemoteAddress("127.0.0.1", free_port(), KEY)
+    with pytest.raises(
+        HardwareError, match=r"expected an RPC tracker.*python -m tvm\.exec\.rpc_tracker"
+    ):
+        check_tracker(nobody)
+    with pytest.raises(HardwareError, match="expected an RPC tracker"):
+        RemoteDevices(nobody, no_device_s=0).time(bytearray(), {"kind": "llvm"}, ARGS, QUICK)
+
+
+def test_something_else_than_a_tracker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        address = RemoteAddress("127.0.0.1", listener.getsockname()[1], KEY)
+        asked = threads.submit(check_tracker, address)
+        connection, _ = listener.accept()
+        connection.sendall(b"HTTP/1.1")
+        with pytest.raises(HardwareError, match="found something else"):
+            asked.result()
+        connection.close()
+
+
+def test_unknown_key(farm: Farm) -> None:
+    with pytest.raises(
+        HardwareError, match=r"found only board \(2\), small \(1\)\. Start a server"
+    ):
+        check_tracker(replace(farm.address, key="toaster"))
+
+
+def test_a_server_that_is_killed_costs_no_program(
+    farm: Farm, devices: RemoteDevices, candidates: list[Any], target: dict[str, Any]
+) -> None:
+    attempts = []
+
+    def running() -> None:
+        attempts.append(devices.num_sessions)
+        if len(attempts) == 4:
+            farm.kill(farm.busy_server())
+
+    for candidate in candidates[:8]:
+        module = compiled(candidate.sch.mod, target)
+        assert len(devices.time(module, target, ARGS, QUICK, running=running)) == 2
+    assert attempts == [1, 1, 1, 1, 2, 2, 2, 2, 2]  # the fourth program was tried again
+    assert check_tracker(farm.address) == 1
+
+
+def test_crash_and_hang_cost_their_program_only(
+    farm: Farm, matmul: Any, target: dict[str, Any], tmp_path: Path
+) -> None:
+    quick = replace(QUICK, run_timeout_s=1)
+    worker = WarmWorker(quick, 1, tmp_path / "worker.log", remote=farm.address.as_dict())
+    try:
+        crashed = measured(worker, calling("abort"), target, tmp_path, [["TENSOR", "float32", [4]]])
+        assert crashed.status is Status.run_error
+        assert "broke" in crashed.error
+        assert measured(worker, matmul, target, tmp_path).status is Status.ok
+        hung = measured(worker, calling("pause"), target, tmp_path, [["TENSOR", "float32", [4]]])
+        assert hung.status is Status.run_timeout
+        assert measured(worker, matmul, target, tmp_path).status is Status.ok
+    finally:
+        worker.close()
+
+
+def test_no_device_is_no_result(farm: Farm, matmul: Any, target: dict[str, Any]) -> None:
+    devices = RemoteDevices(replace(farm.address, key="toaster"), no_device_s=0.5)
+    with pytest.raises(HardwareError, match="expected a device with key 'toaster'"):
+        devices.time(compiled(matmul, target), target, ARGS, QUICK)
+
+
+def test_a_collection_is_measured_on_remote_devices(
+    farm: Farm, small_root: Path, configured: Callable[..., Config]
+) -> None:
+    stage.run(
+        configured(
+            "measure.pack=false",
+            "hardware.name=boards",
+            "hardware.runner=rpc",
+            f"hardware.port={farm.port}",
+            f"hardware.key={KEY}",
+        ),
+        small_root,
+    )
+    records = import_dataset(small_root / "measured" / "small", "small").records
+    assert Counter(record.status for record in records) == {Status.ok: 12}
+    assert {record.hardware for record in records} == {"boards"}
+    assert records[0].provenance.runtime_config["runner"] == "rpc"
+
+
+def compiled(module: Any, target: dict[str, Any]) -> Any:
+    from tencost.workers.worker import build
+
+    return build(module, target)
+
+
+def measured(
+    worker: WarmWorker, module: Any, target: dict[str, Any], folder: Path, args: Any = ARGS
+) -> Timing:
+    from tvm.ir import save_json
+
+    path = folder / "module.json"
+    path.write_text(str(save_json(module)))
+    return worker.measure(path, target, args)
+
+
+def calling(function: str) -> Any:
+    """A program that calls a function of the C library: abort crashes it, pause hangs it."""
+    from tvm.script import ir as I
+    from tvm.script import tirx as T
+
+    @I.ir_module
+    class Module:
+        @T.prim_func
+        def main(A: T.Buffer((4,), "float32")):
+            T.func_attr({"global_symbol": "main"})
+            T.evaluate(T.call_extern("int32", function))
+            A[0] = T.float32(1)
+
+    return Module
+
+
+def compiler() -> str:
+    from tvm.support import cc
+
+    found = cc.get_cc()
+    if found is None:
+        pytest.skip("no C++ compiler here")
+    return str(found)
