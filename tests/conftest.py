@@ -139,10 +139,10 @@ def toy_config() -> Any:
         FeatureKind,
         FeaturesConfig,
         HardwareConfig,
-        RandomConfig,
         SplitConfig,
         SplitPolicy,
     )
+    from tencost.train.families.random import RandomConfig
 
     return Config(
         dataset=DatasetConfig(name="toy", source="toy"),

@@ -261,12 +261,12 @@ def test_bundles_are_served_without_torch_mlflow_or_polars(
     trained: Callable[[str], Trained], tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "features.npz", values=TEST.features.values, offsets=TEST.features.offsets)
-    for family in FAMILIES:
+    for family in FAMILIES.names():
         save_bundle(tmp_path / family, trained(family).ranker, info_for(family))
     done = subprocess.run(
         [sys.executable, "-c", SERVE, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for family in FAMILIES:
+    for family in FAMILIES.names():
         expected = load_bundle(tmp_path / family).scores(TEST.features)
         assert np.array_equal(np.load(tmp_path / f"{family}.npy"), expected)

@@ -97,7 +97,9 @@ def test_import_tencost_is_light() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("stage", ["fetch", "records", "features", "splits", "train", "evaluate", "register"])
+@pytest.mark.parametrize(
+    "stage", ["fetch", "records", "features", "splits", "train", "evaluate", "register"]
+)
 def test_stage_deps_cover_imports(stage: str) -> None:
     pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     entries = {name: body for name, body in pipeline.items() if name.split("_")[0] == stage}

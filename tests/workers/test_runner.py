@@ -97,7 +97,7 @@ def test_a_worker_that_cannot_start_is_said_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(module.sys, "executable", "/bin/false")
-    with pytest.raises(MeasureError, match=r"tencost\.measure\.worker"):
+    with pytest.raises(MeasureError, match=r"tencost\.workers\.worker"):
         WarmWorker(MeasureOptions(), 1).measure(tmp_path / "x", target, [])
 
 

@@ -1,4 +1,4 @@
-"""A raw dataset that grows: networks, programs and measurements in the layout of records/tensetlayout.py.
+"""A raw dataset that grows: networks, programs and measurements in the layout of records/raw_layout.py.
 
 ::
 

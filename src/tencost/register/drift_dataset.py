@@ -1,6 +1,6 @@
 """What tuning runs measured, added to a raw dataset's folder, so that the next model learns from it.
 
-The folder is in the layout of records/tensetlayout.py; `measured/<name>` of `tencost measure` is such a folder::
+The folder is in the layout of records/raw_layout.py; `measured/<name>` of `tencost measure` is such a folder::
 
     measure_records/<hardware>/<source>/<task>/    database pair and measurements.jsonl, failures included
     measure_records/<hardware>/sessions-<source>.jsonl

@@ -124,7 +124,7 @@ class TaskFile(msgspec.Struct):
 def is_tenset(folder: Path) -> bool:
     """Say whether a folder holds a TenSet dataset: task files of its, or logs of auto_scheduler where it has them.
 
-    Our own layout (tensetlayout.py) has the same folders with MetaSchedule's databases in them, and is none.
+    Our own layout (raw_layout.py) has the same folders with MetaSchedule's databases in them, and is none.
     """
     if any(
         _content(path) in ("network", "tasks")
