@@ -25,10 +25,13 @@ def train(arguments: list[str]) -> None:
 def train_and_score(config: Config, root: Path) -> float:
     """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
     from tencost.evaluate.stage import score_run
+    from tencost.train.data import Data
     from tencost.train.stage import run
 
-    result = run(config, root)
-    score_run(config, root, result.folder)
+    data = Data(config, root)
+    result = run(config, root, data)
+    if config.score_test:
+        score_run(data, result.folder)
     return float(result.valid_score)
 
 
