@@ -72,7 +72,7 @@ def test_whenever_the_process_ends_each_answer_belongs_to_its_program(
     worker: WarmWorker, measure: Measure, flag: Path
 ) -> None:
     chance, ends = random.Random(5), Counter[str]()
-    for _ in range(3000):
+    for _ in range(2200):
         at = chance.choice((*BLAMELESS, *BLAMED, ""))
         do, told = chance.choice((("kill", -9), ("exit 0", 0), ("exit 1", 1), ("exit 77", 77)))
         if at in ("ready", "idle"):
@@ -85,8 +85,8 @@ def test_whenever_the_process_ends_each_answer_belongs_to_its_program(
             assert timing == Timing(BLAMED[at], (), f"its process ended with exit code {told}")
         else:
             assert timing == Timing(Status.ok, (own, own)), at
-    assert min(ends.values()) > 200
-    assert worker.num_starts > 2000
+    assert min(ends.values()) > 150
+    assert worker.num_starts > 1400
 
 
 def test_kills_from_outside_at_any_moment(worker: WarmWorker, measure: Measure) -> None:
@@ -96,7 +96,7 @@ def test_kills_from_outside_at_any_moment(worker: WarmWorker, measure: Measure) 
     def killer() -> None:
         nonlocal kills
         while not done.is_set():
-            time.sleep(chance.uniform(0.0, 0.006))
+            time.sleep(chance.uniform(0.0, 0.02))
             kills += 1
             kill(worker.process.server_pid if kills % 100 == 0 else worker.process.pid)
 
@@ -104,7 +104,7 @@ def test_kills_from_outside_at_any_moment(worker: WarmWorker, measure: Measure) 
     thread.start()
     statuses = Counter[Status]()
     try:
-        while kills < 1500:
+        while kills < 500:
             timing, own = measure()
             statuses[timing.status] += 1
             if timing.status is Status.ok:
@@ -115,7 +115,8 @@ def test_kills_from_outside_at_any_moment(worker: WarmWorker, measure: Measure) 
     finally:
         done.set()
         thread.join()
-    assert min(statuses[Status.ok], statuses[Status.run_error]) > 50
+    assert statuses[Status.ok] > 20
+    assert statuses[Status.run_error] > 0
 
 
 @pytest.mark.parametrize("deed", ["lie", "repeat", "claim death", "babble", "flood"])
