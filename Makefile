@@ -30,9 +30,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 setup: $(STAMP) ## create .venv and install the locked dependencies
 
-pipeline: $(STAMP) ## set up, run every stage that is out of date (dvc repro), show the leaderboard
+pipeline: $(STAMP) ## set up, run every stage that is out of date (tencost pipeline: dvc repro), show the leaderboard
 	@test -d .git || dvc config --local core.no_scm true
-	@dvc repro
+	@tencost pipeline
 	@tencost leaderboard
 
 test: $(STAMP) ## set up, run the tests

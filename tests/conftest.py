@@ -155,34 +155,26 @@ def toy_config() -> Any:
 @pytest.fixture
 def train_toy(toy_project: Path, toy_config: Any) -> Callable[..., Path]:
     """Train a family on the toy project: ``train_toy(name, config, seeds=..., run_id=...)`` -> its folder."""
-    import orjson
-
-    from tencost.features.table import load_features
-    from tencost.splits.table import load_split
-    from tencost.train.bundle import BundleInfo, plain_config, save_bundle
+    from tencost.train import tracking
+    from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
     from tencost.train.calibration import fit_calibration
-    from tencost.train.provenance import content_hash
+    from tencost.train.data import Data
     from tencost.train.ranker import make_ranker
-    from tencost.train.samples import load_samples
 
     def train(
         name: str, config: Any, seeds: tuple[int, ...] = (0, 1), run_id: str = "", **changes: Any
     ) -> Path:
-        table = load_features(toy_project / "data" / "features" / "toy" / "toy")
-        learn, valid = (
-            load_samples(toy_project, toy_config, ["toy-1c"], part, table)
-            for part in ("train", "valid")
-        )
-        split = load_split(toy_project / "data" / "splits" / "toy" / "by_network")
-        split_hash = content_hash(split.select("record_id", "part"))
+        data = Data(toy_config, toy_project)
+        spec = data.features("toy").spec
+        learn, valid = data.samples(["toy-1c"], "train"), data.samples(["toy-1c"], "valid")
         folder = toy_project / "data" / "models" / "toy" / "toy-1c" / f"{name}-toy"
         for seed in seeds:
-            ranker = make_ranker(config, table.spec)
+            ranker = make_ranker(config, spec)
             ranker.fit(learn, valid, seed=seed, log=lambda name, value, step: None)
             values: dict[str, Any] = {
                 "family": config.family,
                 "model_config": plain_config(config),
-                "feature_spec": table.spec,
+                "feature_spec": spec,
                 "hardware": "toy-1c",
                 "target_kind": "llvm",
                 "label": "fastest / latency",
@@ -191,11 +183,15 @@ def train_toy(toy_project: Path, toy_config: Any) -> Callable[..., Path]:
                 "dataset": "toy",
                 "dataset_hash": "d" * 32,
                 "split": "by_network",
-                "split_hash": split_hash,
+                "split_hash": data.split_hash,
                 "seed": seed,
             }
             save_bundle(folder / f"seed{seed}", ranker, BundleInfo(**{**values, **changes}))
-        (folder / "run.json").write_bytes(orjson.dumps({"run_id": run_id}))
+        if run_id:
+            from mlflow import MlflowClient
+
+            client = MlflowClient(tracking_uri=tracking.setup(toy_project))
+            client.set_tag(run_id, tracking.BUNDLES_TAG, training_digest(folder))
         return folder
 
     return train

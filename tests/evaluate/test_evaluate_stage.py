@@ -16,6 +16,7 @@ from rich.console import Console
 from tencost.errors import ConfigError, FeatureError, SplitError, TrainError
 from tencost.evaluate import board as boards
 from tencost.evaluate import report, stage
+from tencost.train.data import Data
 from tencost.train.families.random import RandomConfig
 from tencost.train.families.xgb import XgbConfig
 
@@ -127,13 +128,12 @@ def test_the_same_models_give_the_same_report(
     first = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
     stage.run(toy_config, toy_project)
     for path, content in first.items():
-        if path.name not in ("leaderboard.json", "leaderboard.md"):  # these hold prediction times
-            assert path.read_bytes() == content, path.name
+        assert path.read_bytes() == content, path.name
 
 
 def test_score_run(toy_project: Path, toy_config: Any, trained: dict[str, str]) -> None:
     folder = toy_project / "data" / "models" / "toy" / "toy-1c" / "xgb-toy"
-    row = stage.score_run(toy_config, toy_project, folder)
+    row = stage.score_run(Data(toy_config, toy_project), folder)
     logged, plots = figures(toy_project, trained["xgb"])
     assert logged["evaluate/search_score"] == pytest.approx(row.mean("search_score"))
     assert "plots/importance-xgb-toy.png" in plots
@@ -143,7 +143,7 @@ def test_score_run(toy_project: Path, toy_config: Any, trained: dict[str, str]) 
 def test_a_model_from_elsewhere_is_in_the_report_only(
     toy_project: Path, toy_config: Any, train_toy: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train_toy("random", RandomConfig(family="random", reads=["toy"]), seeds=(0,), run_id="0" * 32)
+    train_toy("random", RandomConfig(family="random", reads=["toy"]), seeds=(0,))
     board = stage.run(toy_config, toy_project)
     assert math.isnan(board.rows[0].metrics["top1"].half_width)
     assert "is not in this MLflow store" in " ".join(capsys.readouterr().err.split())
@@ -156,7 +156,7 @@ def test_what_cannot_be_evaluated(toy_project: Path, toy_config: Any, train_toy:
     folder = train_toy("random", floor, seeds=(0,), split_hash="0" * 32)
     for call in (
         lambda: stage.run(toy_config, toy_project),
-        lambda: stage.score_run(toy_config, toy_project, folder),
+        lambda: stage.score_run(Data(toy_config, toy_project), folder),
     ):
         with pytest.raises(SplitError, match="random-toy was trained on another state"):
             call()
@@ -168,7 +168,7 @@ def test_what_cannot_be_evaluated(toy_project: Path, toy_config: Any, train_toy:
     spec = toy_project / "data" / "features" / "toy" / "toy" / "spec.json"
     spec.write_text(spec.read_text().replace("noise", "loud"))
     with pytest.raises(FeatureError, match="not those that the random model was trained on"):
-        stage.score_run(toy_config, toy_project, folder)
+        stage.score_run(Data(toy_config, toy_project), folder)
 
 
 def test_leaderboard_survives_the_round_trip_and_is_printed(

@@ -68,7 +68,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     digest = pack_folder(raw, root / "datasets" / "slice.tar.zst")
     shutil.copytree(ROOT / "conf", root / "conf")
     shutil.copy(ROOT / "dvc.yaml", root)
-    (root / "src").symlink_to(ROOT / "src")
+    shutil.copytree(
+        ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
     dataset = {
         "name": "slice",
         "source": "datasets/slice.tar.zst",
@@ -93,6 +95,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seeds": "0,1",
     }  # fmt: skip
     (root / "params.yaml").write_text(yaml.safe_dump(params))
+    assert tencost(root, "params") == "params.yaml: written anew\n"
     dvc(root, "init", "--no-scm")
     return root
 
@@ -121,6 +124,15 @@ def dvc(root: Path, *arguments: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, f"dvc {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
+
+
+def tencost(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tencost.cli", *arguments],
+        cwd=root, env=environment(root), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"tencost {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def changed_stages(root: Path) -> set[str]:
@@ -154,8 +166,10 @@ def test_it_leaves_metrics_plots_and_a_verdict(project: Path) -> None:
     for model in ("xgb-per_store_tiles", "tvm_xgb-per_store"):
         assert 0 < metrics[model]["top1"]["mean"] <= metrics[model]["top5"]["mean"] <= 1
     assert (report / "plots" / "search.png").stat().st_size > 10_000
-    verdict = json.loads((project / "data" / "registry" / "slice" / f"{HARDWARE}.json").read_text())
-    assert verdict["reasons"]
+    mark = json.loads(
+        (project / "mlruns" / "registered" / "slice" / f"{HARDWARE}.json").read_text()
+    )
+    assert mark["model"] == f"tencost-{HARDWARE}"
 
 
 def test_mlflow_has_a_run_a_model_and_a_registered_version(project: Path) -> None:
@@ -184,15 +198,81 @@ def test_mlflow_has_a_run_a_model_and_a_registered_version(project: Path) -> Non
 
 def test_a_model_file_re_runs_that_model_and_what_follows(project: Path) -> None:
     edit(project / "conf" / "model" / "tvm_mlp.yaml", "epochs", 3)
-    assert changed_stages(project) == {f"train_per_store@{HARDWARE}-tvm_mlp"}
+    assert changed_stages(project) == {f"train@tvm_mlp-per_store-{HARDWARE}"}
     edit(project / "conf" / "model" / "tvm_mlp.yaml", "epochs", 2)
     assert changed_stages(project) == set()
 
 
 def test_a_split_re_runs_training_but_not_the_features(project: Path) -> None:
     edit(project / "conf" / "split" / "by_network.yaml", "valid_fraction", 0.35)
-    assert changed_stages(project) == {"splits"}
+    assert changed_stages(project) == {"splits", f"evaluate@{HARDWARE}", f"register@{HARDWARE}"}
     edit(project / "conf" / "split" / "by_network.yaml", "valid_fraction", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("module", "stages"),
+    [
+        ("records/formats/ansor.py", {"records"}),
+        ("lorien/dialects.py", set()),
+        ("cli/main.py", set()),
+        ("config/schema.py", set()),
+        ("tune/stage.py", set()),
+        ("train/families/tvm_mlp.py", {f"train@tvm_mlp-per_store-{HARDWARE}", "+"}),
+    ],
+)
+def test_a_comment_re_runs_what_reaches_the_module(
+    project: Path, module: str, stages: set[str]
+) -> None:
+    path = project / "src" / "tencost" / module
+    before = path.read_bytes()
+    path.write_bytes(before + b"# a comment\n")
+    try:
+        changed = changed_stages(project)
+    finally:
+        path.write_bytes(before)
+    # Evaluation and registration load bundles of any family.
+    expected = stages - {"+"}
+    if "+" in stages:
+        expected |= {f"evaluate@{HARDWARE}", f"register@{HARDWARE}"}
+    assert changed == expected
+
+
+def test_going_back_trains_nothing(project: Path) -> None:
+    model = project / "conf" / "model" / "xgb.yaml"
+    edit(model, "num_rounds", 21)
+    assert f"Running stage 'train@xgb-tiles-{HARDWARE}'" in dvc(project, "repro")
+    edit(model, "num_rounds", 20)
+    assert "Running stage 'train" not in dvc(project, "repro")
+    assert changed_stages(project) == set()
+
+
+def test_a_lock_that_a_kill_cut_off_is_restored(project: Path) -> None:
+    lock = project / "dvc.lock"
+    whole = lock.read_bytes()
+    for left in (0, len(whole) // 2):
+        lock.write_bytes(whole[:left])
+        told = tencost(project, "pipeline")
+        assert "Running stage" not in told.replace("Running stage 'register", "")
+        assert json.loads(json.dumps(yaml.safe_load(lock.read_text()))) == yaml.safe_load(whole)
+
+
+def test_a_lost_registry_is_filled_again_without_training(project: Path) -> None:
+    from mlflow import MlflowClient
+
+    kept = project.with_name("mlruns-kept")
+    (project / "mlruns").rename(kept)
+    try:
+        told = dvc(project, "repro")
+        assert "Running stage 'register" in told
+        assert "Running stage 'train" not in told
+        # Another path: this process may hold the lost database open.
+        (project / "mlruns").rename(project.with_name("mlruns-again"))
+        uri = f"sqlite:///{project.with_name('mlruns-again') / 'mlflow.db'}"
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        assert len(client.search_model_versions(f"name = 'tencost-{HARDWARE}'")) == 1
+    finally:
+        shutil.rmtree(project / "mlruns", ignore_errors=True)
+        kept.rename(project / "mlruns")
 
 
 def test_a_sweep_is_nested_and_skips_impossible_pairs(project: Path) -> None:

@@ -47,10 +47,15 @@ def challenge(project: Path, config: Any) -> Any:
     return stage.run(config, project, required=("random",))
 
 
-def verdict_file(project: Path) -> dict[str, Any]:
-    path = project / "data" / "registry" / "toy" / "toy-1c.json"
+def verdict_of(client: Any, run_id: str, folder: Path) -> dict[str, Any]:
+    """What the run says of its registration."""
+    path = Path(client.download_artifacts(run_id, "register/verdict.json", str(folder)))
     content: dict[str, Any] = orjson.loads(path.read_bytes())
     return content
+
+
+def mark(project: Path) -> Path:
+    return project / "mlruns" / "registered" / "toy" / "toy-1c.json"
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def test_first_champion(promoted: Any, toy_project: Path, tmp_path: Path) -> Non
     assert run.data.tags["register.verdict"] == "promoted"
     assert run.data.metrics["register/promoted"] == 1.0
     assert "yes: a round's time was not measured" in run.data.tags["register.reasons"]
-    content = verdict_file(toy_project)
+    content = verdict_of(promoted, version.run_id, tmp_path)
     assert content["promoted"] is True
     assert content["champion"] == {"version": 1, "semver": "1.0"}
     assert content["comparisons"][0]["search_score"]["mean"] > 0
@@ -86,7 +91,9 @@ def test_first_champion(promoted: Any, toy_project: Path, tmp_path: Path) -> Non
 
 
 def test_again_changes_nothing(promoted: Any, toy_project: Path, toy_config: Any) -> None:
+    offered = mark(toy_project).read_bytes()
     verdict = stage.run(toy_config, toy_project, required=("random",))
+    assert mark(toy_project).read_bytes() == offered
     assert not verdict.promote
     assert verdict.reasons == ("yes: version 1 is the champion already",)
     (version,) = registry.list_versions(promoted, NAME)
@@ -104,8 +111,8 @@ def test_a_worse_challenger_is_refused(
     first, second = registry.list_versions(promoted, NAME)
     assert first.aliases == ("champion",)
     assert second.aliases == ("challenger",)
-    # The verdict, its numbers and its reasons: in the file, on the version, in the run.
-    content = verdict_file(toy_project)
+    # The verdict, its numbers and its reasons: in the run and on the version.
+    content = verdict_of(promoted, run_id, tmp_path)
     assert (content["champion"]["version"], content["challenger"]["version"]) == (1, 2)
     against = content["comparisons"][-1]
     assert (against["opponent"], against["num_seeds"]) == ("champion 1.0", 5)
@@ -122,7 +129,6 @@ def test_a_worse_challenger_is_refused(
     assert data.metrics["register/minus_champion/search_score_high"] == pytest.approx(gain["high"])
     assert data.metrics["register/num_seeds"] == 5
     written = Path(promoted.download_artifacts(run_id, "register", str(tmp_path)))
-    assert orjson.loads((written / "verdict.json").read_bytes()) == content
     assert (written / "verdict.md").read_text() == second.description
 
 
@@ -172,7 +178,21 @@ def test_references_must_be_there(toy_project: Path, toy_config: Any, train_toy:
     verdict = stage.run(toy_config, toy_project)
     assert not verdict.promote
     assert "no: tvm_xgb: not evaluated, so not known to be beaten" in verdict.reasons
-    assert verdict_file(toy_project)["champion"] is None
+    client = registry.connect(tracking.setup(toy_project))
+    assert registry.find_champion(client, NAME) is None
+
+
+def test_a_lost_registry_is_filled_again_with_the_same_mark(
+    promoted: Any, toy_project: Path, toy_config: Any, tmp_path: Path
+) -> None:
+    restored = tmp_path / "restored"
+    shutil.copytree(toy_project, restored, ignore=shutil.ignore_patterns("mlruns"))
+    assert stage.run(toy_config, restored, required=("random",)).promote
+    assert mark(restored).read_bytes() == mark(toy_project).read_bytes()
+    client = registry.connect(tracking.setup(restored))
+    version = registry.find_champion(client, NAME)
+    assert version is not None
+    assert registry.trained_seeds(client, version) == ("0", "1", "2", "3", "4")
 
 
 def test_a_champion_that_cannot_be_used_any_more_is_not_compared(

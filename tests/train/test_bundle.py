@@ -65,8 +65,10 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (folder / MANIFEST).write_bytes(orjson.dumps(values))
 
 
-def test_golden_bundle_is_read() -> None:
-    loaded = load_bundle(GOLDEN, target_kind="llvm", tvm_version="0.27.0.post1")
+@pytest.mark.parametrize("name", ["bundle", "bundle-with-commit"])
+def test_golden_bundle_is_read(name: str) -> None:
+    """Also one made when commit and time stood in the manifest."""
+    loaded = load_bundle(GOLDEN.with_name(name), target_kind="llvm", tvm_version="0.27.0.post1")
     info = loaded.info
     assert info.calibration == Calibration(center=0.25, scale=2.0)
     assert info.feature_spec.device_columns == ("device_log2_cores",)

@@ -13,7 +13,8 @@ from tencost.errors import ConfigError, TrainError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.table import FeatureTable
-from tencost.train.samples import device_columns, join_samples, load_samples, sample_spec
+from tencost.train.data import Data, device_columns
+from tencost.train.samples import join_samples, sample_spec
 
 SPEC = FeatureSpec(name="toy", kind="trace", columns=("a",))
 TABLE = FeatureTable(
@@ -86,7 +87,7 @@ def test_nothing_to_learn_from() -> None:
 
 
 def test_from_the_projects_files(toy_project: Path, toy_config: Config) -> None:
-    test = load_samples(toy_project, toy_config, ["toy-1c"], "test")
+    test = Data(toy_config, toy_project).samples(["toy-1c"], "test")
     assert len(test) == 24
     assert np.isnan(test.latency_s).sum() == 1
     assert test.label.max() == 1.0

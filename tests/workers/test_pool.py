@@ -65,13 +65,13 @@ def test_while_one_runs_the_others_are_elsewhere(
     def watched(worker: WarmWorker, timeout_s: float) -> dict[str, Any]:
         if pool._lock.locked():
             order = [worker, *(one for one in pool.workers if one is not worker)]
-            seen.append([os.sched_getaffinity(one._child or 0) for one in order])
+            seen.append([os.sched_getaffinity(one.process.pid or 0) for one in order])
         return read(worker, timeout_s)
 
     monkeypatch.setattr(WarmWorker, "_read", watched)
     assert pool.measure_one(Job(module, target, ARGS)).status is Status.ok
     assert seen == [[set(run or ()), build]]
-    assert [os.sched_getaffinity(one._child or 0) for one in pool.workers] == [everywhere] * 2
+    assert [os.sched_getaffinity(one.process.pid or 0) for one in pool.workers] == [everywhere] * 2
 
 
 def test_a_process_that_replaces_another_stays_where_its_worker_is(
@@ -80,7 +80,7 @@ def test_a_process_that_replaces_another_stays_where_its_worker_is(
     worker = pool.workers[0]
     worker.move(pool.cpus.build)
     worker.measure(module, target, ARGS)
-    worker._kill_child()
+    worker.process.kill()
     worker.measure(module, target, ARGS)
     assert worker.num_starts == 2
-    assert os.sched_getaffinity(worker._child or 0) == set(pool.cpus.build or ())
+    assert os.sched_getaffinity(worker.process.pid or 0) == set(pool.cpus.build or ())

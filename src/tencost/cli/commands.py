@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,13 @@ def train(arguments: list[str]) -> None:
 def train_and_score(config: Config, root: Path) -> float:
     """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
     from tencost.evaluate.stage import score_run
+    from tencost.train.data import Data
     from tencost.train.stage import run
 
-    result = run(config, root)
-    score_run(config, root, result.folder)
+    data = Data(config, root)
+    result = run(config, root, data)
+    if config.score_test:
+        score_run(data, result.folder)
     return float(result.valid_score)
 
 
@@ -141,6 +145,38 @@ def register(arguments: list[str]) -> None:
         status.rollback_command(root, arguments[1:])
     else:
         composition.run_stage(stage.run, "register", arguments)
+
+
+def params(arguments: list[str]) -> None:
+    """Write what `train` and `blends` of params.yaml are from its lists."""
+    from tencost.config.pipeline import FILE, write_items
+    from tencost.config.schema import project_root
+
+    _nothing_more("params", arguments)
+    changed = write_items(project_root())
+    sys.stdout.write(f"{FILE}: {'written anew' if changed else 'up to date'}\n")
+
+
+def pipeline(arguments: list[str]) -> None:
+    """Run `dvc repro` with the arguments given, on sound files: dvc.lock mended, params.yaml's items up to date."""
+    from tencost.config import lockfile
+    from tencost.config.pipeline import write_items
+    from tencost.config.schema import project_root
+
+    root = project_root()
+    source = lockfile.mend(root)
+    if source is not None:
+        sys.stderr.write(f"dvc.lock was cut off, as by a kill; restored from {source}\n")
+    write_items(root)
+    if find_spec("dvc") is None:
+        raise MissingDependencyError("the pipeline needs DVC: pip install 'tencost[pipeline]'")
+    os.chdir(root)
+    os.execv(sys.executable, [sys.executable, "-m", "dvc", "repro", *arguments])
+
+
+def _nothing_more(command: str, arguments: list[str]) -> None:
+    if arguments:
+        raise ConfigError(f"expected `tencost {command}` alone, found {' '.join(arguments)!r}")
 
 
 def leaderboard(arguments: list[str]) -> None:

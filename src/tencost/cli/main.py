@@ -52,6 +52,11 @@ COMMANDS: dict[str, Command] = {
         "collect a raw dataset on your hardware: measure networks, programs, run; also hardware, pack, export",
         _command("measure"),
     ),
+    "pipeline": Command(
+        "run every stage that is out of date (dvc repro); first mend what a kill left",
+        _command("pipeline"),
+    ),
+    "params": Command("write the items of params.yaml from its lists", _command("params")),
     "fetch": Command("bring a raw dataset from where it lives to data/raw/", _stage("fetch")),
     "records": Command(
         "read its logs into the record store; also: records import, query, export, quarantine, compact",

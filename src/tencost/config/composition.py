@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tencost.config import Config, project_root, resolve
+from tencost.config import Config, lockfile, project_root, resolve
 from tencost.errors import ConfigError
 
 GROUPS = (
@@ -86,6 +86,8 @@ def run_stage(function: StageFunction, name: str, arguments: list[str]) -> Any:
     if any(word in ("-m", "--multirun") for word in arguments):
         return run_sweep(function, name, arguments)
     config, root = compose(_overrides_only(name, arguments))
+    if "DVC_STAGE" in os.environ:
+        lockfile.keep(root)
     return function(config, root)
 
 

@@ -299,8 +299,8 @@ class PathsConfig:
     """Trained bundles."""
     reports: str = "data/reports"
     """Metrics, predictions and plots."""
-    registry: str = "data/registry"
-    """Verdicts of the promotion rule."""
+    registry: str = "mlruns/registered"
+    """What was offered to the registry, for DVC: beside the registry, so that both come and go together."""
     store: str = "data/store"
     """The live record store that tuning runs write to."""
 
@@ -331,6 +331,8 @@ class Config:
     """Where the stages read and write."""
     seeds: list[int] = field(default_factory=lambda: [0])
     """Seeds that a model is trained with, one bundle each."""
+    score_test: bool = True
+    """train: score the test part, too, for the MLflow run. The pipeline leaves that to `evaluate`."""
     jobs: int | None = None
     """Worker processes; None uses every core."""
     model_uri: str | None = None

@@ -21,6 +21,8 @@ from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.scoring import METRIC_NAMES, SeedScore
 
 FORMAT_VERSION = 1
+_LEFT_OUT = ("predict_ms", "run_id")
+"""Fields of rows written before MLflow alone had them."""
 FLOOR, ORACLE = "random_floor", "oracle"
 REFERENCES = ("random", "tvm_xgb", "tvm_mlp")
 """Families that a registered model has to beat."""
@@ -47,12 +49,8 @@ class Row:
     """Network -> metric -> mean over seeds."""
     valid_search_score: tuple[float, ...] = ()
     """Search score on the validation part by seed: decides the winner; may be empty."""
-    predict_ms: float = math.nan
-    """Milliseconds to score 1,000 programs whose features are at hand, one thread."""
     folder: str = ""
     """Where its bundles lie, relative to the project's root."""
-    run_id: str = ""
-    """Its MLflow run."""
 
     @property
     def is_model(self) -> bool:
@@ -177,7 +175,7 @@ def load(path: Path) -> Board:
     rows = tuple(
         Row(
             **{
-                **row,
+                **{name: value for name, value in row.items() if name not in _LEFT_OUT},
                 "seeds": tuple(row["seeds"]),
                 "metrics": {
                     name: Interval(**_numbers(item)) for name, item in row["metrics"].items()
@@ -186,7 +184,6 @@ def load(path: Path) -> Board:
                 "valid_search_score": tuple(
                     _numbers(dict(enumerate(row["valid_search_score"]))).values()
                 ),
-                "predict_ms": math.nan if row["predict_ms"] is None else row["predict_ms"],
             }
         )
         for row in values["rows"]

@@ -12,8 +12,8 @@ from tencost.errors import FeatureError, TrainError
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.truth import Truth
 from tencost.features.ragged import Ragged
-from tencost.features.table import FeatureTable, load_features
 from tencost.train.bundle import MANIFEST, Bundle, BundleInfo, load_bundle
+from tencost.train.data import Data
 from tencost.train.samples import sample_spec
 
 _TIMED_PROGRAMS = 1000
@@ -53,33 +53,24 @@ class Prediction:
     score: Floats
 
 
-class Features:
-    """Feature tables of a dataset, each read once."""
+def program_rows(data: Data, info: BundleInfo, truth: Truth) -> Ragged:
+    """Return the truth's programs as a bundle reads them, device columns included.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._tables: dict[str, FeatureTable] = {}
-
-    def rows(self, info: BundleInfo, truth: Truth) -> Ragged:
-        """Return the truth's programs as a bundle reads them, device columns included.
-
-        Raises:
-            FeatureError: the features at hand are not those that the bundle was trained on.
-        """
-        name = info.feature_spec.name
-        if name not in self._tables:
-            self._tables[name] = load_features(self._folder / name)
-        table = self._tables[name]
-        if sample_spec(table.spec, info.device).digest != info.feature_spec.digest:
-            raise FeatureError(
-                f"the features in {self._folder / name} are not those that the {info.family} model was "
-                "trained on (other columns or options). Train it again: dvc repro, or tencost train"
-            )
-        rows = table.select(truth.program_id.tolist())
-        if info.device:
-            device = np.array([list(info.device.values())], np.float32)
-            rows = rows.with_columns(np.repeat(device, len(rows), axis=0))
-        return rows
+    Raises:
+        FeatureError: the features at hand are not those that the bundle was trained on.
+    """
+    name = info.feature_spec.name
+    table = data.features(name)
+    if sample_spec(table.spec, info.device).digest != info.feature_spec.digest:
+        raise FeatureError(
+            f"the features {name} of {data.cfg.dataset.name} are not those that the {info.family} model was "
+            "trained on (other columns or options). Train it again: dvc repro, or tencost train"
+        )
+    rows = table.select(truth.program_id.tolist())
+    if info.device:
+        device = np.array([list(info.device.values())], np.float32)
+        rows = rows.with_columns(np.repeat(device, len(rows), axis=0))
+    return rows
 
 
 def find_models(folder: Path) -> list[Path]:

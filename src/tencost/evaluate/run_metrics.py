@@ -12,46 +12,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 
 from tencost.config import Config
 from tencost.evaluate.board import Board, Row
 from tencost.train import tracking
 
-RUN_FILE = "run.json"
-"""Beside the bundles of a model: what the training stage noted about its run."""
 _BY_NETWORK = ("top1", "top5", "search_score")
 
 
-def training_run(folder: Path) -> str:
-    """Return the id of the MLflow run that trained a model; empty if it is not known."""
-    path = folder / RUN_FILE
-    if not path.is_file():
-        return ""
-    return str(orjson.loads(path.read_bytes()).get("run_id") or "")
-
-
-def log_model_scores(root: Path, cfg: Config, row: Row, files: Sequence[Path]) -> None:
-    """Log a model's test figures and plots into the run that trained it, if this registry has that run."""
-    from mlflow.exceptions import MlflowException
-
-    if not row.run_id:
-        return
+def log_model_scores(
+    root: Path, cfg: Config, row: Row, predict_ms: float, files: Sequence[Path]
+) -> None:
+    """Log a model's test figures, prediction time and plots into the run that trained it, where this store has it."""
     client = _client(root, cfg.experiment_name)
-    try:
-        client.get_run(row.run_id)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
+    run_id = tracking.training_run(client, cfg.experiment_name, root / row.folder)
+    if run_id is None:
         Console(stderr=True).print(
-            f"{row.model}: its training run {row.run_id} is not in this MLflow store (the model came "
-            "from elsewhere), so its figures are in the report only"
+            f"{row.model}: the run that trained it is not in this MLflow store (restored from DVC's cache, or "
+            "made elsewhere), so its figures are in the report only"
         )
         return
-    _log_metrics(client, row.run_id, run_metrics(row))
+    figures = {**run_metrics(row), "evaluate/predict_ms_per_1000": predict_ms}
+    _log_metrics(client, run_id, figures)
     for path in files:
-        client.log_artifact(row.run_id, str(path), "plots")
+        client.log_artifact(run_id, str(path), "plots")
 
 
 def run_metrics(row: Row) -> dict[str, float]:
@@ -63,7 +48,6 @@ def run_metrics(row: Row) -> dict[str, float]:
     for network, values in row.networks.items():
         for name in _BY_NETWORK:
             figures[f"evaluate/{name}/{network}"] = values[name]
-    figures["evaluate/predict_ms_per_1000"] = row.predict_ms
     return figures
 
 

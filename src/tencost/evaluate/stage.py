@@ -27,20 +27,18 @@ from tencost.evaluate import run_metrics as tracking
 from tencost.evaluate.board import FLOOR, ORACLE, Board, Gain, Row, summarize, winner
 from tencost.evaluate.interval import Difference, paired_bootstrap
 from tencost.evaluate.prediction import (
-    Features,
     Model,
     Prediction,
     find_models,
     load_model,
     predict,
     predict_ms,
+    program_rows,
 )
 from tencost.evaluate.report import markdown, print_board
 from tencost.evaluate.scoring import SeedScore, oracle, random_floor, score_records, statistic
 from tencost.evaluate.truth import Truth, build_truth
-from tencost.splits.table import load_split
-from tencost.store.tables import load_records, load_tasks
-from tencost.train.provenance import content_hash
+from tencost.train.data import Data
 
 GAIN_METRICS = ("search_score", "top1", "top5")
 """Compared with paired bootstrap intervals: what the promotion rule looks at."""
@@ -66,14 +64,12 @@ class Scored:
             reference=bool(info.model_config.get("reference", False)),
             seeds=tuple(bundle.info.seed for bundle in self.model.bundles),
             valid_search_score=tuple(seed.overall.search_score for seed in self.valid),
-            predict_ms=self.predict_ms,
             folder=self.model.folder.relative_to(root).as_posix(),
-            run_id=tracking.training_run(self.model.folder),
             **summarize(self.test),
         )
 
 
-def run(cfg: Config, root: Path) -> Board:
+def run(cfg: Config, root: Path, data: Data | None = None) -> Board:
     """Compare all trained models of cfg.hardware; write the report, log it to MLflow, print the leaderboard.
 
     Raises:
@@ -83,17 +79,16 @@ def run(cfg: Config, root: Path) -> Board:
     """
     root = root.resolve()
     console = Console(stderr=True)
-    truth, valid = load_truth(cfg, root, "test"), load_valid(cfg, root)
-    features = load_feature_tables(cfg, root)
+    data = data or Data(cfg, root)
+    truth, valid = load_truth(data, "test"), load_valid(data)
     scored = []
     folders = find_models(root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name)
-    current = split_hash(cfg, root)
     with console.status("evaluate") as status:
         for folder in folders:
             status.update(f"evaluate: {folder.name}")
             model = load_model(folder)
-            if model.info.split_hash == current:
-                scored.append(_score(model, features, truth, valid))
+            if model.info.split_hash == data.split_hash:
+                scored.append(_score(model, data, truth, valid))
             else:
                 console.print(f"left out: {_stale(model, cfg)}", style="yellow")
         if not scored:
@@ -103,25 +98,34 @@ def run(cfg: Config, root: Path) -> Board:
         report = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
         _write_report(report, board, truth, scored)
     tracking.log_comparison(root, cfg, board, report)
-    for item, row in zip(scored, [_row_of(board, item) for item in scored], strict=True):
-        tracking.log_model_scores(root, cfg, row, _plots_of(report / "plots", item.model.name))
+    for item in scored:
+        files = _plots_of(report / "plots", item.model.name)
+        tracking.log_model_scores(root, cfg, _row_of(board, item), item.predict_ms, files)
     print_board(board)
     return board
 
 
-def score_run(cfg: Config, root: Path, model_folder: Path) -> Row:
-    """Score one freshly trained model on the test part and log its figures and plots into its own MLflow run."""
-    root = root.resolve()
-    truth, valid = load_truth(cfg, root, "test"), load_valid(cfg, root)
-    features = load_feature_tables(cfg, root)
+def score_run(data: Data, model_folder: Path) -> Row:
+    """Score one freshly trained model on the test part and log its figures and plots into its own MLflow run.
+
+    Args:
+        data: what it was trained on.
+        model_folder: its bundles, one a seed.
+    """
+    cfg, root = data.cfg, data.root.resolve()
+    truth, valid = load_truth(data, "test"), load_valid(data)
     model = load_model(model_folder.resolve())
-    if model.info.split_hash != split_hash(cfg, root):
+    if model.info.split_hash != data.split_hash:
         raise SplitError(_stale(model, cfg))
-    scored = _score(model, features, truth, valid)
+    scored = _score(model, data, truth, valid)
     row = scored.row(root)
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
         tracking.log_model_scores(
-            root, cfg, row, _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+            root,
+            cfg,
+            row,
+            scored.predict_ms,
+            _plot_model(truth, scored, Path(scratch), cfg.hardware.name),
         )
     figures = ", ".join(
         f"{name} {row.mean(metric):.3f}"
@@ -131,12 +135,11 @@ def score_run(cfg: Config, root: Path, model_folder: Path) -> Row:
     return row
 
 
-def load_truth(cfg: Config, root: Path, part: str, networks: Sequence[str] | None = None) -> Truth:
+def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> Truth:
     """Return what was measured on cfg.hardware in a part of the split.
 
     Args:
-        cfg: names dataset, hardware and split.
-        root: the project's root.
+        data: the dataset; its configuration names hardware and split.
         part: valid or test.
         networks: networks to evaluate; by default those that a by_network split holds out, else
             all.
@@ -144,36 +147,20 @@ def load_truth(cfg: Config, root: Path, part: str, networks: Sequence[str] | Non
     Raises:
         SplitError: nothing to evaluate.
     """
-    source = root / cfg.paths.records / cfg.dataset.name
-    records = load_records(
-        source,
-        [cfg.hardware.name],
-        ["record_id", "program_id", "workload_id", "hardware"],
-    )
-    split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
+    cfg = data.cfg
     if networks is None:
         held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
         networks = cfg.split.test if held_out else []
-    return build_truth(records, split, load_tasks(source), cfg.hardware.name, part, networks)
+    records = data.records.filter(hardware=cfg.hardware.name)
+    return build_truth(records, data.split, data.tasks, cfg.hardware.name, part, networks)
 
 
-def load_valid(cfg: Config, root: Path) -> Truth | None:
+def load_valid(data: Data) -> Truth | None:
     """Return the validation part, which chooses among families and seeds; None if the split has none."""
     try:
-        return load_truth(cfg, root, "valid")
+        return load_truth(data, "valid")
     except SplitError:
         return None
-
-
-def split_hash(cfg: Config, root: Path) -> str:
-    """Return the content hash of the split, as bundles trained on it carry it."""
-    split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
-    return content_hash(split.select("record_id", "part"))
-
-
-def load_feature_tables(cfg: Config, root: Path) -> Features:
-    """Return the dataset's feature tables, read when they are asked for."""
-    return Features(root / cfg.paths.features / cfg.dataset.name)
 
 
 def differences(
@@ -188,13 +175,13 @@ def differences(
     }
 
 
-def _score(model: Model, features: Features, truth: Truth, valid: Truth | None) -> Scored:
-    rows = features.rows(model.info, truth)
+def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Scored:
+    rows = program_rows(data, model.info, truth)
     predictions = tuple(predict(bundle, rows) for bundle in model.bundles)
     test = tuple(score_records(truth, item.raw, item.score) for item in predictions)
     valid_scores: tuple[SeedScore, ...] = ()
     if valid is not None:
-        valid_rows = features.rows(model.info, valid)
+        valid_rows = program_rows(data, model.info, valid)
         on_valid = [predict(bundle, valid_rows) for bundle in model.bundles]
         valid_scores = tuple(score_records(valid, item.raw, item.score) for item in on_valid)
     return Scored(model, predictions, test, valid_scores, predict_ms(model.bundles[0], rows))

@@ -21,14 +21,16 @@ from typing import Any
 
 from tencost.errors import BundleError, FeatureError, RegistryError
 from tencost.evaluate.interval import Difference, seeded_bootstrap
-from tencost.evaluate.prediction import Features, predict, predict_ms
+from tencost.evaluate.prediction import predict, predict_ms, program_rows
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
 from tencost.register import registry
 from tencost.register.promotion import Comparison
 from tencost.register.pull import pull
 from tencost.register.registry import Version
-from tencost.train.bundle import Bundle, load_bundle
+from tencost.register.starts import FILE as STARTS_FILE
+from tencost.train.bundle import Bundle, content_digest, load_bundle
+from tencost.train.data import Data
 
 
 @dataclass(frozen=True)
@@ -78,38 +80,34 @@ def compare(
 
 def against_champion(
     client: Any,
-    root: Path,
+    data: Data,
     champion: Version,
-    split_hash: str,
     truth: Truth,
-    features: Features,
     challenger: Sequence[SeedScore],
 ) -> Opponent:
     """Score the champion's bundles anew on the test part and compare.
 
     Args:
         client: of the registry.
-        root: the project's root.
+        data: what the challenger was trained on.
         champion: the version to beat.
-        split_hash: content hash of the split that the challenger was trained on.
         truth: the test part.
-        features: of the dataset.
         challenger: its score for each training seed.
     """
     name = f"champion {champion.semver or champion.number}"
     notes = []
     try:
         with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
-            registered = load_bundle(pull(champion.uri, Path(cache), root=root))
-            bundles, note = _seeds(client, root, Path(cache), champion, registered)
-        rows = features.rows(registered.info, truth)
+            registered = load_bundle(pull(champion.uri, Path(cache), root=data.root))
+            bundles, note = _seeds(client, data.root, Path(cache), champion, registered)
+        rows = program_rows(data, registered.info, truth)
     except (BundleError, FeatureError) as error:
         return Opponent(
             None, None, (f"{name} cannot be used here any more, so it is not compared: {error}",)
         )
     if note:
         notes.append(f"{name} is compared as the one bundle that is registered: {note}")
-    if champion.tags.get("split_hash") != split_hash:
+    if champion.tags.get("split_hash") != data.split_hash:
         notes.append(
             f"{name} was trained on another split, so it may have learnt from what is tested here, which favours it"
         )
@@ -135,7 +133,7 @@ def _seeds(
         bundles = [load_bundle(folder) for folder in folders]
     except (RegistryError, BundleError):
         return [registered], "its run does not hold the bundles of its seeds"
-    digest = registry.content_digest(registered.info, starts=False)
-    if digest not in [registry.content_digest(bundle.info, starts=False) for bundle in bundles]:
+    digest = content_digest(registered.info, without=[STARTS_FILE])
+    if digest not in [content_digest(bundle.info) for bundle in bundles]:
         return [registered], "the bundles in its run are of another training"
     return bundles, ""

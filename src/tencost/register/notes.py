@@ -1,4 +1,4 @@
-"""Where a verdict, its numbers and its reasons are written: the run, the model version, a JSON file.
+"""Where a verdict, its numbers and its reasons are written: the run and the model version.
 
 Run (the one that trained the challenger): metrics ``register/<name>``, tags ``register.verdict``,
 ``register.version``, ``register.reasons``, artifacts register/verdict.md and register/verdict.json.
@@ -15,19 +15,17 @@ Version: its description, and the tags
 
 A number that is not known is an empty text.
 
-data/registry/<dataset>/<hardware>.json and verdict.json, version 1: see `content`; a later tencost
+verdict.json, version 1: see `content`; a later tencost
 may add keys.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -158,14 +156,6 @@ def content(
         },
         "rule": asdict(rule),
     }
-
-
-def save(path: Path, values: dict[str, Any]) -> None:
-    """Write the JSON file; it appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(_json(values))
-    partial.replace(path)
 
 
 def _own_numbers(verdict: Verdict) -> dict[str, float | None]:

@@ -17,7 +17,6 @@ Alias `challenger`: the version proposed last. Alias `champion`: the version to 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -25,12 +24,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from tencost.errors import RegistryError
 from tencost.register.pull import DIGEST_TAG, QUIET, manifest_digest
-from tencost.register.starts import FILE as STARTS_FILE
-from tencost.train.bundle import BundleInfo, read_info
+from tencost.train.bundle import BundleInfo, content_digest, read_info
 from tencost.train.pyfunc_model import save_pyfunc
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -78,30 +74,6 @@ def connect(uri: str) -> Any:
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def content_digest(info: BundleInfo, *, starts: bool = True) -> str:
-    """Return the sha256, hex, of what decides a bundle's scores, and its starting points: not of when it was made.
-
-    Args:
-        info: the bundle's.
-        starts: False leaves out the starting points, which a bundle gets when it is registered.
-    """
-    files = {name: digest for name, digest in info.files.items() if starts or name != STARTS_FILE}
-    content = {
-        "calibration": [info.calibration.center, info.calibration.scale],
-        "dataset_hash": info.dataset_hash,
-        "device": info.device,
-        "family": info.family,
-        "feature_spec": info.feature_spec.digest,
-        "files": files,
-        "hardware": info.hardware,
-        "model_config": info.model_config,
-        "split_hash": info.split_hash,
-        "target_kind": info.target_kind,
-        "tvm_range": list(info.tvm_range),
-    }
-    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def list_models(client: Any) -> list[str]:

@@ -5,7 +5,9 @@ best search score on the validation part. The test part decides nothing but the 
 against all seeds of each reference and of the champion, whose predictions are made anew on the same test part. The two
 registered bundles are timed in this process, one after the other.
 
-Writes data/registry/<dataset>/<hardware>.json and the notes that :mod:`tencost.register.notes` describes.
+Writes the notes that :mod:`tencost.register.notes` describes, and for DVC mlruns/registered/<dataset>/<hardware>.json:
+the registered model and the digest of the content that was offered to it. It lies beside the registry, so that where
+the registry is lost DVC runs the stage again; version numbers and times are in the registry alone.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import polars as pl
 from rich.console import Console
 from rich.text import Text
@@ -25,10 +28,10 @@ from tencost.config import Config
 from tencost.errors import RegistryError
 from tencost.evaluate import board as boards
 from tencost.evaluate.board import REFERENCES, Board, Row, winner
-from tencost.evaluate.prediction import load_model, predict_ms
+from tencost.evaluate.prediction import load_model, predict_ms, program_rows
 from tencost.evaluate.report import markdown_table
 from tencost.evaluate.scoring import SeedScore, score_records
-from tencost.evaluate.stage import best_seed, load_feature_tables, load_truth
+from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
 from tencost.register import notes, registry
 from tencost.register.comparison import Opponent, against_champion, compare
@@ -39,6 +42,7 @@ from tencost.register.start_records import training_starts
 from tencost.register.starts import ship
 from tencost.train import tracking
 from tencost.train.bundle import Bundle
+from tencost.train.data import Data
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
             "Train one: tencost train model=xgb, then tencost evaluate"
         )
     client = registry.connect(tracking.setup(root, cfg.experiment_name))
-    truth, features = load_truth(cfg, root, "test"), load_feature_tables(cfg, root)
+    data = Data(cfg, root)
+    truth = load_truth(data, "test")
     report = _Report(board, best, truth, read_scores(folder / "predictions.parquet", truth))
     bundle = _chosen(root, best, report.own)
 
@@ -94,7 +99,7 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
     with tempfile.TemporaryDirectory(prefix="tencost-") as work:
         version, new = registry.register_bundle(
             client,
-            _shipped(cfg, root, bundle, Path(work)),
+            _shipped(data, bundle, Path(work)),
             run_id=_run(client, cfg, root, best),
             hardware_text=cfg.hardware.description or cfg.hardware.name,
             description="",
@@ -103,18 +108,14 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
     if champion is not None and champion.number == version.number:
         reason = f"{YES}version {version.number} is the champion already"
         verdict = Verdict(False, (reason,), references=report.references())
-        values = notes.content(version, champion, best, verdict, rule, {})
     else:
         opponent = Opponent(None, None, ())
         if champion is not None:
-            split_hash = version.tags.get("split_hash", "")
-            opponent = against_champion(
-                client, root, champion, split_hash, truth, features, report.own
-            )
+            opponent = against_champion(client, data, champion, truth, report.own)
         rounds, unmeasured = _rounds(cfg, root, truth, bundle, opponent.bundle)
         challenger = Challenger(
             num_seeds=len(report.own),
-            predict_ms=predict_ms(bundle, features.rows(bundle.info, truth)),
+            predict_ms=predict_ms(bundle, program_rows(data, bundle.info, truth)),
             round_s=_seconds(rounds, "challenger"),
             unmeasured=unmeasured,
             rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
@@ -129,7 +130,7 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
         values = notes.content(version, champion, best, verdict, rule, rounds)
         text = description(board, best, bundle, version, verdict)
         notes.write(client, version, best, verdict, text, values)
-    notes.save(root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json", values)
+    _mark(root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json", version)
     _print(version, new, champion, verdict)
     return verdict
 
@@ -178,9 +179,9 @@ def description(board: Board, best: Row, bundle: Bundle, version: Version, verdi
     return "\n".join(lines)
 
 
-def _shipped(cfg: Config, root: Path, bundle: Bundle, work: Path) -> Path:
+def _shipped(data: Data, bundle: Bundle, work: Path) -> Path:
     """Return the bundle's folder with starting points in it, or as it is where no MetaSchedule programs are known."""
-    book = training_starts(cfg, root)
+    book = training_starts(data)
     return ship(bundle.folder, book, work / bundle.folder.name) if len(book) else bundle.folder
 
 
@@ -207,14 +208,9 @@ def _seconds(rounds: dict[str, RoundTime], side: str) -> float | None:
 
 def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
     """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
-    from mlflow.exceptions import MlflowException
-
-    if best.run_id:
-        try:
-            return str(client.get_run(best.run_id).info.run_id)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
+    trained = tracking.training_run(client, cfg.experiment_name, root / best.folder)
+    if trained is not None:
+        return trained
     experiment = client.get_experiment_by_name(cfg.experiment_name)
     tags = {"tencost.stage": "register", "hardware": cfg.hardware.name}
     name = f"register {cfg.hardware.name}"
@@ -223,6 +219,15 @@ def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
     client.log_artifacts(created, str(root / best.folder), registry.BUNDLES)
     client.set_terminated(created)
     return str(created)
+
+
+def _mark(path: Path, version: Version) -> None:
+    """Write what DVC keeps of a registration: which content has been offered to the registry beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"model": version.name, "content_digest": version.tags[registry.CONTENT_TAG]}
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+    partial.replace(path)
 
 
 def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:

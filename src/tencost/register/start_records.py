@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -10,27 +9,25 @@ import polars as pl
 
 from tencost.config import Config
 from tencost.register.starts import PER_WORKLOAD, StartBook
-from tencost.splits.table import load_split
 from tencost.store.ids import canonical_target
 from tencost.store.layout import latency
 from tencost.store.record_store import RecordStore
-from tencost.store.tables import STORE
+from tencost.store.tables import load_records
+from tencost.train.data import Data
 
 COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
 
 
-def training_starts(cfg: Config, root: Path) -> StartBook:
+def training_starts(data: Data) -> StartBook:
     """Return the starting points that a model of cfg.hardware ships: no program of the split's test side.
 
     Raises:
         RecordError: there are no records of that hardware.
         SplitError: the split is not built.
     """
-    split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
-    allowed = split.filter(pl.col("part").is_in(["train", "valid"]))
-    store = RecordStore(str(root / cfg.paths.records / cfg.dataset.name / STORE))
-    records = store.read(cfg.hardware.name, COLUMNS)
-    return _book(records.join(allowed, on="record_id", how="semi"), cfg)
+    allowed = data.split.filter(pl.col("part").is_in(["train", "valid"]))
+    records = load_records(data.records_folder, [data.cfg.hardware.name], COLUMNS)
+    return _book(records.join(allowed, on="record_id", how="semi"), data.cfg)
 
 
 def live_starts(cfg: Config, uri: str) -> StartBook:

@@ -7,6 +7,9 @@ Format, version 1: a flat folder.
     <weights>        .ubj (XGBoost UBJSON), .safetensors, .onnx or .json, whatever the family's
                      `save` writes
 
+When, where and from which commit it was made is not in it but in the MLflow run of its training, which is found by the
+digest of its bundles: the same training writes the same bytes.
+
 What may not be relied on: the names of the weights files, the order of keys. A folder with a file
 that bundle.json does not list is refused, so is one that lacks a listed file. Loading and scoring
 need neither torch, MLflow nor polars.
@@ -18,6 +21,7 @@ import hashlib
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -36,6 +40,8 @@ from tencost.train.ranker import Ranker, Scores, make_ranker
 FORMAT_VERSION = 1
 MANIFEST = "bundle.json"
 WEIGHT_SUFFIXES = (".ubj", ".safetensors", ".onnx", ".json")
+_LEFT_OUT = ("created", "git_commit", "git_dirty")
+"""Fields of bundles made before their run knew them."""
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".joblib", ".npy", ".npz", ".ckpt")
 
 
@@ -73,14 +79,8 @@ class BundleInfo:
     """Values of the spec's device columns on that hardware; empty where it has none."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of tencost, TVM, ffi, torch, xgboost, numpy that made it."""
-    git_commit: str | None = None
-    """Commit of the project that trained it."""
-    git_dirty: bool = False
-    """Whether that project had uncommitted changes."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the validation split."""
-    created: str = ""
-    """When, UTC, ISO 8601."""
     files: dict[str, str] = field(default_factory=dict)
     """File name -> sha256 in hex; filled by save_bundle."""
     format_version: int = FORMAT_VERSION
@@ -165,6 +165,38 @@ def save_bundle(folder: Path, ranker: Ranker, info: BundleInfo) -> BundleInfo:
     return written
 
 
+def content_digest(info: BundleInfo, *, without: Sequence[str] = ()) -> str:
+    """Return the sha256, hex, of what decides a bundle's scores, and of what it ships beside its weights.
+
+    Args:
+        info: the bundle's.
+        without: names of files that do not count.
+    """
+    files = {name: digest for name, digest in info.files.items() if name not in without}
+    content = {
+        "calibration": [info.calibration.center, info.calibration.scale],
+        "dataset_hash": info.dataset_hash,
+        "device": info.device,
+        "family": info.family,
+        "feature_spec": info.feature_spec.digest,
+        "files": files,
+        "hardware": info.hardware,
+        "model_config": info.model_config,
+        "split_hash": info.split_hash,
+        "target_kind": info.target_kind,
+        "tvm_range": list(info.tvm_range),
+    }
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def training_digest(folder: Path) -> str:
+    """Return the sha256, hex, of all bundles of a training (`seed<k>/` in a folder): its MLflow run carries it."""
+    digests = sorted(
+        content_digest(read_info(path.parent)) for path in folder.glob(f"*/{MANIFEST}")
+    )
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
 def read_info(folder: Path) -> BundleInfo:
     """Read and check bundle.json alone.
 
@@ -191,9 +223,10 @@ def read_info(folder: Path) -> BundleInfo:
         )
     try:
         spec = FeatureSpec.from_dict(values["feature_spec"])
+        known = {name: value for name, value in values.items() if name not in _LEFT_OUT}
         return BundleInfo(
             **{
-                **values,
+                **known,
                 "feature_spec": spec,
                 "calibration": Calibration(**values["calibration"]),
                 "tvm_range": tuple(values["tvm_range"]),

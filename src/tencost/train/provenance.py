@@ -27,6 +27,10 @@ DEFAULT_TVM_RANGE = ("0.27.0", "0.28.0")
 """TVM versions whose features ours are, where no TVM is installed to ask."""
 
 
+_PIPELINE_WRITES = (":(exclude)dvc.lock", ":(exclude)data")
+"""Paths under git that `dvc repro` itself writes while it runs."""
+
+
 @dataclass(frozen=True)
 class GitState:
     """The project's commit; None and False outside of git."""
@@ -36,11 +40,14 @@ class GitState:
 
 
 def git_state(root: Path) -> GitState:
-    """Return the commit of a folder and whether it has uncommitted changes."""
+    """Return the commit of a folder and whether it has uncommitted changes, other than what the pipeline writes."""
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return GitState(None, False)
-    return GitState(commit, bool(_git(root, "status", "--porcelain", "--untracked-files=no")))
+    changed = _git(
+        root, "status", "--porcelain", "--untracked-files=no", "--", ".", *_PIPELINE_WRITES
+    )
+    return GitState(commit, bool(changed))
 
 
 def _git(root: Path, *arguments: str) -> str | None:

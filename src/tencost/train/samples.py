@@ -1,15 +1,13 @@
-"""Samples: records, split and features joined into what rankers learn from and are tested on."""
+"""Samples: records, split and features joined into what rankers learn from and are tested on. Reads nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tencost.config import Config, HardwareConfig
-from tencost.errors import ConfigError, TrainError
+from tencost.errors import TrainError
 from tencost.features.spec import FeatureSpec
 from tencost.train.labels import dense_groups, speed_labels
 from tencost.train.ranker import Samples
@@ -20,49 +18,6 @@ if TYPE_CHECKING:
     from tencost.features.table import FeatureTable
 
 PARTS = ("train", "valid", "test")
-
-
-def load_samples(
-    root: Path,
-    cfg: Config,
-    hardware: Sequence[str],
-    part: str,
-    features: FeatureTable | None = None,
-    *,
-    records: pl.DataFrame | None = None,
-    split: pl.DataFrame | None = None,
-) -> Samples:
-    """Load one part of the split for some hardware.
-
-    Args:
-        root: the project's root.
-        cfg: names the dataset, the features and the split.
-        hardware: names; groups are (workload, hardware), so several hardware never share a label's
-            scale.
-        part: train, valid or test.
-        features: the feature table where it is at hand; read from data/features otherwise.
-        records: the record table where it is at hand; read from data/records otherwise.
-        split: the split's table where it is at hand; read from data/splits otherwise.
-
-    Raises:
-        TrainError: the part has no record of these hardware that can be labelled.
-    """
-    from tencost.features.table import load_features
-    from tencost.splits.table import load_split
-    from tencost.store.tables import load_records
-
-    if features is None:
-        features = load_features(root / cfg.paths.features / cfg.dataset.name / cfg.features.name)
-    if records is None:
-        columns = ["record_id", "program_id", "workload_id", "hardware", "status"]
-        folder = root / cfg.paths.records / cfg.dataset.name
-        records = load_records(folder, hardware=list(hardware), columns=columns)
-    if split is None:
-        split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
-    devices = None
-    if cfg.features.device_columns:
-        devices = {name: device_columns(root, cfg, name) for name in hardware}
-    return join_samples(records, split, features, hardware, part, devices)
 
 
 def join_samples(
@@ -116,30 +71,6 @@ def join_samples(
     return Samples(
         rows, label, group, latency, np.asarray(chosen["record_id"].to_list(), dtype=np.str_)
     )
-
-
-def device_columns(root: Path, cfg: Config, hardware: str) -> dict[str, float]:
-    """Return the device columns of the chosen hardware, or of any other from conf/hardware/.
-
-    Raises:
-        ConfigError: conf/hardware/ does not describe it.
-    """
-    if hardware == cfg.hardware.name:
-        return cfg.hardware.device_columns()
-    from omegaconf import OmegaConf
-
-    path = root / "conf" / "hardware" / f"{hardware}.yaml"
-    if not path.is_file():
-        raise ConfigError(
-            f"features.device_columns needs a description of hardware {hardware!r}: expected "
-            f"{path}, found none. "
-            "See docs/adding-hardware.md."
-        )
-    described = OmegaConf.to_object(
-        OmegaConf.merge(OmegaConf.structured(HardwareConfig), OmegaConf.load(path))
-    )
-    assert isinstance(described, HardwareConfig)
-    return described.device_columns()
 
 
 def sample_spec(spec: FeatureSpec, device: Mapping[str, float] | None) -> FeatureSpec:

@@ -29,6 +29,9 @@ EXPERIMENT = "tencost"
 PARENT_VARIABLE = "TENCOST_PARENT_RUN_ID"
 """Environment variable with the run that runs started now belong to, as a sweep's jobs do."""
 
+BUNDLES_TAG = "bundles"
+"""Tag of a training run: the digest of the bundles that it wrote. By it a folder of bundles finds its run."""
+
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "1",
@@ -72,6 +75,10 @@ class TrackedRun:
         ]
         for start in range(0, len(metrics), _BATCH):
             self.client.log_batch(self.run_id, metrics=metrics[start : start + _BATCH])
+
+    def set_tag(self, name: str, value: str) -> None:
+        """Set a tag."""
+        self.client.set_tag(self.run_id, name, value)
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Log a file."""
@@ -168,6 +175,22 @@ def parent_run(root: Path, name: str, experiment: str = EXPERIMENT) -> Iterator[
             del os.environ[PARENT_VARIABLE]
         else:
             os.environ[PARENT_VARIABLE] = before
+
+
+def training_run(client: Any, experiment: str, folder: Path) -> str | None:
+    """Return the id of the run that trained the bundles in a folder, the latest one; None if this store has none."""
+    from tencost.train.bundle import training_digest
+
+    found = client.get_experiment_by_name(experiment)
+    if found is None:
+        return None
+    runs = client.search_runs(
+        [found.experiment_id],
+        f"tags.{BUNDLES_TAG} = '{training_digest(folder)}'",
+        max_results=1,
+        order_by=["attributes.start_time DESC"],
+    )
+    return str(runs[0].info.run_id) if runs else None
 
 
 def run_name(cfg: Config) -> str:

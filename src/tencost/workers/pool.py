@@ -171,9 +171,13 @@ class WorkerPool:
         worker = self._idle.get()
         try:
             expected, best = self._expected(worker, job), self._best_of(job)
-            slot = self._alone(worker)
             timing = worker.measure(
-                job.program, job.target, job.args, slot, expected=expected, best=best
+                job.program,
+                job.target,
+                job.args,
+                lambda: self._alone(worker),
+                expected=expected,
+                best=best,
             )
         finally:
             self._idle.put(worker)

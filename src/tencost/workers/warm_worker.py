@@ -1,19 +1,16 @@
 """The parent's side of a measuring process: a request is a program, the answer is its times or its status.
 
 A program that crashes or hangs costs its own process, which is replaced within milliseconds, and nothing else; the
-child's side, with the protocol between both, is :mod:`tencost.workers.worker`.
+child's side is :mod:`tencost.workers.worker`, what is spoken between them :mod:`tencost.workers.protocol`.
+
+Blame needs a beginning: a process that ends before it has read a program, as the system's killer of large processes
+may have it, is replaced, and the program goes to the next one. After that, its end is the program's status.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +21,12 @@ from tencost.errors import HardwareError, MeasureError
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.expected import Reference
+from tencost.workers.process import (
+    ChildDiedError,
+    ForeignAnswerError,
+    ServerEndedError,
+    WorkerProcess,
+)
 
 START_TIMEOUT_S = 300.0
 """Longest time that importing TVM in a new worker may take."""
@@ -31,6 +34,10 @@ EXPECT_TIMEOUT_S = 180.0
 """Longest time that an unscheduled workload, which is slow, gets to compute what its programs must."""
 DEVICE_TIMEOUT_S = 900.0
 """Longest time that a worker may wait for a remote device: it gives up by itself before."""
+MAX_ATTEMPTS = 4
+"""Processes that a program is offered to, if they end before they have read it."""
+_FOREIGN = "its process sent what is no answer"
+_ENDED = "its process ended"
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,14 @@ class WarmWorker:
         remote: fields of the RemoteAddress whose devices run the programs; None runs them here.
         target_kind: kind of the targets of traced programs, whose tensor intrinsics they may use.
         max_rss_mib: a process larger than this after a program gives way to a fresh one, MiB.
+        command: what starts the processes instead of this Python and :mod:`tencost.workers.worker`.
+
+    Attributes:
+        process: the processes.
+        num_starts: children so far.
+        num_checked: programs whose outputs were compared.
+        checked_s: seconds that this took.
+        expected_s: seconds that unscheduled workloads took.
     """
 
     def __init__(
@@ -62,27 +77,34 @@ class WarmWorker:
         remote: dict[str, Any] | None = None,
         target_kind: str | None = None,
         max_rss_mib: int = 2048,
+        command: Sequence[str] = (),
     ) -> None:
         self.options = options
         self.num_starts = 0
         self.num_checked = 0
         self.checked_s = 0.0
         self.expected_s = 0.0
-        self._cores = cores
         self._log = log
         self._remote = remote
-        self._settings = {"target_kind": target_kind, "max_rss_mib": max_rss_mib}
-        self._cpus: tuple[int, ...] | None = None
-        self._server: subprocess.Popen[bytes] | None = None
-        self._child: int | None = None
-        self._buffer = b""
+        self._num_closed = 0
+        environment = {
+            **os.environ,
+            "TVM_NUM_THREADS": str(cores),
+            "OMP_NUM_THREADS": str(cores),
+            "TVM_BIND_THREADS": "0",  # our affinity decides
+            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+        }
+        settings = {"target_kind": target_kind, "max_rss_mib": max_rss_mib}
+        self.process = WorkerProcess(
+            command or (sys.executable, "-m", "tencost.workers.worker"), settings, environment, log
+        )
 
     def measure(
         self,
         program: Path | TracedProgram,
         target: dict[str, Any],
         args: Sequence[Any],
-        run_slot: AbstractContextManager[Any] | None = None,
+        run_slot: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
         expected: Path | None = None,
         best: Callable[[], tuple[float, float] | None] = lambda: None,
@@ -93,7 +115,7 @@ class WarmWorker:
             program: the program.
             target: what it is compiled for.
             args: its arguments, ["TENSOR", dtype, [shape]] each.
-            run_slot: held while the program runs, so that several workers run one at a time.
+            run_slot: makes what is held while the program runs, so that several workers run one at a time.
             expected: what :meth:`expect` wrote. A program that would be a new best is compared with it, and is a
                 wrong_answer if it computes something else. Not for remote devices.
             best: least mean and least median known, seconds; asked when the program may run. None: there are none.
@@ -115,45 +137,80 @@ class WarmWorker:
             request["remote"] = self._remote
         elif expected is not None:
             request["expected"] = str(expected)
-        self._ready()
+        while True:
+            failed = self._begin(request, self.options.build_timeout_s)
+            if failed is not None:
+                return failed
+            is_first = self.process.num_served == 1
+            try:
+                return self._follow(run_slot, best)
+            except ForeignAnswerError:
+                self.process.kill()
+                if (
+                    is_first
+                ):  # else it may be from a program before: again, in a process that has no past
+                    return Timing(Status.run_error, (), _FOREIGN)
+
+    def _begin(self, request: dict[str, Any], timeout_s: float) -> Timing | None:
+        """Have a process begin with a request, the first of some that does; return what to say if none does."""
+        told, closed = "", self._num_closed
+        for _ in range(MAX_ATTEMPTS):
+            if self._num_closed != closed:
+                break
+            self._ready()
+            try:
+                self.process.request(request, timeout_s)
+            except TimeoutError:
+                told = f"no process began with it within {timeout_s:g} s"
+                self.process.kill()
+            except (ChildDiedError, ForeignAnswerError):
+                told = f"{MAX_ATTEMPTS} processes ended before they began with it"
+                self.process.kill()
+            except ServerEndedError:
+                told = _ENDED
+                self.process.stop()
+            else:
+                return None
+        return Timing(Status.build_error, (), told)
+
+    def _follow(
+        self,
+        run_slot: Callable[[], AbstractContextManager[Any]],
+        best: Callable[[], tuple[float, float] | None],
+    ) -> Timing:
+        """Go through the phases of a program that was begun with; raises ForeignAnswerError."""
         phase, limit, waits = "build", self.options.build_timeout_s, False
         try:
-            self._send(request)
             answer = self._read(limit)
             while "phase" in answer:
                 waits, phase = answer["phase"] == "wait", "run"
                 limit = DEVICE_TIMEOUT_S if waits else self.options.run_timeout_s
-                with nullcontext() if waits else run_slot or nullcontext():
+                with nullcontext() if waits else run_slot():
                     if not waits:
-                        self._send({"go": True, "best": best()})
+                        self.process.send({"go": True, "best": best()}, limit)
                     answer = self._read(limit)
                     if answer.get("phase") == "check":
                         answer = self._read(limit)
         except TimeoutError:
-            self._kill_child()
+            self.process.kill()
             if waits:
                 raise HardwareError(
                     f"expected a device to answer within {limit:g} s, it did not: {self._remote}. Ask the tracker what "
                     "is there: python -m tvm.exec.query_rpc_tracker"
                 ) from None
             return Timing(Status(f"{phase}_timeout"), (), f"stopped after {limit:g} s")
-        except (EOFError, BrokenPipeError):
-            self.close()
-            return Timing(Status(f"{phase}_error"), (), "its process ended")
-        if "exit" in answer:
-            self._child = None
-            told = f"its process ended with exit code {answer['exit']}"
-            return Timing(Status(f"{phase}_error"), (), told)
-        if answer.get("grown"):
-            self._child = None
-        if "no_device" in answer:
-            raise HardwareError(answer["no_device"])
+        except ChildDiedError as death:
+            self.process.kill()
+            return Timing(Status(f"{phase}_error"), (), f"its process {death}")
+        except ServerEndedError:
+            self.process.stop()
+            return Timing(Status(f"{phase}_error"), (), _ENDED)
+        self._let_go(answer)
+        timing = _timing(answer)
         if "check_s" in answer:
             self.num_checked += 1
             self.checked_s += answer["check_s"]
-        if "run_secs" in answer:
-            return timing_from_log(answer["run_secs"])
-        return Timing(Status(answer["status"]), (), answer["error"])
+        return timing
 
     def expect(self, reference: Reference, target: dict[str, Any]) -> str:
         """Have the unscheduled workload run and its outputs written down; return why that failed, "" if it did not.
@@ -162,131 +219,82 @@ class WarmWorker:
             MeasureError: a worker cannot be started at all.
         """
         paths = {"expect": str(reference.workload), "expected": str(reference.expected)}
-        self._ready()
+        failed = self._begin({**paths, "target": target}, EXPECT_TIMEOUT_S)
+        if failed is not None:
+            return failed.error
         try:
-            self._send({**paths, "target": target})
             answer = self._read(EXPECT_TIMEOUT_S)
         except TimeoutError:
-            self._kill_child()
+            self.process.kill()
             return f"the unscheduled workload takes more than {EXPECT_TIMEOUT_S:g} s"
-        except (EOFError, BrokenPipeError):
-            self.close()
-            return "its process ended"
-        if "exit" in answer or answer.get("grown"):
-            self._child = None
-        if "exit" in answer:
-            return f"its process ended with exit code {answer['exit']}"
+        except ChildDiedError as death:
+            self.process.kill()
+            return f"its process {death}"
+        except ForeignAnswerError:
+            self.process.kill()
+            return _FOREIGN
+        except ServerEndedError:
+            self.process.stop()
+            return _ENDED
+        self._let_go(answer)
         self.expected_s += answer.get("expected_s", 0.0)
         return str(answer.get("error", ""))
 
     def move(self, cpus: Sequence[int] | None) -> None:
         """Have the worker's processes, and those that replace them, run on these CPUs; None changes nothing."""
-        if not cpus or not hasattr(os, "sched_setaffinity"):
-            return
-        self._cpus = tuple(cpus)
-        for process in (self._server.pid if self._server else None, self._child):
-            if process is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(process, self._cpus)
+        self.process.move(cpus)
 
     def probe(self) -> float | None:
         """Time the reference kernel of :mod:`tencost.workers.noise` where programs run, seconds; None if it fails."""
-        self._ready()
-        try:
-            self._send({"probe": True})
-            answer = self._read(START_TIMEOUT_S)
-        except (TimeoutError, EOFError, BrokenPipeError):
-            self.close()
+        if self._begin({"probe": True}, START_TIMEOUT_S) is not None:
             return None
-        if "exit" in answer or answer.get("grown"):
-            self._child = None
+        try:
+            answer = self._read(START_TIMEOUT_S)
+        except (TimeoutError, ChildDiedError, ForeignAnswerError, ServerEndedError):
+            self.process.stop()
+            return None
+        self._let_go(answer)
         return answer.get("probe_s")
 
     def close(self) -> None:
         """End the processes; the next measurement starts new ones."""
-        server, self._server, self._child, self._buffer = self._server, None, None, b""
-        if server is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)  # the session that it leads: server and child
-        server.wait()
-        for stream in (server.stdin, server.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        self._num_closed += 1
+        self.process.stop()
 
     def _ready(self) -> None:
-        """Have a server with a child that waits for a request."""
-        if self._server is None or self._server.poll() is not None:
-            self.close()
-            self._start()
-        while self._child is None:
-            try:
-                answer = self._read(START_TIMEOUT_S)
-            except (TimeoutError, EOFError) as error:
-                self.close()
-                raise MeasureError(
-                    f"expected a measuring process (`{sys.executable} -m tencost.workers.worker`) to start, it did "
-                    "not. Run that command by hand to see why"
-                    f"{f', or read {self._log}' if self._log else ''}."
-                ) from error
-            if "ready" in answer:
-                self._child = int(answer["ready"])
-                self.num_starts += 1
-                self.move(self._cpus)
-
-    def _start(self) -> None:
-        environment = {
-            **os.environ,
-            "TVM_NUM_THREADS": str(self._cores),
-            "OMP_NUM_THREADS": str(self._cores),
-            "TVM_BIND_THREADS": "0",  # our affinity decides
-            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-        }
-        log = self._log.open("ab") if self._log else subprocess.DEVNULL
+        """Have a process that waits for a request."""
         try:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "tencost.workers.worker", json.dumps(self._settings)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is the caller's business: it finishes the program
-            )
-        finally:
-            if not isinstance(log, int):
-                log.close()
-        self.move(self._cpus)
-
-    def _kill_child(self) -> None:
-        """Kill the child; the server says so and forks another, see _ready."""
-        if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGKILL)
-        self._child = None
-
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._server is not None
-        assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(message).encode() + b"\n")
-        self._server.stdin.flush()
+            if self.process.ready(START_TIMEOUT_S):
+                self.num_starts += 1
+        except (TimeoutError, ServerEndedError) as error:
+            self.process.stop()
+            raise MeasureError(
+                f"expected a measuring process (`{sys.executable} -m tencost.workers.worker`) to start, it did "
+                "not. Run that command by hand to see why"
+                f"{f', or read {self._log}' if self._log else ''}."
+            ) from error
 
     def _read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the next answer; raises TimeoutError, or EOFError when the server has ended."""
-        assert self._server is not None
-        assert self._server.stdout is not None
-        descriptor = self._server.stdout.fileno()
-        deadline = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or not selector.select(remaining):
-                    raise TimeoutError
-                chunk = os.read(descriptor, 65536)
-                if not chunk:
-                    raise EOFError
-                self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        """Return the next answer to the request; raises as :meth:`WorkerProcess.request`."""
+        return self.process.read(timeout_s)
+
+    def _let_go(self, answer: dict[str, Any]) -> None:
+        if answer.get("last"):
+            self.process.retire()
+
+
+def _timing(answer: dict[str, Any]) -> Timing:
+    """Turn the last answer to a program into its times or its status.
+
+    Raises:
+        HardwareError: the answer says that there is no device.
+        ForeignAnswerError: it says nothing that is known.
+    """
+    if "no_device" in answer:
+        raise HardwareError(answer["no_device"])
+    times, word = answer.get("run_secs"), str(answer.get("status"))
+    if isinstance(times, list) and times and all(type(one) in (float, int) for one in times):
+        return timing_from_log(times)
+    if word in Status.__members__ and word != Status.ok:
+        return Timing(Status(word), (), str(answer.get("error", "")))
+    raise ForeignAnswerError

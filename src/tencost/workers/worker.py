@@ -2,10 +2,11 @@
 
 Started by :mod:`tencost.workers.warm_worker` as ``python -m tencost.workers.worker '<settings>'``. It imports TVM once
 and then only forks: a child serves the requests; when it crashes, is killed or has grown too large, the next child is
-there within milliseconds. One JSON object a line each way:
+there within milliseconds. How both are talked to is in :mod:`tencost.workers.protocol`; the requests and answers are:
 
     settings            {"max_rss_mib": 2048,
-                         "target_kind": "llvm" | null}      whose intrinsics traces may use
+                         "target_kind": "llvm" | null,      whose intrinsics traces may use
+                         "control": descriptor}
     parent -> child     {"module": path} | {"workload": path, "trace": [instructions, decisions]}
                         with "target": {...}, "args": [["TENSOR", dtype, [shape]], ...], "options": {MeasureOptions},
                         "remote": {fields of RemoteAddress} | absent
@@ -14,23 +15,23 @@ there within milliseconds. One JSON object a line each way:
                         {"probe": true}                     time the reference kernel of the noise probe
                         {"go": true, "best": [s, s] | null} the answer to {"phase": "run"}: the run may begin; a
                                                             program with a shorter mean or median is a new best
-    child -> parent     {"ready": pid}                      once a child
+    child -> parent     {"phase": "begun"}                  the request is read
                         {"phase": "wait"}                   remote: a device is waited for
                         {"phase": "run"}                    the program is built and waits to run
                         {"phase": "check"}                  it is timed, and its outputs are to be compared
                         {"run_secs": [...], "build_s": s}   or {"status": ..., "error": ...} or {"probe_s": s} or
                                                             {"expected_s": s}; "check_s" where outputs were compared
                         {"no_device": why}                  remote: not the program's fault
-    server -> parent    {"exit": code}                      the child ended otherwise than by growing too large
 
-Which CPUs it builds and runs on is the parent's business. Nothing else may reach the pipe: file descriptor 1 is
-pointed at stderr before TVM is imported.
+Which CPUs it builds and runs on is the parent's business. What TVM and the programs write to standard output and error
+goes into the parent's log.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import sys
 import time
@@ -38,11 +39,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tencost.errors import HardwareError
 from tencost.workers.evaluator import MeasureOptions, adaptive_times, local_timer
+from tencost.workers.protocol import Channel, ForkServer
 
-GROWN = 77
-"""Exit code of a child that ends because it has grown too large."""
 _MAX_MODULES = 8
 
 
@@ -51,25 +53,14 @@ class _BadTraceError(Exception):
 
 
 def main() -> None:
-    """Fork children that serve requests until the parent closes the pipe."""
+    """Fork children that serve requests until the parent is gone; without settings, by hand, see that TVM works."""
     settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    answers = os.dup(1)
-    os.dup2(2, 1)
     _warm_up(settings.get("target_kind"))
-    while True:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = _Child(answers, settings).serve()
-            finally:
-                os._exit(code)
-        _, ended = os.waitpid(child, 0)
-        code = os.waitstatus_to_exitcode(ended)
-        if code == 0:
-            return
-        if code != GROWN:
-            _answer(answers, {"exit": code})
+    if "control" in settings:
+        control = socket.socket(fileno=settings["control"])
+        control.set_inheritable(False)
+        max_rss = int(settings.get("max_rss_mib", 2048)) * 2**20
+        ForkServer(control, lambda channel: Child(channel, max_rss).serve()).run()
 
 
 def _warm_up(target_kind: str | None) -> None:
@@ -87,40 +78,43 @@ def _warm_up(target_kind: str | None) -> None:
         register_intrinsics(target_kind)
 
 
-class _Child:
-    def __init__(self, answers: int, settings: dict[str, Any]) -> None:
-        self._answers = answers
-        self._max_rss = int(settings.get("max_rss_mib", 2048)) * 2**20
+class Child:
+    """What serves the requests of one channel.
+
+    Args:
+        channel: where they come from.
+        max_rss: a process larger than this asks to be replaced, bytes.
+    """
+
+    def __init__(self, channel: Channel, max_rss: int) -> None:
+        self._channel = channel
+        self._max_rss = max_rss
         self._modules: dict[str, Any] = {}
         self._tensors: tuple[str, list[Any]] = ("", [])
         self._probe: Any = None
         self._remote: Any = None
         self._expected: tuple[str, Any] = ("", None)
 
-    def serve(self) -> int:
-        """Answer requests until the pipe ends (0) or this process has grown too large (GROWN)."""
-        _answer(self._answers, {"ready": os.getpid()})
-        while (line := _read_line()) is not None:
-            request = json.loads(line)
+    def serve(self) -> None:
+        """Answer requests until the channel ends."""
+        while (request := self._channel.requests()) is not None:
             if "probe" in request:
                 reply = self._time_probe()
             elif "expect" in request:
                 reply = self._expect(request)
             else:
-                reply = self._measure(request)
-            grown = _rss_bytes() > self._max_rss
-            _answer(self._answers, {**reply, "grown": True} if grown else reply)
-            if grown:
-                self._end()
-                return GROWN
+                reply = self.measure(request)
+            if _rss_bytes() > self._max_rss or not self._channel.is_intact():
+                reply["last"] = True
+            self._channel.answer(reply)
         self._end()
-        return 0
 
     def _end(self) -> None:
         if self._remote is not None:
             self._remote.close()
 
-    def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
+    def measure(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Build and time a program; return the answer."""
         options = MeasureOptions(**request["options"])
         started = time.perf_counter()
         try:
@@ -146,14 +140,14 @@ class _Child:
                     request["target"],
                     request["args"],
                     options,
-                    waiting=lambda: _answer(self._answers, {"phase": "wait"}),
-                    running=self._wait_for_go,
+                    waiting=lambda: self._channel.answer({"phase": "wait"}),
+                    running=self.wait_for_go,
                 )
             else:
-                best = self._wait_for_go()
+                best = self.wait_for_go()
                 seconds = self._time(built, request, options)
                 if "expected" in request and _is_new_best(seconds, best):
-                    _answer(self._answers, {"phase": "check"})
+                    self._channel.answer({"phase": "check"})
                     started = time.perf_counter()
                     wrong = self._check(built, module, request)
                     about["check_s"] = round(time.perf_counter() - started, 4)
@@ -237,13 +231,13 @@ class _Child:
         timer = local_timer(function, tensors, device, flush=options.cache_flush)
         return adaptive_times(timer, options)
 
-    def _wait_for_go(self) -> list[float] | None:
+    def wait_for_go(self) -> list[float] | None:
         """Wait until the program may run; return the mean and median to beat, if there are any."""
-        _answer(self._answers, {"phase": "run"})
-        line = _read_line()
-        if line is None:
+        self._channel.answer({"phase": "run"})
+        go = self._channel.receive()
+        if go is None:
             os._exit(0)
-        best: list[float] | None = json.loads(line).get("best")
+        best: list[float] | None = go["best"]
         return best
 
     def _arguments(self, args: list[Any], device: Any) -> list[Any]:
@@ -318,30 +312,7 @@ def _is_new_best(seconds: Sequence[float], best: Sequence[float] | None) -> bool
     return statistics.fmean(seconds) <= best[0] or statistics.median(seconds) <= best[1]
 
 
-_pending = b""
-
-
-def _read_line() -> bytes | None:
-    """Return the next request; None at the end. Unbuffered, as the next child reads the same pipe."""
-    global _pending
-    while b"\n" not in _pending:
-        chunk = os.read(0, 1 << 16)
-        if not chunk:
-            return None
-        _pending += chunk
-    line, _, _pending = _pending.partition(b"\n")
-    return line
-
-
-def _answer(descriptor: int, message: dict[str, Any]) -> None:
-    data = json.dumps(message).encode() + b"\n"
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def _rss_bytes() -> int:
-    import psutil
-
     return int(psutil.Process().memory_info().rss)
 
 

@@ -47,9 +47,7 @@ def make() -> None:
         seed=0,
         device={"device_log2_cores": 1.0},
         versions={"tencost": "0.1.0", "tvm": "0.27.0.post1"},
-        git_commit="c" * 40,
         metrics={"valid_pairwise": 0.5},
-        created="2026-01-01T00:00:00+00:00",
     )
     save_bundle(HERE / "bundle", make_ranker(config, SPEC), info)
 

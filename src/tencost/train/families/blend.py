@@ -30,23 +30,23 @@ from tencost.train.ranker import Family, LogMetric, Ranker, Samples, Scores, mak
 class BlendConfig(ModelConfig):
     """Several families, averaged on one scale."""
 
-    members: list[Any] = field(default_factory=list)
-    """The families' own settings, each a mapping as in its file in conf/model/; one that reads nothing but `tiles`, or
-    another one-row part of a joined feature set, sees that part alone."""
+    members: Any = field(default_factory=dict)
+    """Name -> settings of a family, composed from its file in conf/model/; one that reads nothing but `tiles`, or
+    another one-row part of a joined feature set, sees that part alone. A bundle has them as a list."""
 
     def __post_init__(self) -> None:
-        if len(self.members) < 2:
+        if not isinstance(self.members, dict | list) or len(self.members) < 2:
             raise ConfigError(
-                f"model.members must name at least 2 families, found {len(self.members)}"
+                f"model.members must name at least 2 families, found {self.members!r}"
             )
-        self.member_configs()
+        named = self.members if isinstance(self.members, dict) else dict(enumerate(self.members))
+        for name, member in named.items():
+            model_config(member, f"model.members.{name}.")
+        self.members = list(named.values())
 
     def member_configs(self) -> list[ModelConfig]:
         """Return the members' settings, checked."""
-        return [
-            model_config(member, f"model.members.{index}.")
-            for index, member in enumerate(self.members)
-        ]
+        return [model_config(member) for member in self.members]
 
 
 class BlendRanker:

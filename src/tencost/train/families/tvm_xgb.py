@@ -25,10 +25,10 @@ from tencost.config import ModelConfig
 from tencost.features.kinds.per_store import PER_STORE_COLUMNS
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.families.xgb import gain_shares, load_booster, packed_sum, predict_rows
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingMetrics
 from tencost.train.ranker import Family, LogMetric, Samples, Scores
+from tencost.train.trees import gain_shares, load_booster, packed_sum, predict_rows
 
 _BASE_SEED = 43
 _WATCH_EVERY = 10

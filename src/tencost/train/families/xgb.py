@@ -29,6 +29,7 @@ from tencost.features.summary import summarize, summary_names
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingLoss, RankingMetrics
 from tencost.train.ranker import Family, LogMetric, Samples, Scores, check_width
+from tencost.train.trees import Packed, gain_shares, load_booster, packed_sum, predict_rows
 
 _WATCH_EVERY = 10
 """Rounds between two looks at the validation split."""
@@ -187,53 +188,6 @@ class XgbRanker:
             "nthread": config.num_threads,
             "seed": seed,
         }
-
-
-Packed = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], int]
-"""(rows [R, C], the program of each row [R], number of programs)."""
-
-
-def packed_sum(
-    predictions: npt.NDArray[np.float32], segment: npt.NDArray[np.int64], size: int
-) -> Scores:
-    """Sum row predictions of each program in row order: float64 [size]."""
-    totals: Scores = np.bincount(segment, weights=predictions, minlength=size).astype(np.float64)
-    return totals
-
-
-def predict_rows(booster: Any, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Predict on one thread: small batches wait for threads far longer than they compute."""
-    import xgboost
-
-    booster.set_param({"nthread": 1})
-    return np.asarray(
-        booster.predict(xgboost.DMatrix(rows, nthread=1), output_margin=True), dtype=np.float32
-    )
-
-
-def load_booster(path: Path) -> Any:
-    """Load UBJSON weights for serving on one thread."""
-    import xgboost
-
-    booster = xgboost.Booster({"nthread": 1})
-    booster.load_model(str(path))
-    return booster
-
-
-def gain_shares(boosters: list[Any], names: list[str]) -> dict[str, float]:
-    """Sum of gains of the splits on each named column, as shares of all gains, largest first."""
-    gains: dict[str, float] = {}
-    for booster in boosters:
-        for key, gain in booster.get_score(importance_type="total_gain").items():
-            name = names[int(key.removeprefix("f"))]
-            gains[name] = gains.get(name, 0.0) + float(gain)
-    total = sum(gains.values())
-    if total <= 0:
-        return {}
-    return {
-        name: gain / total
-        for name, gain in sorted(gains.items(), key=lambda item: (-item[1], item[0]))
-    }
 
 
 def _boost(

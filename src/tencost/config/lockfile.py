@@ -1,0 +1,59 @@
+"""dvc.lock, kept safe: DVC writes it in place, so that a kill in that moment leaves an empty or a cut-off file.
+
+Every stage that DVC starts keeps a copy of a sound dvc.lock in .dvc/tmp/ first (:func:`keep`), and `tencost pipeline`
+puts it back where the file is damaged (:func:`mend`). What finished before the kill stays finished: the stage whose
+entry was lost is restored from DVC's run cache.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+LOCK = "dvc.lock"
+COPY = Path(".dvc") / "tmp" / "dvc.lock.kept"
+
+
+def keep(root: Path) -> None:
+    """Copy dvc.lock, if it is sound and this is a DVC project."""
+    lock, copy = root / LOCK, root / COPY
+    if copy.parents[1].is_dir() and _is_sound(lock):
+        copy.parent.mkdir(exist_ok=True)
+        partial = copy.with_name(f"{copy.name}.partial")
+        partial.write_bytes(lock.read_bytes())
+        partial.replace(copy)
+
+
+def mend(root: Path) -> str | None:
+    """Put a damaged dvc.lock back: the copy, else the commit's, else none, so that all stages are checked anew.
+
+    Returns:
+        Where it came from; None if nothing was damaged.
+    """
+    lock, copy = root / LOCK, root / COPY
+    if not lock.exists() or _is_sound(lock):
+        return None
+    if _is_sound(copy):
+        lock.write_bytes(copy.read_bytes())
+        return "the copy that the last stage kept"
+    shown = subprocess.run(
+        ["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False
+    )
+    if shown.returncode == 0:
+        lock.write_bytes(shown.stdout)
+        return "the last commit"
+    lock.unlink()
+    return "nowhere: all stages are checked anew"
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        content = OmegaConf.load(path)
+    except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError):
+        return False
+    stages = content.get("stages") if isinstance(content, DictConfig) else None
+    return isinstance(stages, DictConfig) and all("outs" in stage for stage in stages.values())

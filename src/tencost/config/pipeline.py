@@ -1,0 +1,96 @@
+"""params.yaml: the lists that a person edits, and the items that dvc.yaml makes of them.
+
+    dataset, split, seeds            one choice each
+    hardware, features               lists of choices
+    models                           feature set -> families trained on it
+    train, blends                    written by `tencost params`: <model>-<features>-<hardware> -> {model, family,
+                                     features, hardware}, one training each; `blends`: families made of others
+
+DVC names a stage after the keys of a mapping but numbers the items of a list of mappings, and one matrix cannot say
+which model reads which features. So the product stands in the file, under names that stay when a list changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from tencost.errors import ConfigError
+
+FILE = "params.yaml"
+ITEMS = ("train", "blends")
+_MARK = "# Written by `tencost params` from the lists above."
+
+
+def read_params(root: Path) -> dict[str, Any]:
+    """Return params.yaml.
+
+    Raises:
+        ConfigError: there is none, or a list is missing.
+    """
+    path = root / FILE
+    if not path.is_file():
+        raise ConfigError(f"expected {path}: it says what the pipeline builds")
+    values = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping, found {values!r}")
+    for name, kind in (("hardware", list), ("features", list), ("models", dict)):
+        if not isinstance(values.get(name), kind):
+            wanted = "a list" if kind is list else "a mapping of feature sets to lists of models"
+            raise ConfigError(f"{path}: expected {name}: {wanted}, found {values.get(name)!r}")
+    return {str(name): value for name, value in values.items()}
+
+
+def items(params: dict[str, Any], conf: Path) -> dict[str, dict[str, dict[str, str]]]:
+    """Return what `train` and `blends` shall be: every model of every feature set on every hardware.
+
+    Raises:
+        ConfigError: a model that conf/model/ does not have.
+    """
+    found: dict[str, dict[str, dict[str, str]]] = {name: {} for name in ITEMS}
+    for hardware in params["hardware"]:
+        for features, models in params["models"].items():
+            for model in models:
+                settings = _settings(conf, model)
+                group = "blends" if settings.get("members") else "train"
+                found[group][f"{model}-{features}-{hardware}"] = {
+                    "model": model,
+                    "family": str(settings["family"]),
+                    "features": features,
+                    "hardware": hardware,
+                }
+    return found
+
+
+def write_items(root: Path) -> bool:
+    """Bring the items of params.yaml up to date with its lists; the lists and their comments stay as they are.
+
+    Returns:
+        Whether anything changed.
+    """
+    params = read_params(root)
+    wanted = items(params, root / "conf")
+    if all(params.get(name) == wanted[name] for name in ITEMS):
+        return False
+    path = root / FILE
+    kept = path.read_text(encoding="utf-8").partition(_MARK)[0].rstrip()
+    lines = [kept, "", _MARK]
+    for name in ITEMS:
+        lines.append(f"{name}:" if wanted[name] else f"{name}: {{}}")
+        for key, item in wanted[name].items():
+            fields = ", ".join(f"{field}: {value}" for field, value in item.items())
+            lines.append(f"  {key}: {{{fields}}}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return True
+
+
+def _settings(conf: Path, model: str) -> dict[str, Any]:
+    path = conf / "model" / f"{model}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(one.stem for one in path.parent.glob("*.yaml")))
+        raise ConfigError(f"{FILE}: models: expected one of {known}, found {model!r}")
+    values = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(values, dict)
+    return {str(name): value for name, value in values.items()}

@@ -1,0 +1,57 @@
+"""XGBoost as the families use it: rows of programs, predictions summed, one thread when serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tencost.train.ranker import Scores
+
+Packed = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], int]
+"""(rows [R, C], the program of each row [R], number of programs)."""
+
+
+def packed_sum(
+    predictions: npt.NDArray[np.float32], segment: npt.NDArray[np.int64], size: int
+) -> Scores:
+    """Sum row predictions of each program in row order: float64 [size]."""
+    totals: Scores = np.bincount(segment, weights=predictions, minlength=size).astype(np.float64)
+    return totals
+
+
+def predict_rows(booster: Any, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Predict on one thread: small batches wait for threads far longer than they compute."""
+    import xgboost
+
+    booster.set_param({"nthread": 1})
+    return np.asarray(
+        booster.predict(xgboost.DMatrix(rows, nthread=1), output_margin=True), dtype=np.float32
+    )
+
+
+def load_booster(path: Path) -> Any:
+    """Load UBJSON weights for serving on one thread."""
+    import xgboost
+
+    booster = xgboost.Booster({"nthread": 1})
+    booster.load_model(str(path))
+    return booster
+
+
+def gain_shares(boosters: list[Any], names: list[str]) -> dict[str, float]:
+    """Sum of gains of the splits on each named column, as shares of all gains, largest first."""
+    gains: dict[str, float] = {}
+    for booster in boosters:
+        for key, gain in booster.get_score(importance_type="total_gain").items():
+            name = names[int(key.removeprefix("f"))]
+            gains[name] = gains.get(name, 0.0) + float(gain)
+    total = sum(gains.values())
+    if total <= 0:
+        return {}
+    return {
+        name: gain / total
+        for name, gain in sorted(gains.items(), key=lambda item: (-item[1], item[0]))
+    }
