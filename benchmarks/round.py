@@ -31,8 +31,8 @@ from tvm.s_tir.meta_schedule.cost_model import RandomModel, XGBModel
 from tvm.target import Target
 
 from tencost.config.composition import compose
-from tencost.features import per_store, tile_reader
 from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.features.kinds import per_store, tiles
 from tencost.networks.network import load_network
 from tencost.tune import cost_model, draft, residual
 from tencost.tune.cost_model import load_cost_model
@@ -48,8 +48,8 @@ STOCK, RANDOM = "tvm XGBModel", "tvm random"
 TAUGHT = 64
 TIMED: dict[str, tuple[tuple[Any, str], ...]] = {
     "keys": ((cost_model, "trace_key"),),
-    "trace": ((tile_reader, "plain_trace"),),
-    "tiles": ((tile_reader, "tile_row"),),
+    "trace": ((tiles, "plain_trace"),),
+    "tiles": ((tiles, "tile_row"),),
     "per_store": ((per_store, "extract"),),
     "draft": ((draft.Draft, "__init__"), (draft.Draft, "guess")),
     "learnt": (
@@ -124,6 +124,7 @@ def watched(model: Any, cost: Cost) -> Iterator[None]:
     def scored(seconds: float) -> None:
         cost.scoring += seconds
 
+    tiles._remembered.clear()  # each model reads what it scores itself
     for part, places in TIMED.items():
         for owner, name in places:
             watch(owner, name, adder(part))

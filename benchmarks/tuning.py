@@ -41,7 +41,7 @@ from tencost.config import TunerConfig
 from tencost.config.composition import compose
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.features.ragged import Ragged
-from tencost.features.trace import trace_values
+from tencost.features.traces import trace_values
 from tencost.networks.network import NetworkTask, load_network
 from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.config import FeatureKind, FeaturesConfig
+from tencost.config import FeaturesConfig
 from tencost.config.parts import FAMILIES
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -136,7 +136,6 @@ def toy_config() -> Any:
     from tencost.config import (
         Config,
         DatasetConfig,
-        FeatureKind,
         FeaturesConfig,
         HardwareConfig,
         SplitConfig,
@@ -147,7 +146,7 @@ def toy_config() -> Any:
     return Config(
         dataset=DatasetConfig(name="toy", source="toy"),
         hardware=HardwareConfig(name="toy-1c", target={"kind": "llvm"}),
-        features=FeaturesConfig(name="toy", kind=FeatureKind.trace),
+        features=FeaturesConfig(name="toy", kind="trace"),
         split=SplitConfig(policy=SplitPolicy.by_network, test=["held_out"]),
         model=RandomConfig(family="random", reads=["toy"]),
     )
@@ -259,15 +258,15 @@ def make_bundle(
         path = folder / family
         if path.exists():
             return path
-        kind = FeatureKind.trace if family == "tlp" else FeatureKind.per_store
-        spec = spec_for(FeaturesConfig(name=kind.value, kind=kind))
+        kind = "trace" if family == "tlp" else "per_store"
+        spec = spec_for(FeaturesConfig(name=kind, kind=kind))
         rows: Ragged = make_extractor(spec, {}).extract(context, candidates)
         label = np.random.default_rng(0).uniform(0.1, 1.0, len(rows)).astype(np.float32)
         label[[0, -1]] = 1.0
         names = np.array([str(index) for index in range(len(rows))])
         group = np.repeat(np.arange(2), len(rows) // 2)
         samples = Samples(rows, label, group, 1e-3 / label.astype(np.float64), names)
-        config = FAMILIES.load(family).config(family=family, reads=[kind.value], **SMALL[family])
+        config = FAMILIES.load(family).config(family=family, reads=[kind], **SMALL[family])
         ranker = make_ranker(config, spec)
         ranker.fit(samples, samples, seed=0, log=lambda *_: None)
         info = BundleInfo(

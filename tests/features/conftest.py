@@ -64,6 +64,6 @@ def candidates(schedules: list[Any]) -> list[Any]:
 @pytest.fixture(scope="session")
 def programs(schedules: list[Any]) -> list[str]:
     """The traces as JSON text, as a MetaSchedule database writes them."""
-    from tencost.features.trace import trace_values
+    from tencost.features.traces import trace_values
 
     return [orjson.dumps(trace_values(schedule.trace)).decode() for schedule in schedules]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tencost.config import FeatureKind, FeaturesConfig
-from tencost.features import per_store
+from tencost.config import FeaturesConfig
 from tencost.features.extractor import make_extractor, spec_for
+from tencost.features.kinds import per_store
 
 pytestmark = pytest.mark.tvm
 
@@ -88,9 +88,7 @@ def test_broken_candidates_have_no_rows_and_stop_nothing(unlowerable: Any, store
     for one, other in zip(found[::2], alone, strict=True):
         np.testing.assert_array_equal(one, other)
 
-    extractor = make_extractor(
-        spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
-    )
+    extractor = make_extractor(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
     assert (extractor.extract(context, mixed).lengths > 0).tolist() == [
         True,
         False,

@@ -10,17 +10,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tencost.config import FeatureKind, FeaturesConfig
+from tencost.config import FeaturesConfig
 from tencost.errors import FeatureError
 from tencost.features.extractor import spec_for
-from tencost.features.parallel import Chunk, Featurized, featurize, featurize_chunk
+from tencost.features.kind import Chunk
+from tencost.features.parallel import Featurized, featurize, featurize_chunk
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.stage import make_chunks
 from tencost.features.table import load_features, save_features
 
 SPEC = FeatureSpec(name="tiny", kind="per_store", columns=("a", "b"))
-PER_STORE = spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
+PER_STORE = spec_for(FeaturesConfig(name="per_store", kind="per_store"))
 
 
 def dying_work(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
@@ -51,7 +52,7 @@ def test_programs_of_a_database_equal_live_candidates(
 ) -> None:
     import tvm
 
-    from tencost.features import per_store
+    from tencost.features.kinds import per_store
 
     chunk = Chunk(
         "w", tvm.ir.save_json(matmul), '{"kind": "llvm"}', tuple("abc"), (*programs[:2], "[[], 1]")

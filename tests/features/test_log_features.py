@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tencost.config import FeatureKind, FeaturesConfig
-from tencost.features.ansor import ANNOTATIONS, STEPS, TILE_COLUMNS, AnsorStepEncoder, tile_row
+from tencost.config import FeaturesConfig
 from tencost.features.extractor import spec_for
-from tencost.features.knob_rows import KNOB_COLUMNS, knob_row
-from tencost.features.parallel import Chunk, featurize_chunk
+from tencost.features.kind import Chunk
+from tencost.features.kinds.ansor_steps import ANNOTATIONS, STEPS, AnsorStepEncoder
+from tencost.features.kinds.ansor_tiles import TILE_COLUMNS, tile_row
+from tencost.features.kinds.autotvm_knobs import KNOB_COLUMNS, knob_row
+from tencost.features.parallel import featurize_chunk
 
 THREAD_X, BLOCK_X, VTHREAD, VECTORIZE = 6, 5, 4, 2
 
@@ -163,7 +165,7 @@ def test_knobs_have_columns_by_name() -> None:
 
 @pytest.mark.parametrize("kind", ["ansor_steps", "ansor_tiles", "autotvm_knobs"])
 def test_a_program_of_another_tuner_is_a_failure_with_its_reason(kind: str) -> None:
-    spec = spec_for(FeaturesConfig(name=kind, kind=FeatureKind[kind]))
+    spec = spec_for(FeaturesConfig(name=kind, kind=kind))
     about = json.dumps({"workload": "autotvm.dense", "args": []})
     programs = ('[["XX", 1]]' if kind != "autotvm_knobs" else "{}", "[]")
     results = featurize_chunk(spec, Chunk("w", about, "{}", ("a", "b"), programs))

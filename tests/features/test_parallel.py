@@ -13,13 +13,15 @@ import psutil
 import pytest
 
 from tencost.features import parallel
-from tencost.features.parallel import Chunk, Featurized, featurize
+from tencost.features.kind import Chunk
+from tencost.features.parallel import Featurized, featurize
 from tencost.features.spec import FeatureSpec
 
 SPEC = FeatureSpec(name="tiny", kind="per_store", columns=("a",))
 SLEEPER = """
 import time
-from tencost.features.parallel import Chunk, featurize
+from tencost.features.kind import Chunk
+from tencost.features.parallel import featurize
 from tencost.features.spec import FeatureSpec
 
 def sleep(spec, chunk):

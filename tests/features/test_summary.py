@@ -3,12 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tencost.features.columns import PER_STORE_COLUMNS, WORKLOAD_COLUMNS
+from tencost.features.kinds.per_store import DERIVED_NAMES, PER_STORE_COLUMNS, WORKLOAD_COLUMNS
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.summary import (
-    DERIVED_NAMES,
-    NUM_STORE_COLUMNS,
     constants,
     num_constant_columns,
     summarize,
@@ -31,7 +29,7 @@ def store(**amounts: float) -> np.ndarray:
 
 
 def test_the_layout_is_that_of_the_columns() -> None:
-    assert len(PER_STORE_COLUMNS) == NUM_STORE_COLUMNS
+    assert len(PER_STORE_COLUMNS) == 164
     assert INDEX["vectorize_prod"] == 17
     assert INDEX["vectorize_len"] == 18
     assert INDEX["unroll_prod"] == 28
@@ -85,8 +83,9 @@ def test_steps_worked_by_hand() -> None:
     assert summarize(features, STEPS).tolist() == [[1, 5, 3, 2, 2, 5, 2]]
 
 
-def test_one_row_a_program_is_its_own_summary() -> None:
-    spec = FeatureSpec(name="tiles", kind="tiles", columns=("a", "b"))
+@pytest.mark.parametrize("kind", ["tiles", "ansor_tiles", "autotvm_knobs"])
+def test_one_row_a_program_is_its_own_summary(kind: str) -> None:
+    spec = FeatureSpec(name=kind, kind=kind, columns=("a", "b"))
     features = Ragged(np.array([[1, 2], [3, 4]], np.float32), np.array([0, 1, 1, 2]))
     found = summarize(features, spec)
     assert found[[0, 2]].tolist() == [[1, 2], [3, 4]]

@@ -7,9 +7,9 @@ import numpy as np
 import orjson
 import pytest
 
-from tencost.config import FeatureKind, FeaturesConfig
+from tencost.config import FeaturesConfig
 from tencost.features.extractor import make_extractor, spec_for
-from tencost.features.tiles import TILE_COLUMNS, tile_row
+from tencost.features.kinds.tiles import TILE_COLUMNS, tile_row
 
 MATMUL = [
     [
@@ -71,13 +71,13 @@ def test_an_empty_trace_has_no_row() -> None:
 def test_live_candidates_and_texts_give_the_same_rows(
     context: Any, candidates: list[Any], programs: list[str]
 ) -> None:
-    plain = make_extractor(spec_for(FeaturesConfig(name="tiles", kind=FeatureKind.tiles)))
+    plain = make_extractor(spec_for(FeaturesConfig(name="tiles", kind="tiles")))
     rows = plain.extract(context, candidates)
     texts = [tile_row(orjson.loads(program)) for program in programs[:3]]
     np.testing.assert_array_equal(
         rows.values[:3], np.concatenate([one for one in texts if one is not None])
     )
-    wide = make_extractor(spec_for(FeaturesConfig(name="both", kind=FeatureKind.per_store_tiles)))
+    wide = make_extractor(spec_for(FeaturesConfig(name="both", kind="per_store_tiles")))
     both = wide.extract(context, candidates)
     assert both.num_columns == 172 + 79
     for index in range(3):

@@ -7,7 +7,8 @@ import numpy as np
 import orjson
 import pytest
 
-from tencost.features.trace import TraceEncoder, trace_values
+from tencost.features.kinds.trace import TraceEncoder
+from tencost.features.traces import trace_values
 
 ENCODER = TraceEncoder(max_steps=8, vocabulary_buckets=4, max_numbers=4)
 TILE = [

@@ -64,7 +64,8 @@ def test_the_design_space_is_a_gpus(task: Task) -> None:
 @pytest.mark.parametrize("kind", ["per_store", "tiles"])
 def test_programs_have_features(task: Task, kind: str) -> None:
     from tencost.features.extractor import spec_for
-    from tencost.features.parallel import Chunk, featurize_chunk
+    from tencost.features.kind import Chunk
+    from tencost.features.parallel import featurize_chunk
 
     spec = spec_for(compose([f"features={kind}"])[0].features)
     names = tuple(f"p{index}" for index in range(6))

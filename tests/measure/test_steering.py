@@ -59,12 +59,12 @@ def test_a_steered_search_finds_what_the_model_likes(small_root: Path) -> None:
     """The evolved programs score higher with the model that steered than random ones do."""
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
 
-    from tencost.config import FeatureKind, FeaturesConfig
+    from tencost.config import FeaturesConfig
     from tencost.features.extractor import make_extractor, spec_for
     from tencost.measure.hardware import detect_host
     from tencost.measure.programs import ProgramSpace
 
-    spec = spec_for(FeaturesConfig(name="tiles", kind=FeatureKind.tiles))
+    spec = spec_for(FeaturesConfig(name="tiles", kind="tiles"))
     extractor = make_extractor(spec)
     column = spec.columns.index("tile_vector_bits") if "tile_vector_bits" in spec.columns else 5
 

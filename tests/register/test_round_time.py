@@ -11,10 +11,10 @@ import orjson
 import polars as pl
 import pytest
 
-from tencost.config import FeatureKind, FeaturesConfig
+from tencost.config import FeaturesConfig
 from tencost.evaluate.truth import Task, Truth
 from tencost.features.extractor import spec_for
-from tencost.features.trace import trace_values
+from tencost.features.traces import trace_values
 from tencost.register.round_time import CANDIDATES, round_times
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import NetworkWeight, Record, Source
@@ -72,18 +72,18 @@ def truth() -> Truth:
 
 
 @pytest.fixture
-def bundle_of(make_bundle: Callable[..., Path]) -> Callable[[FeatureKind], Bundle]:
-    def make(kind: FeatureKind) -> Bundle:
-        spec = spec_for(FeaturesConfig(name=kind.value, kind=kind))
-        return load_bundle(make_bundle(f"bundle-{kind.value}", feature_spec=spec))
+def bundle_of(make_bundle: Callable[..., Path]) -> Callable[[str], Bundle]:
+    def make(kind: str) -> Bundle:
+        spec = spec_for(FeaturesConfig(name=kind, kind=kind))
+        return load_bundle(make_bundle(f"bundle-{kind}", feature_spec=spec))
 
     return make
 
 
 def test_real_candidates_are_timed(
-    dataset: Path, truth: Truth, toy_config: Any, bundle_of: Callable[[FeatureKind], Bundle]
+    dataset: Path, truth: Truth, toy_config: Any, bundle_of: Callable[[str], Bundle]
 ) -> None:
-    stores, tiles = bundle_of(FeatureKind.per_store), bundle_of(FeatureKind.tiles)
+    stores, tiles = bundle_of("per_store"), bundle_of("tiles")
     times, why = round_times(toy_config, dataset, truth, [stores, tiles, stores])
     assert why == ""
     assert times is not None
@@ -97,10 +97,10 @@ def test_real_candidates_are_timed(
 
 
 def test_why_it_cannot_be_measured(
-    dataset: Path, truth: Truth, toy_config: Any, bundle_of: Callable[[FeatureKind], Bundle],
+    dataset: Path, truth: Truth, toy_config: Any, bundle_of: Callable[[str], Bundle],
     make_bundle: Callable[..., Path],
 ) -> None:  # fmt: skip
-    tiles = bundle_of(FeatureKind.tiles)
+    tiles = bundle_of("tiles")
     workloads = dataset / "data" / "records" / "toy" / "workloads.parquet"
     frame = pl.read_parquet(workloads)
     frame.with_columns(mod_json=pl.lit("{}")).write_parquet(workloads)

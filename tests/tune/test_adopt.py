@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from matmuls import make_matmul
-from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
-from tencost.features.trace import trace_values
+from tencost.features.traces import trace_values
 from tencost.networks.network import NetworkTask
 from tencost.store.ids import program_id, workload_id
 from tencost.store.record_store import RecordStore
@@ -95,9 +95,7 @@ def test_what_the_store_knows_is_not_measured_again(
         assert folder.new_programs() == []
     with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
         assert folder.adopted == len(known)
-        model = scratch_cost_model(
-            spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
-        )
+        model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
         tuner = TunerConfig(trials=4, population=16, generations=1)
         pool = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
         batches: list[Batch] = []

@@ -261,13 +261,11 @@ def test_what_was_learnt_is_saved_and_loaded(
 
 
 def test_a_model_from_scratch_learns_too(context: Any, candidates: list[Any]) -> None:
-    from tencost.config import FeatureKind, FeaturesConfig
+    from tencost.config import FeaturesConfig
     from tencost.features.extractor import spec_for
     from tencost.tune.cost_model import scratch_cost_model
 
-    model = scratch_cost_model(
-        spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
-    )
+    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
     assert (model.predict(context, candidates) == 0.5).all()
     latencies: list[float | None] = [1e-3 * (1 + i) for i in range(len(candidates))]
     model.update(context, candidates, results(latencies))

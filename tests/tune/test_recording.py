@@ -130,13 +130,11 @@ def test_scores_that_do_not_fit_the_batch_are_left_out(
 def test_without_a_registered_model_there_are_no_scores(
     recorder: Any, context: Any, candidates: list[Any], target: dict[str, Any]
 ) -> None:
-    from tencost.config import FeatureKind, FeaturesConfig
+    from tencost.config import FeaturesConfig
     from tencost.features.extractor import spec_for
     from tencost.tune.cost_model import scratch_cost_model
 
-    model = scratch_cost_model(
-        spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
-    )
+    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
     timings, results = measured(candidates[:8])
     model.update(context, candidates[:8], results)
     assert model.history[-1].base_scores == ()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.features.trace import trace_values
+from tencost.features.traces import trace_values
 from tencost.register.starts import StartBook, without_postproc
 from tencost.store.ids import workload_id
 from tencost.tune.refit import (

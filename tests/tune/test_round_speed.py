@@ -55,7 +55,7 @@ def make_model(make_bundle: Make) -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def many(context: Any) -> list[Any]:
     """320 random programs of the matmul, all different."""
-    from tencost.features.tile_reader import trace_key
+    from tencost.features.traces import trace_key
 
     context.pre_tuning(400, 400, context.generate_design_space())
     made = list(context.generate_measure_candidates())
@@ -75,13 +75,14 @@ def test_two_traces_of_one_module_keep_their_own_tiles(context: Any, candidates:
     from tvm.s_tir import meta_schedule as ms
     from tvm_ffi import structural_equal
 
-    from tencost.config import FeatureKind, FeaturesConfig
+    from tencost.config import FeaturesConfig
     from tencost.features.extractor import make_extractor, spec_for
-    from tencost.features.tile_reader import trace_key
+    from tencost.features.kinds import tiles
+    from tencost.features.traces import trace_key
     from tencost.tune.cost_model import scratch_cost_model
 
-    kind = FeatureKind.per_store_tiles
-    spec = spec_for(FeaturesConfig(name=kind.value, kind=kind))
+    kind = "per_store_tiles"
+    spec = spec_for(FeaturesConfig(name=kind, kind=kind))
     one = candidates[0]
     longer = one.sch.copy()
     block = longer.get_sblock("root")
@@ -92,6 +93,7 @@ def test_two_traces_of_one_module_keep_their_own_tiles(context: Any, candidates:
     assert trace_key(one) != trace_key(other)
     extracted = make_extractor(spec, {}).extract(context, [one, other])
     for pair in ([one, other], [other, one], [other]):
+        tiles._remembered.clear()
         model = scratch_cost_model(spec)
         rows = model._inst._scored(context, pair)[0]
         for at, candidate in enumerate(pair):
@@ -102,7 +104,7 @@ def test_two_traces_of_one_module_keep_their_own_tiles(context: Any, candidates:
 def test_equal_programs_have_equal_keys(context: Any, candidates: list[Any]) -> None:
     from tvm.s_tir import Schedule
 
-    from tencost.features.tile_reader import trace_key
+    from tencost.features.traces import trace_key
 
     again = Schedule(context.mod)
     candidates[0].sch.trace.apply_to_schedule(again, remove_postproc=False)
@@ -112,13 +114,13 @@ def test_equal_programs_have_equal_keys(context: Any, candidates: list[Any]) -> 
 
 
 def test_remembered_instructions_read_as_fresh_ones(candidates: list[Any]) -> None:
-    from tencost.features import trace
+    from tencost.features import traces
 
-    warm = [trace.trace_values(one.sch.trace) for one in candidates]
+    warm = [traces.trace_values(one.sch.trace) for one in candidates]
     cold = []
     for one in candidates:
-        trace._instructions.clear()
-        cold.append(trace.trace_values(one.sch.trace))
+        traces._instructions.clear()
+        cold.append(traces.trace_values(one.sch.trace))
     assert warm == cold
     kinds = {type(value) for _, decisions in warm for value in decisions[0]}
     assert kinds <= {int, list}

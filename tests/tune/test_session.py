@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from matmuls import make_matmul
-from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
 from tencost.store.status import Status
 from tencost.tune.session import Batch, Session, round_size
@@ -49,9 +49,7 @@ def tune(
     ) -> tuple[Session, Any, list[Batch], Any]:
         from tencost.tune.cost_model import scratch_cost_model
 
-        model = scratch_cost_model(
-            spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
-        )
+        model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
         batches: list[Batch] = []
         tuner = TunerConfig(trials=trials, population=16, generations=1, seed=3, **changes)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
 from tencost.networks.network import NetworkTask
 from tencost.store.status import Status
@@ -82,9 +82,7 @@ def tune(
 ) -> tuple[Session, list[Batch], Any]:
     from tencost.tune.cost_model import scratch_cost_model
 
-    model = scratch_cost_model(
-        spec_for(FeaturesConfig(name="per_store", kind=FeatureKind.per_store))
-    )
+    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
     tuner = TunerConfig(trials=16, population=16, generations=1, seed=1, **changes)
     batches: list[Batch] = []
     session = Session(

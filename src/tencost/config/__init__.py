@@ -7,7 +7,6 @@ from tencost.config.model import Pool as Pool
 from tencost.config.model import model_config as model_config
 from tencost.config.schema import Config as Config
 from tencost.config.schema import DatasetConfig as DatasetConfig
-from tencost.config.schema import FeatureKind as FeatureKind
 from tencost.config.schema import FeaturesConfig as FeaturesConfig
 from tencost.config.schema import HardwareConfig as HardwareConfig
 from tencost.config.schema import NetworkConfig as NetworkConfig

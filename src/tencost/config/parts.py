@@ -87,3 +87,6 @@ def _modules(parts: Parts) -> dict[str, str]:
 
 FAMILIES = Parts("model family", "tencost.train.families", "FAMILY", "tencost.families")
 """Model families, each a :class:`tencost.train.ranker.Family`."""
+
+FEATURE_KINDS = Parts("feature kind", "tencost.features.kinds", "KIND", "tencost.feature_kinds")
+"""Feature kinds, each a :class:`tencost.features.kind.FeatureKind`."""

@@ -16,29 +16,11 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from tencost.config.checking import instantiate, plain_name
+from tencost.config.checking import instantiate, one_of, plain_name
 from tencost.config.measuring import MeasureConfig
 from tencost.config.model import model_config
+from tencost.config.parts import FEATURE_KINDS
 from tencost.errors import ConfigError
-
-
-class FeatureKind(Enum):
-    """How a program is turned into rows."""
-
-    per_store = "per_store"
-    """TVM's PerStoreFeature: one row a buffer store of the lowered program."""
-    trace = "trace"
-    """One row a schedule primitive, straight from the trace, no lowering."""
-    tiles = "tiles"
-    """One row a program: the tile structure that its trace decides, no lowering."""
-    per_store_tiles = "per_store_tiles"
-    """The rows of per_store with the columns of tiles appended to each."""
-    ansor_steps = "ansor_steps"
-    """One row a step of an Ansor program, straight from the log."""
-    ansor_tiles = "ansor_tiles"
-    """One row an Ansor program: the tile structure that its steps decide."""
-    autotvm_knobs = "autotvm_knobs"
-    """One row an AutoTVM program: its task's arguments and its configuration's knobs."""
 
 
 class NetworkSource(Enum):
@@ -157,8 +139,8 @@ class FeaturesConfig:
 
     name: str = MISSING
     """Name of the set; also its file name under data/features."""
-    kind: FeatureKind = MISSING
-    """Which extractor makes the rows."""
+    kind: str = MISSING
+    """How a program is turned into rows: a module of tencost.features.kinds, or a kind that another package adds."""
     device_columns: bool = False
     """Append the hardware's attributes (cores, SIMD width, caches) to every row."""
     max_steps: int = 64
@@ -167,6 +149,10 @@ class FeaturesConfig:
     """trace, ansor_steps: hash buckets for names (blocks, annotations, storage scopes)."""
     max_numbers: int = 8
     """trace, ansor_steps: numeric parameters kept per primitive."""
+
+    def __post_init__(self) -> None:
+        if self.kind != MISSING:
+            one_of("features.kind", self.kind, FEATURE_KINDS.names())
 
 
 @dataclass(kw_only=True)

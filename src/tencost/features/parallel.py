@@ -10,45 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import orjson
-
-from tencost.features.extractor import joined
+from tencost.features.kind import Chunk, Outcome, kind_of
 from tencost.features.ragged import FloatArray
 from tencost.features.spec import FeatureSpec
-from tencost.features.tiles import tile_row
 
 CHUNK = 32
 """Programs of one workload that a worker gets at once."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some programs of one workload."""
-
-    workload_id: str
-    mod_json: str
-    """The workload: a module, or for a log without modules {"workload": name, "args": [...]}."""
-    target: str
-    """JSON text of one of the targets that the programs were measured for; only its kind matters to features."""
-    program_ids: tuple[str, ...]
-    programs: tuple[str, ...]
-
-    def halves(self) -> list[Chunk]:
-        """Return the first and the second half of two or more programs."""
-        middle = len(self.program_ids) // 2
-        return [
-            Chunk(
-                self.workload_id,
-                self.mod_json,
-                self.target,
-                self.program_ids[part],
-                self.programs[part],
-            )
-            for part in (slice(None, middle), slice(middle, None))
-        ]
 
 
 @dataclass(frozen=True)
@@ -63,79 +32,17 @@ class Featurized:
 
 def featurize_chunk(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
     """Featurize the programs of a chunk in this process."""
-    if spec.kind in TRACE_KINDS:
-        return _featurize_texts(spec, chunk)
-    stores = _featurize_per_store(chunk)
-    return join_tiles(stores, chunk.programs) if spec.kind == "per_store_tiles" else stores
+    return told(chunk, kind_of(spec).stored(spec)(chunk))
 
 
-TRACE_KINDS = ("trace", "tiles", "ansor_steps", "ansor_tiles", "autotvm_knobs")
-"""Kinds that read the program's text alone: no TVM, a fraction of a millisecond a program."""
-
-
-def _featurize_texts(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
-    encode = _encoder(spec, chunk)
-    results = []
-    for program_id, program in zip(chunk.program_ids, chunk.programs, strict=True):
-        try:
-            rows = encode(orjson.loads(program))
-            reason = "" if rows is not None else "the trace has no primitive"
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            rows, reason = (
-                None,
-                f"no program that {spec.name} reads ({type(error).__name__}: {error})",
-            )
-        results.append(Featurized(program_id, chunk.workload_id, rows, reason))
-    return results
-
-
-def _encoder(spec: FeatureSpec, chunk: Chunk) -> Callable[[Any], FloatArray | None]:
-    from tencost.features import ansor
-    from tencost.features.knob_rows import knob_row
-    from tencost.features.trace import TraceEncoder
-
-    if spec.kind == "trace":
-        return TraceEncoder(**spec.options).encode
-    if spec.kind == "ansor_steps":
-        return ansor.AnsorStepEncoder(**spec.options).encode
-    if spec.kind == "autotvm_knobs":
-        workload = orjson.loads(chunk.mod_json)
-        return lambda program: knob_row(workload, program)
-    return tile_row if spec.kind == "tiles" else ansor.tile_row
-
-
-def join_tiles(stores: Sequence[Featurized], programs: Sequence[str]) -> list[Featurized]:
-    """Append the tile columns of each program's trace to its store rows."""
+def told(chunk: Chunk, outcomes: Sequence[Outcome]) -> list[Featurized]:
+    """Return the outcomes of a chunk with the programs' names."""
     return [
-        replace(one, rows=joined(one.rows, tile_row(orjson.loads(program))))
-        for one, program in zip(stores, programs, strict=True)
+        Featurized(program_id, chunk.workload_id, None, outcome)
+        if isinstance(outcome, str)
+        else Featurized(program_id, chunk.workload_id, outcome)
+        for program_id, outcome in zip(chunk.program_ids, outcomes, strict=True)
     ]
-
-
-def _featurize_per_store(chunk: Chunk) -> list[Featurized]:
-    from tvm.s_tir.meta_schedule import TuneContext
-    from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
-    from tvm.target import Target
-
-    from tencost.features import per_store
-    from tencost.features.intrinsics import register_intrinsics
-    from tencost.features.replay import load_module, replay
-
-    target = Target(orjson.loads(chunk.target))
-    register_intrinsics(target.kind.name)
-    module = load_module(chunk.mod_json)
-    context = TuneContext(module, target=target, num_threads=1)
-    replayed = [replay(module, program) for program in chunk.programs]
-    candidates = [
-        MeasureCandidate(one.schedule, []) for one in replayed if one.schedule is not None
-    ]
-    extracted = iter(per_store.extract(context, candidates))
-    results = []
-    for program_id, one in zip(chunk.program_ids, replayed, strict=True):
-        rows = next(extracted) if one.schedule is not None else None
-        reason = "" if rows is not None else (one.error or "TVM cannot lower the program")
-        results.append(Featurized(program_id, chunk.workload_id, rows, reason))
-    return results
 
 
 def featurize(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
+from tencost.config.parts import FEATURE_KINDS
 from tencost.errors import FeatureError
+from tencost.features.ragged import IntArray
 
 FEATURE_ABI = 1
 """Version of the meaning of feature columns; raised whenever a column changes its meaning, order or scale.
@@ -25,7 +29,7 @@ class FeatureSpec:
     name: str
     """Name of the feature set, as in conf/features/."""
     kind: str
-    """per_store or trace."""
+    """The kind of its rows, a name of FEATURE_KINDS."""
     columns: tuple[str, ...]
     """Column names in order; all float32."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -34,6 +38,20 @@ class FeatureSpec:
     """The trailing columns that come from the hardware's configuration, not from the program."""
     abi: int = FEATURE_ABI
     """FEATURE_ABI of the code that made the features."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in FEATURE_KINDS.names():
+            raise FeatureError(
+                f"feature set {self.name}: expected a kind of {', '.join(FEATURE_KINDS.names())}, found {self.kind!r}. "
+                "If another package adds that kind, install it"
+            )
+
+    def positions(self, names: Sequence[str]) -> IntArray | None:
+        """Return where the columns of these names stand, int64; None unless the set has them all."""
+        places = {name: position for position, name in enumerate(self.columns)}
+        if not all(name in places for name in names):
+            return None
+        return np.asarray([places[name] for name in names], np.int64)
 
     @property
     def digest(self) -> str:

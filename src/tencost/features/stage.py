@@ -8,18 +8,14 @@ import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tencost.config import Config, FeatureKind
+from tencost.config import Config
 from tencost.errors import FeatureError
 from tencost.features.extractor import spec_for
-from tencost.features.parallel import (
-    CHUNK,
-    TRACE_KINDS,
-    Chunk,
-    Featurized,
-    featurize,
-    join_tiles,
-)
+from tencost.features.joined import append_parts
+from tencost.features.kind import Chunk, kind_of
+from tencost.features.parallel import CHUNK, Featurized, featurize, told
 from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
 from tencost.features.table import FILE, load_features, save_features
 from tencost.store.tables import load_records, load_workloads
 
@@ -39,7 +35,7 @@ def run(cfg: Config, root: Path) -> Path:
     records = load_records(source, columns=["program_id", "workload_id", "program", "target"])
     chunks = make_chunks(records, load_workloads(source))
     total = sum(len(chunk.program_ids) for chunk in chunks)
-    done, waiting = _joined_with_base(cfg, root, chunks)
+    done, waiting = _joined_with_stored(cfg, root, spec, chunks)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -49,7 +45,7 @@ def run(cfg: Config, root: Path) -> Path:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"features {spec.name}", total=total)
         progress.advance(task, len(done))
-        for results in featurize(spec, waiting, 1 if spec.kind in TRACE_KINDS else cfg.jobs):
+        for results in featurize(spec, waiting, cfg.jobs if kind_of(spec).lowers else 1):
             done += results
             progress.advance(task, len(results))
     done.sort(key=lambda one: (one.workload_id, one.program_id))
@@ -81,16 +77,17 @@ def run(cfg: Config, root: Path) -> Path:
     return folder
 
 
-def _joined_with_base(
-    cfg: Config, root: Path, chunks: list[Chunk]
+def _joined_with_stored(
+    cfg: Config, root: Path, spec: FeatureSpec, chunks: list[Chunk]
 ) -> tuple[list[Featurized], list[Chunk]]:
-    """For per_store_tiles, take store rows that the feature set per_store has already: lowering is what costs.
+    """For a joined kind, take the rows of its first part from the feature set of that name: lowering is what costs.
 
     Returns:
         The programs that are done, and the chunks of those that are not.
     """
-    folder = root / cfg.paths.features / cfg.dataset.name / "per_store"
-    if cfg.features.kind is not FeatureKind.per_store_tiles or not (folder / FILE).is_file():
+    parts = list(kind_of(spec).parts)
+    folder = root / cfg.paths.features / cfg.dataset.name / parts[0] if parts else None
+    if folder is None or not (folder / FILE).is_file():
         return [], chunks
     base = load_features(folder)
     done: list[Featurized] = []
@@ -99,12 +96,9 @@ def _joined_with_base(
         rows = base.select(chunk.program_ids)
         if (rows.lengths == 0).any():
             waiting.append(chunk)
-            continue
-        stores = [
-            Featurized(program_id, chunk.workload_id, rows[index])
-            for index, program_id in enumerate(chunk.program_ids)
-        ]
-        done += join_tiles(stores, chunk.programs)
+        else:
+            own = [rows[index] for index in range(len(rows))]
+            done += told(chunk, append_parts(spec, chunk, own))
     return done, waiting
 
 

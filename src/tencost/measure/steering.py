@@ -16,11 +16,11 @@ from rich.console import Console
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.config import FeatureKind, FeaturesConfig, HardwareConfig
+from tencost.config import FeaturesConfig, HardwareConfig
 from tencost.features.extractor import Extractor, make_extractor, spec_for
+from tencost.features.kinds.tiles import tile_row
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.features.tiles import tile_row
 from tencost.measure.collection import CollectedTask, Collection
 from tencost.store.status import timing_from_log
 from tencost.train.bundle import load_bundle
@@ -101,7 +101,7 @@ def _quick_fit(
     hardware: str, collection: Collection, tasks: Sequence[CollectedTask]
 ) -> tuple[Any, int] | None:
     """Fit to the records of the hardware, or of the one with the most records if it has none."""
-    spec = spec_for(FeaturesConfig(name="tiles", kind=FeatureKind.tiles))
+    spec = spec_for(FeaturesConfig(name="tiles", kind="tiles"))
     for name in sorted(collection.hardware(), key=lambda name: (name != hardware, name)):
         samples = _samples(name, collection, tasks, len(spec.columns))
         if samples is not None and len(samples) >= MIN_RECORDS:

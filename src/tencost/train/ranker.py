@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tencost.config import ModelConfig
 from tencost.config.parts import FAMILIES
+from tencost.errors import BundleError
 from tencost.features.ragged import IntArray, Ragged
 from tencost.features.spec import FeatureSpec
 
@@ -128,3 +129,19 @@ def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:
     """
     family: Family = FAMILIES.load(config.family)
     return family.ranker(config, spec)
+
+
+def check_width(path: Path, spec: FeatureSpec, found: int, expected: int) -> None:
+    """Refuse weights that were trained on another number of columns than this code makes of the features.
+
+    Until the kinds `ansor_tiles` and `autotvm_knobs` became their own summary, first, sum and maximum of their one row
+    were trained on: more columns, of other meaning.
+
+    Raises:
+        BundleError: the numbers differ.
+    """
+    if found != expected:
+        raise BundleError(
+            f"{path}: expected a model of {expected} columns a program, as {spec.name} (kind {spec.kind}) is summed up "
+            f"now, found one of {found}. Train it again, or use the tencost release that wrote it."
+        )

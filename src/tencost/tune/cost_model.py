@@ -25,9 +25,11 @@ from tvm_ffi import structural_hash
 
 from tencost.errors import BundleError
 from tencost.features.extractor import Extractor, make_extractor
+from tencost.features.kind import kind_of
+from tencost.features.kinds import tiles
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.features.tile_reader import TileReader, trace_key
+from tencost.features.traces import trace_key
 from tencost.store.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
@@ -85,10 +87,6 @@ class _Scored:
     base: float
 
 
-_LOWERING = ("per_store", "per_store_tiles")
-"""Kinds of features that lower programs: what a draft saves."""
-
-
 @derived_object
 class TencostModel(ms.cost_model.PyCostModel):
     """A model bundle behind MetaSchedule's CostModel interface. Make one with :func:`load_cost_model`."""
@@ -111,8 +109,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         self._residual = Residual()
         self._scratch = Residual()
         self._guard = Guard(Arm.registered if frozen else Arm.residual)
-        self._draft = draft and extractor.spec.kind in _LOWERING
-        self._tiles: TileReader = getattr(extractor, "tiles", None) or TileReader()
+        self._draft = draft and kind_of(extractor.spec).lowers  # lowering is what a draft saves
         self._generator = np.random.default_rng(0)
         self._cache: dict[int, _Scored] = {}
         self._known: dict[int, dict[int, FloatArray]] = {}
@@ -222,10 +219,10 @@ class TencostModel(ms.cost_model.PyCostModel):
     def _verify(self, context: Any, fresh: Mapping[int, Any]) -> dict[int, float]:
         """Score the promising share of new candidates in full; return guesses for the others."""
         known = self._known.setdefault(structural_hash(context.mod), {})
-        tiles = {key: self._tile_row(candidate, key) for key, candidate in fresh.items()}
-        unread = [key for key, row in tiles.items() if row is None]
+        read = {key: self._tile_row(candidate, key) for key, candidate in fresh.items()}
+        unread = [key for key, row in read.items() if row is None]
         self._extract(context, {key: fresh[key] for key in unread})
-        rows = {key: row for key, row in tiles.items() if row is not None}
+        rows = {key: row for key, row in read.items() if row is not None}
 
         def learn(keys: Sequence[int]) -> None:
             self._extract(context, {key: fresh[key] for key in keys})
@@ -250,7 +247,7 @@ class TencostModel(ms.cost_model.PyCostModel):
 
     def _tile_row(self, candidate: Any, key: int) -> FloatArray | None:
         try:
-            return self._tiles.row(candidate, key)
+            return tiles.candidate_row(candidate, key)
         except Exception:  # noqa: BLE001 - a trace that cannot be read must not stop the search
             return None
 

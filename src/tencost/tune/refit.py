@@ -29,7 +29,7 @@ import orjson
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.features.trace import trace_values
+from tencost.features.traces import trace_values
 from tencost.register.starts import Start, StartBook, Trace
 
 MAX_APPLIED = 64

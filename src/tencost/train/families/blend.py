@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,12 +20,10 @@ import orjson
 
 from tencost.config import ModelConfig, model_config
 from tencost.errors import BundleError, ConfigError
-from tencost.features.columns import PER_STORE_COLUMNS, WORKLOAD_COLUMNS
-from tencost.features.ragged import Ragged
+from tencost.features.kind import kind_of
+from tencost.features.ragged import IntArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.ranker import Family, LogMetric, Ranker, Samples, Scores, make_ranker
-
-_STORE_COLUMNS = len(PER_STORE_COLUMNS) + len(WORKLOAD_COLUMNS)
 
 
 @dataclass(kw_only=True)
@@ -33,8 +31,8 @@ class BlendConfig(ModelConfig):
     """Several families, averaged on one scale."""
 
     members: Any = field(default_factory=dict)
-    """Name -> settings of a family, composed from its file in conf/model/; one that reads only `tiles` sees only the
-    tile columns. A bundle has them as a list."""
+    """Name -> settings of a family, composed from its file in conf/model/; one that reads nothing but `tiles`, or
+    another one-row part of a joined feature set, sees that part alone. A bundle has them as a list."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.members, dict | list) or len(self.members) < 2:
@@ -112,8 +110,9 @@ class _Member:
     """A family with its view of the features and its scale."""
 
     def __init__(self, config: ModelConfig, spec: FeatureSpec) -> None:
-        self._tiles_only = config.reads == ["tiles"] and spec.kind == "per_store_tiles"
-        self.ranker: Ranker = make_ranker(config, tiles_spec(spec) if self._tiles_only else spec)
+        seen = part_spec(spec, config.reads)
+        self._columns = None if seen is None else spec.positions(seen.columns)
+        self.ranker: Ranker = make_ranker(config, spec if seen is None else seen)
         self.divisor = 1.0
 
     def fit(self, train: Samples, valid: Samples, seed: int, log: LogMetric) -> None:
@@ -129,19 +128,25 @@ class _Member:
         return replace(samples, features=self._seen(samples.features))
 
     def _seen(self, features: Ragged) -> Ragged:
-        return tile_rows(features) if self._tiles_only else features
+        return features if self._columns is None else part_rows(features, self._columns)
 
 
-def tiles_spec(spec: FeatureSpec) -> FeatureSpec:
-    """Return the spec of the tile columns (and the device's) of a per_store_tiles spec."""
-    values = {**asdict(spec), "kind": "tiles", "columns": spec.columns[_STORE_COLUMNS:]}
-    return FeatureSpec(**values)
+def part_spec(spec: FeatureSpec, reads: list[str]) -> FeatureSpec | None:
+    """Return the spec of the one-row part of a joined kind that is all a member reads (with the device's columns).
+
+    None where the member sees all columns: it reads other sets, too, or the set's kind has no such part.
+    """
+    part = kind_of(spec).parts.get(reads[0]) if len(reads) == 1 else None
+    if part is None or not part.one_row:
+        return None
+    columns = (*part.columns(spec.options), *spec.device_columns)
+    return replace(spec, kind=reads[0], columns=columns)
 
 
-def tile_rows(features: Ragged) -> Ragged:
-    """Keep one row a program, the tile columns that all its rows share; a program without rows has none."""
+def part_rows(features: Ragged, columns: IntArray) -> Ragged:
+    """Keep one row a program, of columns that all its rows share; a program without rows has none."""
     used = features.lengths > 0
-    rows = features.values[features.offsets[:-1][used]][:, _STORE_COLUMNS:]
+    rows = features.values[features.offsets[:-1][used]][:, columns]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(used)])
     return Ragged(np.ascontiguousarray(rows), offsets)
 

@@ -29,17 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.config import ModelConfig
+from tencost.features.kinds import per_store
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.features.summary import is_per_store
 from tencost.train.labels import featurized
 from tencost.train.neural.layers import dense, dot
 from tencost.train.neural.network_ranker import served
 from tencost.train.neural.weights import Weights, read_weights, write_weights
 from tencost.train.ranker import Family, LogMetric, Samples, Scores
-
-NUM_COLUMNS = 172
-"""PerStoreFeature's 164 columns of a store and 8 flags of the workload, which MLPModel asks for."""
 
 
 @dataclass(kw_only=True)
@@ -60,7 +57,7 @@ class TvmMlpRanker:
     family: ClassVar[str] = "tvm_mlp"
 
     def __init__(self, config: TvmMlpConfig, spec: FeatureSpec) -> None:
-        self._spec = spec
+        self._columns = spec.positions(per_store.COLUMNS)
         self._config = config
         self._weights: Weights = {}
 
@@ -100,9 +97,9 @@ class TvmMlpRanker:
         return {}
 
     def _rows(self, features: Ragged) -> Ragged:
-        if not is_per_store(self._spec):
+        if self._columns is None:
             return features
-        return Ragged(features.values[:, :NUM_COLUMNS], features.offsets)
+        return Ragged(np.ascontiguousarray(features.values[:, self._columns]), features.offsets)
 
 
 def forward(weights: Weights, rows: Ragged) -> npt.NDArray[np.float32]:

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.config import ModelConfig
+from tencost.features.kinds.per_store import PER_STORE_COLUMNS
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.features.summary import NUM_STORE_COLUMNS, is_per_store
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingMetrics
 from tencost.train.ranker import Family, LogMetric, Samples, Scores
@@ -54,6 +54,7 @@ class TvmXgbRanker:
     def __init__(self, config: TvmXgbConfig, spec: FeatureSpec) -> None:
         self._config = config
         self._spec = spec
+        self._columns = spec.positions(PER_STORE_COLUMNS)
         self._booster: Any = None
 
     def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
@@ -118,9 +119,9 @@ class TvmXgbRanker:
         return gain_shares([self._booster], list(self._spec.columns))
 
     def _rows(self, features: Ragged) -> npt.NDArray[np.float32]:
-        if not is_per_store(self._spec):
+        if self._columns is None:
             return features.values
-        return np.ascontiguousarray(features.values[:, :NUM_STORE_COLUMNS])
+        return np.ascontiguousarray(features.values[:, self._columns])
 
 
 FAMILY = Family(

@@ -28,7 +28,7 @@ from tencost.features.spec import FeatureSpec
 from tencost.features.summary import summarize, summary_names
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingLoss, RankingMetrics
-from tencost.train.ranker import Family, LogMetric, Samples, Scores
+from tencost.train.ranker import Family, LogMetric, Samples, Scores, check_width
 from tencost.train.trees import Packed, gain_shares, load_booster, packed_sum, predict_rows
 
 _WATCH_EVERY = 10
@@ -153,17 +153,19 @@ class XgbRanker:
         self._divisors = [
             float(value) for value in orjson.loads((folder / "xgb.json").read_bytes())["divisors"]
         ]
-        self._boosters = [
-            load_booster(folder / f"model_{index}.ubj") for index in range(len(self._divisors))
-        ]
+        paths = [folder / f"model_{index}.ubj" for index in range(len(self._divisors))]
+        self._boosters = [load_booster(path) for path in paths]
+        for path, booster in zip(paths, self._boosters, strict=True):
+            check_width(path, self._spec, booster.num_features(), len(self._names()))
 
     def importance(self) -> dict[str, float]:
-        names = (
-            summary_names(self._spec)
-            if self._config.view == "program"
-            else list(self._spec.columns)
-        )
-        return gain_shares(self._boosters, names)
+        return gain_shares(self._boosters, self._names())
+
+    def _names(self) -> list[str]:
+        """Names of the columns that the trees read."""
+        if self._config.view == "program":
+            return summary_names(self._spec)
+        return list(self._spec.columns)
 
     def _rows(self, features: Ragged) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         if self._config.view == "program":

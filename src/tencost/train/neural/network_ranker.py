@@ -17,12 +17,18 @@ import orjson
 
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.features.summary import constants, num_constant_columns, summarize, with_derived
+from tencost.features.summary import (
+    constants,
+    num_constant_columns,
+    summarize,
+    summary_names,
+    with_derived,
+)
 from tencost.train.labels import featurized
 from tencost.train.neural.layers import Array, Scaler
 from tencost.train.neural.settings import NeuralConfig
 from tencost.train.neural.weights import Weights, read_weights, write_weights
-from tencost.train.ranker import LogMetric, Samples, Scores
+from tencost.train.ranker import LogMetric, Samples, Scores, check_width
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,8 @@ class NetworkRanker(ABC):
         self._rows = Scaler(scalers["rows.mean"], scalers["rows.inverse"])
         if "beside.mean" in scalers:
             self._beside = Scaler(scalers["beside.mean"], scalers["beside.inverse"])
+            found, expected = len(self._beside.mean), num_beside(self._spec, self._config.beside)
+            check_width(folder / "scaler.safetensors", self._spec, found, expected)
 
     def importance(self) -> dict[str, float]:
         return {}
@@ -151,6 +159,13 @@ def beside_rows(features: Ragged, spec: FeatureSpec, beside: str) -> Array | Non
     if beside == "constants" and num_constant_columns(spec):
         return constants(features, spec)
     return None
+
+
+def num_beside(spec: FeatureSpec, beside: str) -> int:
+    """Count the columns of :func:`beside_rows`."""
+    if beside == "summary":
+        return len(summary_names(spec))
+    return num_constant_columns(spec) if beside == "constants" else 0
 
 
 def member_log(log: LogMetric, member: int) -> LogMetric:

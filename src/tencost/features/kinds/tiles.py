@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from tencost.features.kind import FeatureKind
 from tencost.features.ragged import FloatArray
+from tencost.features.texts import stored_programs
+from tencost.features.traces import parts_key, plain_trace, trace_parts
 
 NUM_SPATIAL, NUM_REDUCTION, NUM_LOCATIONS, NUM_FUSED = 4, 3, 3, 4
 """Axes, sampled compute locations and fusions described; further ones are left out."""
@@ -64,6 +67,11 @@ TILE_COLUMNS: tuple[str, ...] = (
 )
 
 
+MAX_REMEMBERED = 16_384
+"""Rows of candidates that are remembered; forgotten all at once."""
+_remembered: dict[int, FloatArray | None] = {}
+
+
 @dataclass
 class _Reading:
     """What one pass over the instructions finds."""
@@ -94,6 +102,29 @@ def tile_row(trace: Sequence[Any]) -> FloatArray | None:
     values = [*_axes(found), *_levels(found), *_vectors(found), *_placement(found)]
     assert len(values) == len(TILE_COLUMNS), f"{len(values)} values, expected {len(TILE_COLUMNS)}"
     return np.asarray([values], np.float32)
+
+
+def candidate_row(candidate: Any, key: int | None = None) -> FloatArray | None:
+    """Return the columns of a candidate, see :func:`tile_row`; remembered by its trace. Needs TVM.
+
+    Args:
+        candidate: a MeasureCandidate.
+        key: its :func:`tencost.features.traces.trace_key` where that is known.
+    """
+    trace, parts = candidate.sch.trace, None
+    if trace is None:
+        return None
+    if key is None:
+        parts = trace_parts(trace)
+        key = parts_key(parts)
+    try:
+        return _remembered[key]
+    except KeyError:
+        row = tile_row(plain_trace(parts or trace_parts(trace)))
+    if len(_remembered) >= MAX_REMEMBERED:
+        _remembered.clear()
+    _remembered[key] = row
+    return row
 
 
 def _read(trace: Sequence[Any]) -> _Reading:
@@ -231,3 +262,12 @@ def _log(value: float) -> float:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
+
+
+KIND = FeatureKind(
+    columns=lambda _: TILE_COLUMNS,
+    one_row=True,
+    program_format="metaschedule_trace",
+    stored=lambda spec: stored_programs(spec, tile_row),
+    live=lambda _: lambda _, candidates: [candidate_row(candidate) for candidate in candidates],
+)

@@ -1,34 +1,25 @@
-"""Features of Ansor's schedule steps, straight from the log: its compiler is gone, and nothing needs to be lowered.
+"""`ansor_tiles`: one row an Ansor program, the tile structure that its schedule steps decide.
 
-Two feature sets read a program, a JSON list of steps (their grammar is in tencost.records.formats.ansor):
-
-- `ansor_steps`, one row a step, as `trace` does it for MetaSchedule (the idea of TLP, ASPLOS'23): position / max_steps;
-  one-hot of the kind; its numbers in the order of the log as sign(x) * log2(1 + |x|); one-hot of the annotation;
-  one-hot hash buckets (CRC-32) of scope and pragma names.
-- `ansor_tiles`, one row a program: the loops are followed through splits, fusions and reorderings, so that the row
-  knows how many iterations each annotation covers (blocks, threads, virtual threads, vector lanes, parallel,
-  unrolled), and how the split lengths of each level multiply. Amounts are log2(1 + x).
-
-What cannot be known without the computation's definition, extents that no split names, counts as absent.
+It reads a program straight from the log, a JSON list of steps (their grammar is in tencost.records.formats.ansor): the
+loops are followed through splits, fusions and reorderings, so that the row knows how many iterations each annotation
+covers (blocks, threads, virtual threads, vector lanes, parallel, unrolled), and how the split lengths of each level
+multiply. Amounts are log2(1 + x). What cannot be known without the computation's definition, extents that no split
+names, counts as absent.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tencost.features.kind import FeatureKind
+from tencost.features.kinds.ansor_steps import ANNOTATIONS, STEPS
 from tencost.features.ragged import FloatArray
+from tencost.features.texts import stored_programs
 
-STEPS = ("AN", "FU", "PR", "RE", "SP", "FSP", "FFSP", "SA", "CA", "CI", "CR", "CHR", "CHW", "RF")
-ANNOTATIONS = (
-    "none", "unroll", "vectorize", "parallel", "vthread", "block_x", "thread_x", "block_y", "thread_y",
-    "block_z", "thread_z", "tensorize",
-)  # fmt: skip
-"""Annotations by their number in the log."""
 NUM_SPLITS = 8
 """Splits of the tiled stage whose lengths have columns of their own, in the order of the log."""
 NUM_LEVELS = 5
@@ -36,18 +27,6 @@ NUM_LEVELS = 5
 _SPATIAL, _REDUCTION = 4, 2
 """Lengths that a multi-level tiling gives a spatial axis of a GPU program, and a reduction axis."""
 _UNROLL = "auto_unroll_max_step$"
-
-
-def step_columns(vocabulary_buckets: int, max_numbers: int) -> tuple[str, ...]:
-    """Return the columns of `ansor_steps`."""
-    return (
-        "position",
-        *(f"is_{name}" for name in STEPS),
-        *(f"number_{index}" for index in range(max_numbers)),
-        *(f"annotation_{name}" for name in ANNOTATIONS),
-        *(f"name_{index}" for index in range(vocabulary_buckets)),
-    )
-
 
 TILE_COLUMNS: tuple[str, ...] = (
     *(f"num_{name}" for name in STEPS),
@@ -64,42 +43,11 @@ TILE_COLUMNS: tuple[str, ...] = (
     "vthreads",
     "points_per_thread",
 )
-"""Columns of `ansor_tiles`. num: steps or annotated loops; sum, max: of the log2 of their iterations."""
-
-
-class AnsorStepEncoder:
-    """Encodes the steps of a program; see the module's text."""
-
-    def __init__(self, max_steps: int, vocabulary_buckets: int, max_numbers: int) -> None:
-        self.max_steps = max_steps
-        self.vocabulary_buckets = vocabulary_buckets
-        self.max_numbers = max_numbers
-        self.columns = step_columns(vocabulary_buckets, max_numbers)
-        self._numbers_at = 1 + len(STEPS)
-        self._annotations_at = self._numbers_at + max_numbers
-        self._names_at = self._annotations_at + len(ANNOTATIONS)
-
-    def encode(self, steps: Sequence[Sequence[Any]]) -> FloatArray | None:
-        """Return float32 [steps, columns]; None for a program without steps."""
-        kept = steps[: self.max_steps]
-        rows = np.zeros((len(kept), len(self.columns)), np.float32)
-        for position, (kind, *fields) in enumerate(kept):
-            row = rows[position]
-            row[0] = position / self.max_steps
-            row[1 + STEPS.index(kind)] = 1.0
-            if kind == "AN":
-                row[self._annotations_at + int(fields.pop())] = 1.0
-            for name in [value for value in fields if isinstance(value, str)]:
-                text, _, number = name.partition("$")
-                row[self._names_at + zlib.crc32(text.encode()) % self.vocabulary_buckets] += 1.0
-                fields = [*fields, int(number)] if number.isdigit() else fields
-            for slot, value in enumerate(_numbers(fields)[: self.max_numbers]):
-                row[self._numbers_at + slot] = math.copysign(math.log2(1.0 + abs(value)), value)
-        return rows if len(rows) else None
+"""num: steps or annotated loops; sum, max: of the log2 of their iterations."""
 
 
 def tile_row(steps: Sequence[Sequence[Any]]) -> FloatArray | None:
-    """Return the row of `ansor_tiles`, float32 [1, columns]; None for a program without steps."""
+    """Return float32 [1, columns]; None for a program without steps."""
     if not steps:
         return None
     loops = _Loops()
@@ -231,16 +179,6 @@ class _Loops:
         return loops
 
 
-def _numbers(fields: Iterable[Any]) -> list[float]:
-    found: list[float] = []
-    for value in fields:
-        if isinstance(value, list):
-            found += _numbers(value)
-        elif isinstance(value, int | float):
-            found.append(float(value))
-    return found
-
-
 def _product(values: Iterable[float]) -> float:
     """Return the product; 0, not known, if one of them is not known."""
     return math.prod(values)
@@ -248,3 +186,11 @@ def _product(values: Iterable[float]) -> float:
 
 def _log(value: float) -> float:
     return math.log2(1.0 + max(value, 0.0))
+
+
+KIND = FeatureKind(
+    columns=lambda _: TILE_COLUMNS,
+    one_row=True,
+    program_format="ansor_steps",
+    stored=lambda spec: stored_programs(spec, tile_row),
+)

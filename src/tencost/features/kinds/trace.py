@@ -20,10 +20,50 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.columns import LOOKUPS, PRIMITIVES, trace_columns
+from tencost.features.kind import FeatureKind, Live, Options, Stored
 from tencost.features.ragged import FloatArray
+from tencost.features.spec import FeatureSpec
+from tencost.features.texts import stored_programs
+from tencost.features.traces import trace_values
 
-_KIND = {name: index for index, name in enumerate(PRIMITIVES)}
+PRIMITIVES: tuple[str, ...] = (
+    "SamplePerfectTile", "SamplePartitionedTile", "SampleCategorical", "SampleComputeLocation",
+    "Split", "LoopPartition", "Merge", "Fuse", "Reorder", "ReorderBlockIterVar", "AddUnitLoop",
+    "Parallel", "Vectorize", "Bind", "Unroll",
+    "CacheRead", "CacheWrite", "ReindexCacheRead", "ReindexCacheWrite", "CacheInplace", "CacheIndex", "ReIndex",
+    "ComputeAt", "ReverseComputeAt", "ComputeInline", "ReverseComputeInline", "FuseReductionEpilogue",
+    "DecomposeReduction", "RFactor", "StorageAlign", "SetScope", "SetDType",
+    "Blockize", "Tensorize", "Annotate", "Unannotate",
+    "TransformLayout", "TransformBlockLayout", "SetAxisSeparator", "DecomposePadding", "PadEinsum",
+    "RollingBuffer", "UnsafeHideBufferAccess", "AnnotateBufferAccess",
+)  # fmt: skip
+"""MetaSchedule's primitives that change a program or sample a decision; any other is `Other`."""
+
+LOOKUPS = frozenset(
+    {
+        "GetSBlock",
+        "GetBlock",
+        "GetLoops",
+        "GetChildBlocks",
+        "GetProducers",
+        "GetConsumers",
+        "GetOutputBlocks",
+    }
+)
+"""Primitives that only name blocks and loops: they are followed, not given a row."""
+
+
+def trace_columns(vocabulary_buckets: int, max_numbers: int) -> tuple[str, ...]:
+    """Return the columns: position, primitive, numbers, hashed names."""
+    return (
+        "position",
+        *(f"is_{name}" for name in (*PRIMITIVES, "Other")),
+        *(f"number_{index}" for index in range(max_numbers)),
+        *(f"name_bucket_{index}" for index in range(vocabulary_buckets)),
+    )
+
+
+_PLACE = {name: index for index, name in enumerate(PRIMITIVES)}
 _OTHER = len(PRIMITIVES)
 
 
@@ -89,7 +129,7 @@ class TraceEncoder:
     ) -> FloatArray:
         row = np.zeros(len(self.columns), np.float32)
         row[0] = position / self.max_steps
-        row[1 + _KIND.get(kind, _OTHER)] = 1.0
+        row[1 + _PLACE.get(kind, _OTHER)] = 1.0
         resolved = [values.get(item, item) if isinstance(item, str) else item for item in inputs]
         parameters = [] if kind == "SampleCategorical" else [decision]
         if kind == "SampleCategorical" and decision is not None:
@@ -105,59 +145,6 @@ class TraceEncoder:
         return row
 
 
-def trace_values(trace: Any, *, remove_postproc: bool = False) -> list[Any]:
-    """Return a live tvm.s_tir.schedule.Trace as the plain values that a database's JSON text holds.
-
-    TVM's C++ gives the text's structure with IntImm and FloatImm objects where the text has numbers. Each value that
-    Python reads from it costs a call, and the programs of a search differ in few instructions: so instructions are
-    remembered by their structural hash, and only unknown ones and the decisions are read. 0.1 ms a trace of 34
-    instructions instead of 0.6 ms (``Trace.as_json``: 2.5 ms, and it leaves those objects in place).
-
-    Args:
-        trace: the trace of a schedule.
-        remove_postproc: leave out EnterPostproc and what follows, which TraceEncoder does not read.
-
-    Returns:
-        ``[instructions, decisions]``; instructions are shared between calls, do not change them.
-    """
-    from tvm.s_tir.schedule import _ffi_api
-
-    return plain_trace(_ffi_api.TraceAsJSON(trace, remove_postproc))
-
-
-def plain_trace(parts: Any) -> list[Any]:
-    """Return what ``TraceAsJSON`` gave as plain values, see :func:`trace_values`."""
-    from tvm_ffi import structural_hash
-
-    if len(_instructions) > MAX_REMEMBERED:
-        _instructions.clear()
-    found, decisions = parts
-    instructions = []
-    for instruction in found:
-        key = structural_hash(instruction)
-        plain = _instructions.get(key)
-        if plain is None:
-            plain = _instructions[key] = _plain(instruction)
-        instructions.append(plain)
-    return [instructions, _plain(decisions)]
-
-
-MAX_REMEMBERED = 50_000
-"""Instructions that are remembered; forgotten all at once."""
-_instructions: dict[int, Any] = {}
-
-
-def _plain(value: Any) -> Any:
-    # The types are tested by how often they occur.
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if hasattr(value, "value"):
-        return value.value
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value]
-
-
 def _flat(value: Any) -> list[Any]:
     """Flatten nested lists; booleans become numbers, None disappears, loop and block variables stay out."""
     if isinstance(value, Mapping):  # an annotation that is itself a table of options
@@ -171,3 +158,32 @@ def _flat(value: Any) -> list[Any]:
 
 def _is_variable(text: str) -> bool:
     return len(text) > 1 and text[0] in "blv" and text[1:].isdigit()
+
+
+def _encoder(options: Options) -> TraceEncoder:
+    return TraceEncoder(options["max_steps"], options["vocabulary_buckets"], options["max_numbers"])
+
+
+def _stored(spec: FeatureSpec) -> Stored:
+    return stored_programs(spec, _encoder(spec.options).encode)
+
+
+def _live(spec: FeatureSpec) -> Live:
+    encoder = _encoder(spec.options)
+
+    def row(candidate: Any) -> FloatArray | None:
+        trace = candidate.sch.trace
+        return None if trace is None else encoder.encode(trace_values(trace, remove_postproc=True))
+
+    return lambda _, candidates: [row(candidate) for candidate in candidates]
+
+
+KIND = FeatureKind(
+    columns=lambda options: trace_columns(options["vocabulary_buckets"], options["max_numbers"]),
+    one_row=False,
+    program_format="metaschedule_trace",
+    stored=_stored,
+    live=_live,
+    options=("max_steps", "vocabulary_buckets", "max_numbers"),
+    for_tests={"max_steps": 8, "vocabulary_buckets": 4, "max_numbers": 4},
+)

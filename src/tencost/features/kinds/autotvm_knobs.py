@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tencost.features.kind import FeatureKind
 from tencost.features.ragged import FloatArray
+from tencost.features.texts import stored_programs_of_workloads
 
 NUM_INPUTS, NUM_ATTRIBUTES = 16, 12
 TEMPLATES, KNOBS, VALUES = 16, 32, 4
@@ -27,6 +29,7 @@ KNOB_COLUMNS: tuple[str, ...] = (
     *(f"template_{index}" for index in range(TEMPLATES)),
     *(f"knob_{bucket}_{index}" for bucket in range(KNOBS) for index in range(VALUES)),
 )
+_PLACE = {name: position for position, name in enumerate(KNOB_COLUMNS)}
 
 
 def knob_row(workload: dict[str, Any], program: dict[str, Any]) -> FloatArray:
@@ -43,16 +46,14 @@ def knob_row(workload: dict[str, Any], program: dict[str, Any]) -> FloatArray:
         is_tensor = isinstance(argument, list) and argument[:1] == ["TENSOR"]
         (tensors if is_tensor else others).append(argument)
     for slot, amount in enumerate(_amounts(tensors)[:NUM_INPUTS]):
-        row[slot] = amount
+        row[_PLACE[f"in_{slot}"]] = amount
     for slot, amount in enumerate(_amounts(others)[:NUM_ATTRIBUTES]):
-        row[NUM_INPUTS + slot] = amount
-    start = NUM_INPUTS + NUM_ATTRIBUTES
-    row[start + _bucket(str(workload["workload"]), TEMPLATES)] = 1.0
-    start += TEMPLATES
+        row[_PLACE[f"attr_{slot}"]] = amount
+    row[_PLACE[f"template_{_bucket(str(workload['workload']), TEMPLATES)}"]] = 1.0
     for name, kind, value in program["entity"]:
-        at = start + VALUES * _bucket(f"{kind}:{name}", KNOBS)
+        bucket = _bucket(f"{kind}:{name}", KNOBS)
         for slot, amount in enumerate(_amounts([value])[:VALUES]):
-            row[at + slot] += amount
+            row[_PLACE[f"knob_{bucket}_{slot}"]] += amount
     return row[None, :]
 
 
@@ -69,3 +70,13 @@ def _amounts(value: Any) -> list[float]:
 
 def _bucket(name: str, buckets: int) -> int:
     return zlib.crc32(name.encode()) % buckets
+
+
+KIND = FeatureKind(
+    columns=lambda _: KNOB_COLUMNS,
+    one_row=True,
+    program_format="autotvm_config",
+    stored=lambda spec: stored_programs_of_workloads(
+        spec, lambda workload, program: knob_row(workload(), program)
+    ),
+)
