@@ -14,7 +14,7 @@ from tencost.splits.table import load_split
 from tencost.store.ids import canonical_target
 from tencost.store.layout import latency
 from tencost.store.record_store import RecordStore
-from tencost.store.tables import STORE
+from tencost.store.tables import load_records
 
 COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
 
@@ -28,8 +28,8 @@ def training_starts(cfg: Config, root: Path) -> StartBook:
     """
     split = load_split(root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
     allowed = split.filter(pl.col("part").is_in(["train", "valid"]))
-    store = RecordStore(str(root / cfg.paths.records / cfg.dataset.name / STORE))
-    records = store.read(cfg.hardware.name, COLUMNS)
+    folder = root / cfg.paths.records / cfg.dataset.name
+    records = load_records(folder, [cfg.hardware.name], COLUMNS)
     return _book(records.join(allowed, on="record_id", how="semi"), cfg)
 
 
