@@ -146,7 +146,11 @@ def plain_finder(uri: str) -> Find:
 
 def duckdb_finder(uri: str) -> Find:
     def find(workload: str, hardware: str) -> str:
-        files = [f"{uri}/{file.path}" for file in data_files(DeltaTable(uri), hardware)]
+        files = [
+            f"{uri}/{file.path}"
+            for file in data_files(DeltaTable(uri))
+            if file.hardware == hardware
+        ]
         with duckdb.connect() as database:
             found = database.execute(
                 "SELECT * FROM read_parquet($files) WHERE workload_id = $workload AND target = $target "

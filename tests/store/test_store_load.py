@@ -18,7 +18,7 @@ from deltalake.exceptions import CommitFailedError
 from test_store import AVX2, record
 
 from tencost.errors import RecordError
-from tencost.store import appending, delta
+from tencost.store import delta
 from tencost.store import record_store as store_module
 from tencost.store.delta import commit
 from tencost.store.layout import data_files
@@ -150,7 +150,7 @@ def test_a_write_cut_short_before_its_commit(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(appending, "commit", never)
+        patch.setattr(store_module, "commit", never)
         with pytest.raises(KeyboardInterrupt):
             RecordStore(uri).write(batch(0, 0))
     assert list(Path(uri).glob("hardware=*/*.parquet"))
@@ -170,7 +170,7 @@ def test_a_commit_whose_answer_was_lost(tmp_path: Path, monkeypatch: pytest.Monk
         if answer:
             raise answer
 
-    monkeypatch.setattr(appending, "commit", unreliable)
+    monkeypatch.setattr(store_module, "commit", unreliable)
     assert RecordStore(uri).write(batch(0, 0)) == 2 * SIZE
     assert ids_in(uri).total() == 2 * SIZE
 
@@ -183,14 +183,14 @@ def test_another_writer_is_faster_with_the_same_records(
     others = iter([batch(1, 0), batch(2, 1), batch(3, 2)])
 
     def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(appending, "commit", commit)
+        monkeypatch.setattr(store_module, "commit", commit)
         other = next(others, None)
         if other:
             RecordStore(uri).write(other)
-            monkeypatch.setattr(appending, "commit", overtaken)
+            monkeypatch.setattr(store_module, "commit", overtaken)
         commit(*arguments)
 
-    monkeypatch.setattr(appending, "commit", overtaken)
+    monkeypatch.setattr(store_module, "commit", overtaken)
     assert RecordStore(uri).write(batch(0, 0)) == SIZE  # batch(1, 0) had the others'
     assert next(others, None) is None
     everything = {
@@ -205,7 +205,7 @@ def test_a_writer_that_is_always_overtaken_gives_up(
     def overtaken(*_: object) -> None:
         raise CommitFailedError("version 1 exists")
 
-    monkeypatch.setattr(appending, "commit", overtaken)
+    monkeypatch.setattr(store_module, "commit", overtaken)
     monkeypatch.setattr(delta, "ATTEMPTS", 3)
     with pytest.raises(RecordError, match="within 3 attempts; other writers were faster each time"):
         RecordStore(str(tmp_path / "store")).write(batch(0, 0))

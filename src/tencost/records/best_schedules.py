@@ -53,7 +53,7 @@ from tencost.records.query_command import (
     target_of,
 )
 from tencost.store.modules import read_modules
-from tencost.store.record_store import RecordStore
+from tencost.store.reading import Records
 from tencost.store.tables import WORKLOADS, load_workloads
 
 FORMAT = "metaschedule_trace"
@@ -84,7 +84,7 @@ class Export:
 
 
 def export_metaschedule(
-    store: RecordStore,
+    store: Records,
     folder: Path,
     workloads_table: pl.DataFrame,
     *,
@@ -189,7 +189,7 @@ def run(arguments: list[str]) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _modules(store: RecordStore, dataset: str | None) -> pl.DataFrame:
+def _modules(store: Records, dataset: str | None) -> pl.DataFrame:
     """Return the modules beside a store and those of a dataset, or of all datasets of the project."""
     if dataset is not None:
         folders = [dataset_folder(dataset)]
@@ -212,7 +212,7 @@ def _reason(program_format: str, has_module: bool) -> str:
 
 
 def _only_failures(
-    store: RecordStore,
+    store: Records,
     found: pl.DataFrame,
     hardware: str,
     target: query.Target,

@@ -35,14 +35,15 @@ from tencost.records.query_tables import (
     Target,
     canonical,
     in_list,
-    open_version,
     quoted,
     shorten,
 )
 from tencost.store.ids import ID_LENGTH
 from tencost.store.layout import latency
+from tencost.store.reading import Records
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
+from tencost.store.tables import open_records
 
 __all__ = [
     "GROUPINGS",
@@ -110,7 +111,7 @@ _RANKED = (
 
 
 def best(
-    store: RecordStore,
+    store: Records,
     *,
     hardware: str,
     target: Target,
@@ -167,7 +168,7 @@ def best(
 
 
 def history(
-    store: RecordStore,
+    store: Records,
     workload: str,
     *,
     hardware: str,
@@ -212,7 +213,7 @@ def history(
 
 
 def new(
-    store: RecordStore,
+    store: Records,
     since: int | None,
     *,
     hardware: str | None = None,
@@ -235,12 +236,18 @@ def new(
     further = [name for name in _known(columns) if name not in _LISTED]
     tables = Tables(store)
     if since is not None:
-        if since > tables.version:
+        now = tables.version
+        if not isinstance(store, RecordStore) or now is None:
             raise RecordError(
-                f"expected a version of {store.uri} up to {tables.version}, found since={since}. "
+                f"expected a store with versions for since={since}, found {store.uri}, which a build made. "
+                "Leave since= out"
+            )
+        if since > now:
+            raise RecordError(
+                f"expected a version of {store.uri} up to {now}, found since={since}. "
                 "The version at hand: tencost records query new"
             )
-        tables.only_since(open_version(store, since))
+        tables.only_since(store.view(since))
     return tables.ask(
         f"""
         SELECT workload_id, task_name, hardware, target, status, latency_s, program_id, record_id, timestamp,
@@ -255,7 +262,7 @@ def new(
 
 
 def compare(
-    store: RecordStore,
+    store: Records,
     *,
     hardware: tuple[str, str],
     target: tuple[Target, Target],
@@ -312,7 +319,7 @@ def compare(
 
 
 def statistics(
-    store: RecordStore,
+    store: Records,
     *,
     by: Sequence[str] = ("hardware", "format"),
     hardware: str | None = None,
@@ -365,7 +372,7 @@ def statistics(
     )
 
 
-def sql(store: RecordStore | str, text: str) -> pl.DataFrame:
+def sql(store: Records | str, text: str) -> pl.DataFrame:
     """Ask a record store in SQL (DuckDB's), reading only.
 
     Tables: `records`, the schema's columns and `latency_s`, without quarantined rows; `all_records`, with them.
@@ -391,19 +398,19 @@ def sql(store: RecordStore | str, text: str) -> pl.DataFrame:
             f"expected one SELECT, found {', '.join(kinds) or 'nothing'}: a store is only read with SQL. "
             "Write to it with: tencost records import"
         )
-    return Tables(RecordStore(store) if isinstance(store, str) else store).ask(text)
+    return Tables(open_records(store) if isinstance(store, str) else store).ask(text)
 
 
-def current_version(store: RecordStore) -> int:
-    """Return the version of the table now; pass it to `new` later on.
+def current_version(store: Records) -> int | None:
+    """Return the version of the table now, None for a build's file; pass it to `new` later on.
 
     Raises:
         RecordError: no store.
     """
-    return int(open_version(store, store.version).version())
+    return store.view().version
 
 
-def find_workload(store: RecordStore, text: str, *, hardware: str | None = None) -> str:
+def find_workload(store: Records, text: str, *, hardware: str | None = None) -> str:
     """Return the id of the workload that has this id, this task name, or an id that begins so.
 
     Args:
@@ -439,7 +446,7 @@ def find_workload(store: RecordStore, text: str, *, hardware: str | None = None)
     )
 
 
-def only_target(store: RecordStore, hardware: str) -> str:
+def only_target(store: Records, hardware: str) -> str:
     """Return the one target, canonical JSON, that a hardware's records were compiled for.
 
     Raises:

@@ -11,7 +11,7 @@
 
 `workload` is an id, the beginning of one, or a task name. `target` is JSON or the text of an older TVM; it may be left
 out where a hardware has records for one target only. The store is the live one, `data/store`, which imports and tuning
-write to, unless named: `dataset=NAME` is the one that a build made, `data/records/<name>/store`.
+write to, unless named: `dataset=NAME` is what a build made, `data/records/<name>`.
 
 A table shows 20 rows, ids shortened, times with their unit. JSON (a list of objects) and CSV hold everything, times in
 seconds; nested values in CSV are JSON.
@@ -32,7 +32,7 @@ from tencost.records.answers import show
 if TYPE_CHECKING:
     import polars as pl
 
-    from tencost.store.record_store import RecordStore
+    from tencost.store.reading import Records
 
 _PLACE = ("store", "dataset", "version")
 
@@ -80,9 +80,9 @@ class _Question:
 
     keys: tuple[str, ...]
     usage: str
-    ask: Callable[[RecordStore, Words], pl.DataFrame]
+    ask: Callable[[Records, Words], pl.DataFrame]
     hidden: tuple[str, ...] = ()
-    below: Callable[[RecordStore, Words], str] | None = field(default=None)
+    below: Callable[[Records, Words], str] | None = field(default=None)
 
 
 def run(arguments: list[str]) -> None:
@@ -155,24 +155,20 @@ def parse(arguments: Sequence[str], keys: Sequence[str], *, text: bool = False) 
     return Words(values, tuple(rest), forms[0] if forms else "table", limit)
 
 
-def open_store(words: Words) -> RecordStore:
+def open_store(words: Words) -> Records:
     """Return the store that `store=` names, or that of `dataset=`, or the live one.
 
     Raises:
         RecordError: no store there.
     """
-    from tencost.store.record_store import RecordStore
-    from tencost.store.tables import STORE
+    from tencost.store.tables import open_records
 
     uri = words.values.get("store")
     if uri is None:
-        live = str(project_folder() / PathsConfig().store)
-        uri = (
-            str(dataset_folder(words.values["dataset"]) / STORE)
-            if "dataset" in words.values
-            else live
-        )
-    store = RecordStore(uri, words.number("version"))
+        live = project_folder() / PathsConfig().store
+        dataset = words.values.get("dataset")
+        uri = str(live if dataset is None else dataset_folder(dataset))
+    store = open_records(uri, words.number("version"))
     if not store.exists():
         raise RecordError(
             f"expected a record store at {uri}, found none. Fill it: tencost records import <logs> hardware=<name> "
@@ -206,7 +202,7 @@ def project_folder() -> Path:
         return Path.cwd()
 
 
-def target_of(store: RecordStore, words: Words, key: str, hardware: str) -> str:
+def target_of(store: Records, words: Words, key: str, hardware: str) -> str:
     """Return the target that a word names, canonical JSON; where it is left out, a hardware's only one.
 
     Raises:
@@ -220,7 +216,7 @@ def target_of(store: RecordStore, words: Words, key: str, hardware: str) -> str:
     return query.only_target(store, hardware)
 
 
-def _best(store: RecordStore, words: Words) -> pl.DataFrame:
+def _best(store: Records, words: Words) -> pl.DataFrame:
     from tencost.records import query
 
     hardware = words.require("hardware", "<a device of the store>")
@@ -234,7 +230,7 @@ def _best(store: RecordStore, words: Words) -> pl.DataFrame:
     )
 
 
-def _history(store: RecordStore, words: Words) -> pl.DataFrame:
+def _history(store: Records, words: Words) -> pl.DataFrame:
     from tencost.records import query
 
     hardware = words.require("hardware", "<a device of the store>")
@@ -245,7 +241,7 @@ def _history(store: RecordStore, words: Words) -> pl.DataFrame:
     return query.history(store, identity, hardware=hardware, target=target)
 
 
-def _new(store: RecordStore, words: Words) -> pl.DataFrame:
+def _new(store: Records, words: Words) -> pl.DataFrame:
     from tencost.records import query
 
     return query.new(
@@ -255,17 +251,19 @@ def _new(store: RecordStore, words: Words) -> pl.DataFrame:
     )
 
 
-def _next_version(store: RecordStore, words: Words) -> str:
+def _next_version(store: Records, words: Words) -> str:
     from tencost.records import query
 
     now = query.current_version(store)
+    if now is None:
+        return "A build has no versions: what is new there is what another build makes."
     place = "".join(
         f" {key}={words.values[key]}" for key in ("store", "dataset") if key in words.values
     )
     return f"Version {now}. What comes after it: tencost records query new since={now}{place}"
 
 
-def _compare(store: RecordStore, words: Words) -> pl.DataFrame:
+def _compare(store: Records, words: Words) -> pl.DataFrame:
     from tencost.records import query
 
     first = words.require("hardware", "<a device of the store>")
@@ -281,7 +279,7 @@ def _compare(store: RecordStore, words: Words) -> pl.DataFrame:
     )
 
 
-def _statistics(store: RecordStore, words: Words) -> pl.DataFrame:
+def _statistics(store: Records, words: Words) -> pl.DataFrame:
     from tencost.records import query
 
     hardware = words.values.get("hardware")
@@ -294,7 +292,7 @@ def _statistics(store: RecordStore, words: Words) -> pl.DataFrame:
     )
 
 
-def _sql(store: RecordStore, words: Words) -> pl.DataFrame:
+def _sql(store: Records, words: Words) -> pl.DataFrame:
     from tencost.records import query
 
     if not words.rest:
@@ -340,7 +338,7 @@ QUESTIONS: dict[str, _Question] = {
 """What can be asked."""
 
 
-def _workload(store: RecordStore, words: Words, hardware: str | None) -> str | None:
+def _workload(store: Records, words: Words, hardware: str | None) -> str | None:
     from tencost.records import query
 
     text = words.values.get("workload")

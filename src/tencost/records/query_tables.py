@@ -12,19 +12,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from tencost.errors import RecordError
 from tencost.records.formats.targets import parse_target
 from tencost.store.ids import canonical_target
-from tencost.store.layout import PARTITION, DataFile, Folder, data_files
-from tencost.store.record_store import RecordStore
-from tencost.store.schema import SCHEMA
+from tencost.store.layout import COLUMNS, PARTITION
+from tencost.store.reading import Records, StoreView, View
 
 Target = Mapping[str, Any] | str
 """A target as a mapping, as its JSON text, or as the text of an older TVM."""
@@ -50,16 +46,15 @@ def canonical(target: Target) -> str:
 class Tables:
     """The tables of a store at the version that it was opened at; `known` holds what `only_since` finds."""
 
-    def __init__(self, store: RecordStore) -> None:
+    def __init__(self, store: Records) -> None:
         import duckdb
 
         self._uri = store.uri
-        self._table = open_version(store, store.version)
-        self.version = int(self._table.version())
+        self._view = store.view()
+        self.version = self._view.version
         # Also keeps queries from Python's own variables.
         self._connection = duckdb.connect(config={"enable_external_access": "false"})
-        self._files = data_files(self._table)
-        self._present(self._files)
+        self._present(self._view)
 
     def ask(self, text: str, **parameters: Any) -> pl.DataFrame:
         """Return a query's answer; `parameters` are its `$name`s."""
@@ -91,9 +86,8 @@ class Tables:
             hardware=hardware,
         )
         # Programs are long, and most of them are not asked for.
-        files = [file for file in self._files if file.hardware == hardware]
         same = pl.col("record_id").is_in(chosen["record_id"].implode())
-        rows = _scan(self._uri, files).filter(same).select(columns).collect()
+        rows = self._view.scan([hardware]).filter(same).select(columns).collect()
         return chosen.join(rows, on="record_id", how="left", maintain_order="left")
 
     def canonical_targets(self, hardware: str) -> dict[str, str]:
@@ -139,37 +133,35 @@ class Tables:
         }
         self._connection.register("targets", pa.table(columns))
 
-    def only_since(self, earlier: DeltaTable) -> None:
+    def only_since(self, earlier: StoreView) -> None:
         """Leave only records of files that an earlier version lacks; those of files it alone has become `known`."""
-        before = data_files(earlier)
-        here = {file.path for file in self._files}
-        there = {file.path for file in before}
-        self._present([file for file in self._files if file.path not in there])
-        gone = _scan(self._uri, [file for file in before if file.path not in here])
+        assert isinstance(self._view, StoreView)
+        self._present(self._view.without(earlier))
+        gone = earlier.without(self._view)
         try:
-            known = gone.filter(pl.col("quarantine").is_null()).select(_KEY).collect()
+            rows = gone.scan(gone.hardware()).filter(pl.col("quarantine").is_null())
+            known = rows.select(_KEY).collect()
         except (OSError, pl.exceptions.ComputeError) as error:
             raise RecordError(
-                f"expected the files of version {earlier.version()} of {self._uri}, found some gone, vacuumed "
+                f"expected the files of version {earlier.version} of {self._uri}, found some gone, vacuumed "
                 f"probably: {error}. Ask for a later version, or for everything: leave since= out."
             ) from error
         self._connection.unregister("known")
         self._connection.register("known", known)
 
-    def _present(self, files: Sequence[DataFile]) -> None:
-        """Put files behind the views; each hardware is a part that is not read where another is asked for."""
+    def _present(self, view: View) -> None:
+        """Put records behind the views; each hardware is a part that is not read where another is asked for."""
         parts = []
-        for number, name in enumerate(sorted({file.hardware for file in files})):
-            mine = [file for file in files if file.hardware == name]
+        for number, name in enumerate(view.hardware()):
             # DuckDB hands filters and the choice of columns on to a LazyFrame. To an Arrow dataset
             # it hands comparisons of strings that Arrow has no kernel for.
-            self._connection.register(f"part{number}", _scan(self._uri, mine).drop("hardware"))
+            self._connection.register(f"part{number}", view.scan([name]).drop(PARTITION))
             parts.append(f"SELECT *, {quoted(name)} AS hardware FROM part{number}")
         if not parts:
-            self._connection.register("part0", _scan(self._uri, []).collect())
+            self._connection.register("part0", pl.DataFrame(schema=COLUMNS))
             parts.append("SELECT * FROM part0")
         stored = " UNION ALL BY NAME ".join(parts)
-        columns = ", ".join(f'"{name}"' for name in SCHEMA.names)  # foreign is a word of SQL
+        columns = ", ".join(f'"{name}"' for name in COLUMNS)  # foreign is a word of SQL
         self._connection.execute(
             f"CREATE OR REPLACE VIEW all_records AS SELECT {columns}, "
             f"list_median(run_secs) AS latency_s FROM ({stored})"
@@ -178,47 +170,6 @@ class Tables:
             "CREATE OR REPLACE VIEW records AS SELECT * FROM all_records WHERE quarantine IS NULL"
         )
         self._connection.register("known", pa.table({"hardware": [""], "record_id": [""]}).slice(1))
-
-
-def _scan(uri: str, files: Sequence[DataFile]) -> pl.LazyFrame:
-    """Return the rows of files with all columns of the schema; the hardware is the log's, not the folder's name."""
-    empty = pl.from_arrow(SCHEMA.empty_table())
-    assert isinstance(empty, pl.DataFrame)
-    stored = {name: kind for name, kind in empty.schema.items() if name != PARTITION}
-    local = Folder(uri).local
-    root = uri.rstrip("/") if local is None else str(local.absolute())
-    parts = [empty.lazy()]
-    for name in sorted({file.hardware for file in files}):
-        paths = [unquote(file.path) for file in files if file.hardware == name]
-        rows = pl.scan_parquet(
-            [f"{root}/{path}" for path in paths],
-            schema=stored,
-            missing_columns="insert",
-            glob=False,
-            hive_partitioning=False,
-        )
-        hardware = pl.lit(name, pl.String).alias(PARTITION)
-        parts.append(rows.with_columns(hardware).select(empty.columns))
-    return pl.concat(parts) if len(parts) != 2 else parts[1]
-
-
-def open_version(store: RecordStore, version: int | None) -> DeltaTable:
-    """Return a version of a store's table.
-
-    Raises:
-        RecordError: no store, or no such version.
-    """
-    if not store.exists():
-        raise RecordError(
-            f"expected a record store at {store.uri}, found none. Build it: tencost records"
-        )
-    try:
-        return DeltaTable(store.uri, version=version)
-    except DeltaError as error:
-        raise RecordError(
-            f"expected version {version} of {store.uri}, found none that can be opened: {error}. The version now: "
-            "tencost records query new"
-        ) from error
 
 
 def quoted(value: str) -> str:

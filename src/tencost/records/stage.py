@@ -1,4 +1,4 @@
-"""Stage records: data/raw/<dataset> to the store, tables, rejects and summary of records."""
+"""Stage records: data/raw/<dataset> to the records, tables, rejects and summary."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from tencost.records.databases import Import, import_dataset
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
 from tencost.store.schema import to_arrow
-from tencost.store.snapshot import write_snapshot
-from tencost.store.tables import STORE, TASKS, WORKLOADS
+from tencost.store.tables import TASKS, WORKLOADS, write_records
 
 
 def run(cfg: Config, root: Path) -> Path:
@@ -69,7 +68,7 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
 
 def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     table = to_arrow(imported.records) if isinstance(imported, Import) else imported.records
-    written = write_snapshot(folder / STORE, table)
+    written = write_records(folder, table)
     pl.DataFrame(
         [asdict(item) for item in imported.workloads],
         schema={

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -32,7 +32,8 @@ _DESCRIPTION = "schema_version="
 TABLE_DESCRIPTION = f"{_DESCRIPTION}{SCHEMA_VERSION}"
 READABLE = ("1", *ADDED)
 """Schema versions that are read, oldest first; writing makes a store one of the last."""
-_NEXT_VERSION_OR_NONE = CommitProperties(max_commit_retries=0)
+NEXT_VERSION_OR_NONE = CommitProperties(max_commit_retries=0)
+"""Of every commit: Delta Lake's own retry lets two that rewrite the same files both succeed."""
 Result = TypeVar("Result")
 
 
@@ -46,6 +47,10 @@ class Place:
     uri: str
     version: int | None = None
     storage_options: dict[str, str] | None = field(default=None, repr=False)
+
+    def at(self, version: int) -> Place:
+        """Return the place at a version."""
+        return replace(self, version=version)
 
 
 def open_table(place: Place) -> DeltaTable | None:
@@ -119,9 +124,9 @@ def writable_table(place: Place) -> DeltaTable:
     absent = [column for column in SCHEMA if column.name not in held]
     if absent:
         columns = Schema.from_arrow(pa.schema(absent)).fields
-        table.alter.add_columns(columns, commit_properties=_NEXT_VERSION_OR_NONE)
+        table.alter.add_columns(columns, commit_properties=NEXT_VERSION_OR_NONE)
         table = require_table(place)
-    table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=_NEXT_VERSION_OR_NONE)
+    table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=NEXT_VERSION_OR_NONE)
     return require_table(place)
 
 
@@ -136,18 +141,16 @@ def commit(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> No
         "append",
         table.schema(),
         [PARTITION],
-        commit_properties=_NEXT_VERSION_OR_NONE,
+        commit_properties=NEXT_VERSION_OR_NONE,
     )
 
 
-def removals(files: Sequence[DataFile], data_change: bool) -> list[RemoveAction]:
-    """Return what removes files from the log; `data_change`: whether their rows go with them."""
+def removals(files: Sequence[DataFile]) -> list[RemoveAction]:
+    """Return what removes files from the log whose rows are in others."""
     # Unlike the log itself, deltalake wants the path without percent-encoding here.
     now = int(time.time() * 1000)
     return [
-        RemoveAction(
-            unquote(file.path), data_change, now, partition_values={PARTITION: file.hardware}
-        )
+        RemoveAction(unquote(file.path), False, now, partition_values={PARTITION: file.hardware})
         for file in files
     ]
 

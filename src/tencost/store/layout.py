@@ -1,15 +1,11 @@
-"""How rows lie in the files of a record store, so that a look-up reads little of a large one.
+"""How rows lie in the Parquet files of a store, and scanning them so that little of a large one is read.
 
-A file belongs to one hardware. Its rows are sorted by workload, target and latency (records without
-times last) and cut into row groups of about :data:`GROUP_BYTES`; it has at most
-:data:`FILE_GROUPS` of them, so that its footer stays small. What is found without reading rows:
-
-* in the Delta log, for each file: its number of rows, the lowest and the highest workload id;
-* in a file's footer, for each row group: the same of every column but the long texts, and of the
-  single times in `run_secs`. No record's latency is below the lowest time of its row group.
+A file belongs to one hardware. Its rows are sorted by workload and cut into row groups of about
+:data:`GROUP_BYTES`; it has few enough of them that its footer stays small. The Delta log holds each
+file's lowest and highest workload id, the footer those of each row group: Polars skips the others.
 
 Files that other programs wrote (Delta Lake's own writers, earlier versions) need none of this: where
-statistics or columns are missing the rows are read, missing columns are null.
+bounds or columns are missing the rows are read, missing columns are null.
 """
 
 from __future__ import annotations
@@ -39,27 +35,22 @@ GROUP_BYTES = 2 << 20
 GROUP_ROWS = (256, 8192)
 """Least and most rows of a row group, whatever their size."""
 FILE_GROUPS = 32
-FILE_BYTES = FILE_GROUPS * GROUP_BYTES
-SLAB_BYTES = 8 * FILE_BYTES
-"""Rows sorted together: Arrow's texts are limited to 2 GiB a column."""
-ORDER = ("workload_id", "target", "latency", "record_id")
-"""What the rows of a file are sorted by."""
-
-_LONG_TEXTS = frozenset(
-    {
-        "additional_info",
-        "workload_args",
-        "engine_config",
-        "build_config",
-        "runtime_config",
-        "execution_config",
-        "program",
-        "error",
-        "foreign",
-    }
+BOUNDED = (
+    "record_id",
+    "program_id",
+    "workload_id",
+    "task_name",
+    "target",
+    "status",
+    "timestamp",
+    "quarantine",
 )
-_SORTED = "tencost.sorted_by"
-"""Key of a file's metadata; the value names the columns."""
+"""Columns whose bounds the footers hold; those of the long texts would be most of a footer."""
+
+_EMPTY = pl.from_arrow(SCHEMA.empty_table())
+assert isinstance(_EMPTY, pl.DataFrame)
+COLUMNS = _EMPTY.schema
+"""The schema as Polars has it."""
 
 
 def latency() -> pl.Expr:
@@ -77,9 +68,9 @@ class DataFile:
 
     path: str
     hardware: str
-    rows: int | None
-    lowest: str | None
-    highest: str | None
+    rows: int | None = None
+    lowest: str | None = None
+    highest: str | None = None
 
     def may_have(self, workload_id: str) -> bool:
         """Say whether the workload's id lies between the file's bounds."""
@@ -88,28 +79,8 @@ class DataFile:
         )
 
 
-@dataclass(frozen=True)
-class Group:
-    """A row group: its number in the file, bounds of its workload ids, a lower bound of its latencies.
-
-    `fastest` (seconds) is None where no row has a time, 0.0 where the footer does not say.
-    """
-
-    number: int
-    rows: int
-    lowest: str | None
-    highest: str | None
-    fastest: float | None
-
-    def may_have(self, workload_id: str) -> bool:
-        """Say whether the workload's id lies between the group's bounds."""
-        return (self.lowest is None or self.lowest <= workload_id) and (
-            self.highest is None or workload_id <= self.highest
-        )
-
-
-def data_files(table: DeltaTable, hardware: str | None = None) -> list[DataFile]:
-    """Return the files of a table's version, all or those of one hardware, sorted by path."""
+def data_files(table: DeltaTable) -> list[DataFile]:
+    """Return the files of a table's version, sorted by path."""
     actions = pa.table(table.get_add_actions(flatten=True))
     names = {
         "path": "path",
@@ -120,12 +91,13 @@ def data_files(table: DeltaTable, hardware: str | None = None) -> list[DataFile]
     }
     held = {key: name for key, name in names.items() if name in actions.schema.names}
     rows = actions.select(list(held.values())).rename_columns(list(held)).to_pylist()
-    absent = dict.fromkeys(set(names) - set(held))
-    files = [DataFile(**{**row, **absent}) for row in rows]
-    return sorted(
-        (file for file in files if hardware is None or file.hardware == hardware),
-        key=lambda file: file.path,
-    )
+    return sorted((DataFile(**row) for row in rows), key=lambda file: file.path)
+
+
+def group_rows(nbytes: int, rows: int) -> int:
+    """Return how many rows make a row group, of rows that take `nbytes` in memory."""
+    fitting = GROUP_BYTES * rows // max(1, nbytes)
+    return min(GROUP_ROWS[1], max(GROUP_ROWS[0], fitting))
 
 
 class Folder:
@@ -136,59 +108,73 @@ class Folder:
         self.storage_options = storage_options
         self.local = _local_path(uri)
 
-    def open(self, path: str) -> RecordFile:
-        """Open a file of the log for reading; only its footer is read."""
-        if self.local is not None:
-            return RecordFile(pq.ParquetFile(self.local / unquote(path)))
-        return RecordFile(pq.ParquetFile(self._remote.open_input_file(unquote(path))))
+    def scan(self, files: Sequence[DataFile]) -> pl.LazyFrame:
+        """Return the rows of files with all columns of the schema, those that a file lacks null.
+
+        The hardware is the log's, not the folder's name, which is for people.
+        """
+        stored = {name: kind for name, kind in COLUMNS.items() if name != PARTITION}
+        root = self.uri.rstrip("/") if self.local is None else str(self.local.absolute())
+        parts = [pl.LazyFrame(schema=COLUMNS)]
+        for name in sorted({file.hardware for file in files}):
+            rows = pl.scan_parquet(
+                [f"{root}/{unquote(file.path)}" for file in files if file.hardware == name],
+                schema=stored,
+                missing_columns="insert",
+                glob=False,
+                hive_partitioning=False,
+                storage_options=self.storage_options,
+            )
+            hardware = pl.lit(name, pl.String).alias(PARTITION)
+            parts.append(rows.with_columns(hardware).select(COLUMNS.names()))
+        return parts[1] if len(parts) == 2 else pl.concat(parts)
 
     def write(self, table: pa.Table, data_change: bool = True) -> list[AddAction]:
         """Sort rows of :data:`SCHEMA` and write them as files; return what the log is to add.
 
         The files belong to no version until those actions are committed. `data_change` says whether
-        the rows are new to the store.
+        the rows are new to the store. Delta Lake's own writer
+        commits what it writes at once: a writer that another overtakes would write its rows again
+        for each try, here it commits the same files again.
         """
-        average = max(1, table.nbytes // max(1, table.num_rows))
-        group_rows = min(GROUP_ROWS[1], max(GROUP_ROWS[0], GROUP_BYTES // average))
-        slab_rows = max(group_rows, SLAB_BYTES // average)
-        added = []
-        for start in range(0, table.num_rows, slab_rows):
-            for hardware, rows in by_hardware(table.slice(start, slab_rows)):
-                order = in_order(rows)
-                num_files = -(-rows.num_rows // (group_rows * FILE_GROUPS))
-                file_rows = -(-rows.num_rows // num_files)
-                for first in range(0, rows.num_rows, file_rows):
-                    part = rows.take(order.slice(first, file_rows))
-                    added.append(self._write_file(hardware, part, group_rows, data_change))
-        return added
+        rows_of_group = group_rows(table.nbytes, table.num_rows)
+        return [
+            self._add(name, part, rows_of_group, data_change)
+            for name, rows in by_hardware(table)
+            for part in in_pieces(rows, rows_of_group * FILE_GROUPS)
+        ]
 
-    def _write_file(
-        self, hardware: str, rows: pa.Table, group_rows: int, data_change: bool
+    def _add(
+        self, hardware: str, rows: pa.Table, rows_of_group: int, data_change: bool
     ) -> AddAction:
-        # The log says which hardware it is, not the folder's name, which is for people.
         folder = f"{PARTITION}={re.sub(r'[^A-Za-z0-9._-]', '_', hardware)}"
         path = f"{folder}/{uuid.uuid4()}.zstd.parquet"
+        sink = pa.BufferOutputStream()
+        with parquet_writer(sink, rows.drop_columns([PARTITION]).schema) as writer:
+            writer.write_table(rows.drop_columns([PARTITION]), row_group_size=rows_of_group)
+        content = sink.getvalue()
         if self.local is not None:
             (self.local / folder).mkdir(parents=True, exist_ok=True)
-            size = _write_parquet(rows, self.local / path, group_rows)
+            (self.local / path).write_bytes(content)
         else:
-            with pa.PythonFile(_Upload(self._remote, path), mode="w") as stream:
-                size = _write_parquet(rows, stream, group_rows)
+            # The handler's own stream: Arrow's would hand it buffers, which it does not take.
+            stream = self._remote._handler.open_output_stream(path, None)
+            stream.write(content.to_pybytes())
+            stream.close()
         ids = rows.column("workload_id")
+        stats = {
+            "numRecords": rows.num_rows,
+            "minValues": {"workload_id": ids[0].as_py()},
+            "maxValues": {"workload_id": ids[-1].as_py()},
+            "nullCount": {"workload_id": 0},
+        }
         return AddAction(
             path=path,
-            size=size,
+            size=content.size,
             partition_values={PARTITION: hardware},
             modification_time=int(time.time() * 1000),
             data_change=data_change,
-            stats=json.dumps(
-                {
-                    "numRecords": rows.num_rows,
-                    "minValues": {"workload_id": ids[0].as_py()},
-                    "maxValues": {"workload_id": ids[-1].as_py()},
-                    "nullCount": {"workload_id": 0},
-                }
-            ),
+            stats=json.dumps(stats),
         )
 
     @cached_property
@@ -198,95 +184,21 @@ class Folder:
         return DeltaStorageHandler(self.uri, self.storage_options)
 
 
-class _Upload:
-    """A file being written through Delta Lake, whose own stream does not take Arrow's buffers."""
-
-    def __init__(self, storage: Any, path: str) -> None:
-        self._stream = storage._handler.open_output_stream(path, None)
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        self._stream.write(bytes(data))
-        return len(data)
-
-    def tell(self) -> int:
-        return int(self._stream.tell())
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-            self.closed = True
+def parquet_writer(where: Any, schema: pa.Schema) -> pq.ParquetWriter:
+    """Return a writer of records; the same rows in the same order are the same bytes."""
+    bounded = [name for name in schema.names if name in (*BOUNDED, PARTITION)]
+    return pq.ParquetWriter(
+        where, schema, compression="zstd", compression_level=3, write_statistics=bounded
+    )
 
 
-class RecordFile:
-    """An open file of records."""
-
-    def __init__(self, parquet: pq.ParquetFile) -> None:
-        self._parquet = parquet
-        self._names = frozenset(parquet.schema_arrow.names)
-
-    def __enter__(self) -> RecordFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._parquet.close(force=True)
-
-    @property
-    def is_sorted(self) -> bool:
-        """Whether its rows lie in :data:`ORDER`."""
-        about = self._parquet.metadata.metadata or {}
-        return bool(about.get(_SORTED.encode()) == ",".join(ORDER).encode())
-
-    @property
-    def num_groups(self) -> int:
-        """Number of row groups."""
-        return int(self._parquet.metadata.num_row_groups)
-
-    def groups(self) -> Iterator[Group]:
-        """Yield the row groups in their order."""
-        footer = self._parquet.metadata
-        columns = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
-        times = next((columns[path] for path in columns if path.startswith("run_secs.")), None)
-        for number in range(footer.num_row_groups):
-            group = footer.row_group(number)
-            ids = group.column(columns["workload_id"]).statistics
-            bounded = ids is not None and ids.has_min_max
-            yield Group(
-                number,
-                group.num_rows,
-                ids.min if bounded else None,
-                ids.max if bounded else None,
-                None if times is None else _lowest_time(group.column(times)),
-            )
-
-    def read(
-        self,
-        hardware: str,
-        columns: Sequence[str],
-        groups: Sequence[int] | None = None,
-    ) -> pa.Table:
-        """Read columns of some row groups (None: of all) as :data:`SCHEMA` has them, in its types."""
-        numbers = range(self._parquet.metadata.num_row_groups) if groups is None else groups
-        held = [name for name in columns if name in self._names and name != PARTITION]
-        # Without any column to read, the workload's tells the number of rows.
-        loaded = self._parquet.read_row_groups(
-            list(numbers), columns=held or ["workload_id"], use_threads=len(numbers) > 1
-        )
-        count = loaded.num_rows
-        made = []
-        for name in columns:
-            kind = SCHEMA.field(name).type
-            if name == PARTITION:
-                made.append(pa.repeat(pa.scalar(hardware, kind), count))
-            elif name not in self._names:
-                made.append(pa.nulls(count, kind))
-            else:
-                column = loaded.column(name)
-                made.append(column if column.type == kind else column.cast(kind))
-        return pa.table(made, schema=pa.schema([SCHEMA.field(name) for name in columns]))
+def in_pieces(rows: pa.Table, most: int) -> Iterator[pa.Table]:
+    """Yield rows of one hardware sorted by workload and record, `most` at once."""
+    keys = pl.from_arrow(rows.select(["workload_id", "record_id"]))
+    assert isinstance(keys, pl.DataFrame)
+    order = keys.with_row_index().sort("workload_id", "record_id")["index"].to_arrow()
+    for first in range(0, rows.num_rows, most):
+        yield rows.take(order.slice(first, most))
 
 
 def by_hardware(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -297,45 +209,7 @@ def by_hardware(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield name, table if len(names) == 1 else table.filter(pa.compute.equal(column, name))
 
 
-def in_order(table: pa.Table) -> pa.Array:
-    """Return the positions of a table's rows in :data:`ORDER`."""
-    keys = pl.from_arrow(table.select(["workload_id", "target", "run_secs", "record_id"]))
-    assert isinstance(keys, pl.DataFrame)
-    ranked = keys.select("workload_id", "target", "record_id", latency=latency()).with_row_index()
-    return ranked.sort(ORDER, nulls_last=True)["index"].to_arrow()
-
-
-def _write_parquet(rows: pa.Table, where: Any, group_rows: int) -> int:
-    """Write rows of one hardware, sorted; return the number of bytes."""
-    body = rows.drop_columns([PARTITION])
-    known = [name for name in body.schema.names if name not in _LONG_TEXTS]
-    marked = body.replace_schema_metadata(
-        {**(body.schema.metadata or {}), _SORTED: ",".join(ORDER)}
-    )
-    with pq.ParquetWriter(
-        where,
-        marked.schema,
-        compression="zstd",
-        compression_level=3,
-        write_statistics=[*known, "run_secs.list.element"],
-    ) as writer:
-        writer.write_table(marked, row_group_size=group_rows)
-    if isinstance(where, Path):
-        return where.stat().st_size
-    return int(where.tell())
-
-
-def _lowest_time(chunk: Any) -> float | None:
-    statistics = chunk.statistics
-    if statistics is None:
-        return 0.0
-    if statistics.has_min_max:
-        return float(statistics.min)
-    return None if statistics.num_values == 0 else 0.0
-
-
 def _local_path(uri: str) -> Path | None:
     if "://" not in uri:
         return Path(uri)
-    parsed = urlparse(uri)
-    return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
+    return Path(unquote(urlparse(uri).path)) if uri.startswith("file://") else None

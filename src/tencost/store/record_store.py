@@ -1,4 +1,4 @@
-"""The record store: a Delta Lake table partitioned by hardware, on a local path or an object store.
+"""The record store: a Delta Lake table, partitioned by hardware, on a local path or an object store.
 
 Writing is idempotent: a record that the store has is not written again. Writers do not lock: each
 writes its files, which nobody sees, and commits them as the version after the one that it checked
@@ -11,10 +11,10 @@ store.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -23,9 +23,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
-from tencost.store.appending import Append, first_of_each_id
-from tencost.store.compaction import Compaction, choose, rewrite, still_there
+from tencost.store.compaction import SMALL_FILES, Compaction, choose, rewrite, small
 from tencost.store.delta import (
+    NEXT_VERSION_OR_NONE,
     Place,
     commit,
     open_table,
@@ -34,20 +34,14 @@ from tencost.store.delta import (
     retry,
     writable_table,
 )
-from tencost.store.ids import canonical_target
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files, latency
-from tencost.store.lookups import best_rows, workload_rows
+from tencost.store.reading import Records, StoreView, View
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 
-__all__ = ["PARTITION", "RecordStore", "first_of_each_id", "latency"]
-
-SMALL_FILES = 32
-"""Small files of a hardware before a writer merges them."""
-SMALL_ROWS = 4096
-"""A file with fewer rows is small."""
+__all__ = ["PARTITION", "RecordStore", "latency"]
 
 
-class RecordStore:
+class RecordStore(Records):
     """A table of records at `uri`; it need not exist yet.
 
     Args:
@@ -70,20 +64,21 @@ class RecordStore:
         self.uri = str(uri)
         self._place = Place(self.uri, version, dict(storage_options) if storage_options else None)
         self._folder = Folder(self.uri, self._place.storage_options)
-        self._last = self._open()
+        self._last = open_table(self._place) if version is None else require_table(self._place)
         """As it was last seen: bringing it up to date costs less than opening the table."""
-        if self._last is None and version is not None:
-            self._require()
 
-    @property
-    def version(self) -> int | None:
-        """The version that is read: the one asked for, or the latest now; None: nothing written."""
-        table = self._open()
-        return None if table is None else int(table.version())
+    def view(self, version: int | None = None) -> StoreView:
+        """Return the version that is read, or an earlier one.
+
+        Raises:
+            RecordError: there is no store, or no such version.
+        """
+        table = self._table() if version is None else require_table(self._place.at(version))
+        return StoreView(self.uri, int(table.version()), self._folder, tuple(data_files(table)))
 
     def exists(self) -> bool:
         """Say whether something was ever written."""
-        return self._open() is not None
+        return open_table(self._place) is not None
 
     def write(self, records: Iterable[Record]) -> int:
         """Add the records that the store does not have; return how many those were."""
@@ -107,108 +102,13 @@ class RecordStore:
         table = first_of_each_id(table)
         if table.num_rows == 0:
             return 0
-        append = Append(self._place, self._folder, table)
+        append = _Append(self._place, self._folder, table)
         added = retry(self.uri, append.commit)
         self._tidy(append.beside)
         return added
 
-    def read(
-        self,
-        hardware: str | Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        *,
-        quarantined: bool = False,
-    ) -> pl.DataFrame:
-        """Return the records of the hardware named (None: of all), sorted by hardware and source.
-
-        Records in quarantine are left out unless `quarantined`.
-
-        Raises:
-            RecordError: there is no store, or it has no records of that hardware, or no such
-            column.
-        """
-        wanted = _known_columns(columns)
-        files = data_files(self._require())
-        named = [hardware] if isinstance(hardware, str) else hardware
-        if named is not None:
-            self._need_hardware(named, files)
-            files = [file for file in files if file.hardware in named]
-        needed = list(dict.fromkeys([*wanted, PARTITION, "source", "record_id", "quarantine"]))
-        parts = [pa.schema([SCHEMA.field(name) for name in needed]).empty_table()]
-        for file in files:
-            with self._folder.open(file.path) as opened:
-                rows = opened.read(file.hardware, needed)
-            if not quarantined and rows.column("quarantine").null_count < rows.num_rows:
-                rows = rows.filter(rows.column("quarantine").is_null())
-            parts.append(rows)
-        frame = pl.from_arrow(pa.concat_tables(parts))
-        assert isinstance(frame, pl.DataFrame)
-        source = pl.col("source").struct
-        order = [PARTITION, source.field("file"), source.field("line"), "record_id"]
-        return frame.sort(order).select(wanted)
-
-    def lookup(
-        self,
-        workload_id: str,
-        *,
-        hardware: str,
-        target: Mapping[str, Any] | str,
-        columns: Sequence[str] | None = None,
-        quarantined: bool = False,
-    ) -> pl.DataFrame:
-        """Return a workload's records on a hardware for a target, fastest first.
-
-        There is no look-up that ignores hardware or target. Records without times come last.
-
-        Args:
-            workload_id: see ids.py.
-            hardware: name of the hardware.
-            target: mapping or JSON text; compared in canonical form (ids.canonical_target).
-            columns: columns to return; None: all of the schema.
-            quarantined: whether records in quarantine are among them.
-
-        Raises:
-            RecordError: there is no store, or it has no records of that hardware, or no such
-            column.
-        """
-        wanted = _known_columns(columns)
-        text = _canonical(target)
-        return self._up_to_date(
-            hardware,
-            lambda files: workload_rows(
-                self._folder, files, workload_id, text, wanted, quarantined
-            ),
-        )
-
-    def best(
-        self,
-        workload_id: str,
-        *,
-        hardware: str,
-        target: Mapping[str, Any] | str,
-        n: int = 1,
-        columns: Sequence[str] | None = None,
-        quarantined: bool = False,
-    ) -> pl.DataFrame:
-        """Return the `n` records of lowest latency (median of run_secs) of a workload, fastest first.
-
-        As :meth:`lookup`, without records that have no times, and fast: it reads a few row groups
-        however large the store is. Equal latencies are in the order of record_id.
-        """
-        wanted = _known_columns(columns)
-        text = _canonical(target)
-        return self._up_to_date(
-            hardware,
-            lambda files: best_rows(self._folder, files, workload_id, text, n, wanted, quarantined),
-        )
-
-    def hardware(self) -> list[str]:
-        """Return the hardware that the store has records of, sorted."""
-        table = self._open()
-        return [] if table is None else sorted({file.hardware for file in data_files(table)})
-
     def compact(self, *, full: bool = False) -> Compaction:
-        """Rewrite small and unsorted files into sorted ones (`full`: all files), for fast look-ups.
+        """Rewrite small and overlapping files into sorted ones (`full`: all files), for fast look-ups.
 
         Safe beside writers and readers: rows do not change, each hardware is one commit. Versions
         before it stay readable until :meth:`vacuum`.
@@ -217,14 +117,14 @@ class RecordStore:
             RecordError: there is no store, or another process rewrote the same files meanwhile.
         """
         self._refuse_pinned()
-        self._require()
+        require_table(self._place)
         files = data_files(retry(self.uri, partial(writable_table, self._place)))
         done = []
         for name in sorted({file.hardware for file in files}):
-            mine = choose(self._folder, [file for file in files if file.hardware == name], full)
+            mine = choose([file for file in files if file.hardware == name], full)
             if mine:
                 done.append(self._rewrite(mine))
-        self._require().create_checkpoint()
+        require_table(self._place).create_checkpoint()
         return Compaction(
             sum(item.replaced for item in done),
             sum(item.written for item in done),
@@ -234,8 +134,18 @@ class RecordStore:
     def release(self, record_ids: Iterable[str]) -> int:
         """Take records out of quarantine; return how many were in it."""
         self._refuse_pinned()
-        wanted = pa.array(sorted(set(record_ids)), pa.string())
-        return retry(self.uri, partial(self._release, wanted))
+        wanted = ", ".join("'" + item.replace("'", "''") + "'" for item in set(record_ids))
+        if not wanted:
+            return 0
+        chosen = f"quarantine IS NOT NULL AND record_id IN ({wanted})"
+
+        def attempt() -> int:
+            done = writable_table(self._place).update(
+                {"quarantine": "NULL"}, predicate=chosen, commit_properties=NEXT_VERSION_OR_NONE
+            )
+            return int(done["num_updated_rows"])
+
+        return retry(self.uri, attempt)
 
     def vacuum(self, hours: int = 168) -> int:
         """Delete files that no version of the last `hours` has; return how many.
@@ -244,91 +154,51 @@ class RecordStore:
         `hours` must be longer than any writer or reader takes that is still running.
         """
         self._refuse_pinned()
-        deleted = self._require().vacuum(
+        deleted = require_table(self._place).vacuum(
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
         )
         return len(deleted)
 
-    def _up_to_date(
-        self, hardware: str, find: Callable[[Sequence[DataFile]], pl.DataFrame]
-    ) -> pl.DataFrame:
-        """Call `find` with the latest files of a hardware, opening the table only where it must be."""
-        if self._last is not None:
+    def _answer(self, question: Callable[[View], pl.DataFrame]) -> pl.DataFrame:
+        try:
+            return question(self.view())
+        except FileNotFoundError:  # The store was deleted and made anew, or cleaned up since.
+            self._last = None
+            return question(self.view())
+
+    def _table(self) -> DeltaTable:
+        if self._last is not None and self._place.version is None:
             try:
-                if self._place.version is None:
-                    self._last.update_incremental()
-                files = data_files(self._last, hardware)
-                if files:
-                    return find(files)
-            except (DeltaError, FileNotFoundError):
-                pass  # The store was deleted and made anew, or cleaned up since.
-        self._last = self._require()
-        files = data_files(self._last)
-        self._need_hardware([hardware], files)
-        return find([file for file in files if file.hardware == hardware])
-
-    def _need_hardware(self, named: Sequence[str], files: Sequence[DataFile]) -> None:
-        held = sorted({file.hardware for file in files})
-        missing = sorted(set(named) - set(held))
-        if missing:
-            raise RecordError(
-                f"expected records of {', '.join(missing)} in {self.uri}, found only "
-                f"{', '.join(held) or 'an empty store'}"
-            )
-
-    def _release(self, wanted: pa.Array) -> int:
-        table = writable_table(self._place)
-        old, new, released = [], [], 0
-        for file in data_files(table):
-            with self._folder.open(file.path) as opened:
-                keys = opened.read(file.hardware, ["record_id", "quarantine"])
-                chosen = pa.compute.and_(
-                    pa.compute.is_in(keys.column("record_id"), value_set=wanted),
-                    keys.column("quarantine").is_valid(),
-                )
-                count = pa.compute.sum(chosen).as_py() or 0
-                if count:
-                    rows = opened.read(file.hardware, SCHEMA.names)
-                    column = SCHEMA.get_field_index("quarantine")
-                    cleared = pa.compute.if_else(chosen, None, rows.column(column))
-                    rows = rows.set_column(column, SCHEMA.field(column), cleared)
-                    old.append(file)
-                    new.extend(self._folder.write(rows))
-                    released += int(count)
-        if released:
-            commit(table, [*removals(old, data_change=True), *new])
-        return released
+                self._last.update_incremental()
+            except DeltaError:
+                self._last = None
+        if self._last is None:
+            self._last = require_table(self._place)
+        return self._last
 
     def _tidy(self, files: Sequence[DataFile]) -> None:
         """Merge the small files of a hardware where there are many: each costs every look-up and write."""
         for name in {file.hardware for file in files}:
-            small = [
-                file for file in files if file.hardware == name and (file.rows or 0) < SMALL_ROWS
-            ]
-            if len(small) >= SMALL_FILES:
+            mine = small([file for file in files if file.hardware == name])
+            if len(mine) >= SMALL_FILES:
                 # Where another writer did the same meanwhile, it is done.
                 with suppress(RecordError):
-                    self._rewrite(small)
+                    self._rewrite(mine)
 
     def _rewrite(self, files: Sequence[DataFile]) -> Compaction:
         added = rewrite(self._folder, files)
         retry(self.uri, partial(self._replace, files, added))
-        return Compaction(len(files), len(added), sum(_rows_added(action) for action in added))
+        rows = sum(json.loads(action.stats)["numRecords"] for action in added)
+        return Compaction(len(files), len(added), rows)
 
     def _replace(self, old: Sequence[DataFile], new: Sequence[AddAction]) -> None:
-        table = self._require()
-        if not still_there(table, old):
+        table = require_table(self._place)
+        if not {file.path for file in old} <= {file.path for file in data_files(table)}:
             raise RecordError(
                 f"expected the files that were compacted still in {self.uri}; another process "
                 "rewrote them. Nothing is lost; compact again if the store has many small files."
             )
-        commit(table, [*removals(old, data_change=False), *new])
-
-    def _open(self) -> DeltaTable | None:
-        return open_table(self._place)
-
-    def _require(self) -> DeltaTable:
-        return require_table(self._place)
+        commit(table, [*removals(old), *new])
 
     def _refuse_pinned(self) -> None:
         if self._place.version is not None:
@@ -338,23 +208,72 @@ class RecordStore:
             )
 
 
-def _rows_added(action: AddAction) -> int:
-    return int(json.loads(action.stats)["numRecords"])
+class _Append:
+    """Rows on their way into a store: checked against each of its files once, written once.
+
+    Delta Lake's merge would find out which rows are new as well, but reads the store and writes the
+    rows again for each try.
+    """
+
+    def __init__(self, place: Place, folder: Folder, rows: pa.Table) -> None:
+        self._place = place
+        self._folder = folder
+        self._rows = rows
+        self.beside: list[DataFile] = []
+        """The store's files that the rows were checked against last."""
+        self._checked: set[str] = set()
+        self._written: list[AddAction] = []
+
+    def commit(self) -> int:
+        """Commit the rows that the store's latest version does not have; return their number.
+
+        Raises:
+            CommitFailedError: another writer was faster; call again.
+        """
+        table = writable_table(self._place)
+        files = data_files(table)
+        # A commit whose answer was lost on the way may have succeeded.
+        if self._written and {action.path for action in self._written} <= {f.path for f in files}:
+            return int(self._rows.num_rows)
+        self._drop_known([file for file in files if file.path not in self._checked])
+        self.beside = files
+        self._checked.update(file.path for file in files)
+        if self._rows.num_rows == 0:
+            return 0
+        if not self._written:
+            self._written = self._folder.write(self._rows)
+        commit(table, self._written)
+        return int(self._rows.num_rows)
+
+    def _drop_known(self, files: Sequence[DataFile]) -> None:
+        """Leave out the rows that the files have; what was written with them is not used then."""
+        keys = pl.from_arrow(self._rows.select([PARTITION, "workload_id", "record_id"]))
+        assert isinstance(keys, pl.DataFrame)
+        known = []
+        for (name,), mine in keys.group_by(PARTITION):
+            # A record's id names its workload: files and row groups without those are not read.
+            workloads = sorted(mine["workload_id"].unique())
+            near = [file for file in files if file.hardware == name and _any_in(file, workloads)]
+            if near:
+                rows = self._folder.scan(near).filter(pl.col("workload_id").is_in(workloads))
+                same = pl.col("record_id").is_in(mine["record_id"].implode())
+                known.append(rows.filter(same).select(PARTITION, "record_id").collect())
+        if any(map(len, known)):
+            numbered = keys.with_row_index()
+            new = numbered.join(pl.concat(known), on=[PARTITION, "record_id"], how="anti")
+            self._rows = self._rows.take(new["index"].sort().to_arrow())
+            self._written = []
 
 
-def _known_columns(columns: Sequence[str] | None) -> list[str]:
-    wanted = list(columns) if columns is not None else list(SCHEMA.names)
-    unknown = [name for name in wanted if name not in SCHEMA.names]
-    if unknown:
-        raise RecordError(
-            f"expected columns of the record schema, found {', '.join(unknown)}. "
-            f"Valid: {', '.join(SCHEMA.names)}"
-        )
-    return wanted
+def first_of_each_id(table: pa.Table) -> pa.Table:
+    """Return the rows of a table whose record_id does not occur before them."""
+    ids = pl.from_arrow(table.column("record_id"))
+    assert isinstance(ids, pl.Series)
+    first = ids.is_first_distinct()
+    return table if first.all() else table.filter(first.to_arrow())
 
 
-def _canonical(target: Mapping[str, Any] | str) -> str:
-    value = json.loads(target) if isinstance(target, str) else dict(target)
-    if not isinstance(value, dict):
-        raise RecordError(f"expected a target as a JSON object, found {target!r}")
-    return canonical_target(value)
+def _any_in(file: DataFile, workloads: Sequence[str]) -> bool:
+    """Say whether one of the workloads (sorted) lies between the file's bounds."""
+    first = 0 if file.lowest is None else bisect_left(workloads, file.lowest)
+    return first < len(workloads) and (file.highest is None or workloads[first] <= file.highest)

@@ -1,9 +1,12 @@
-"""What the rooms to the right read of data/records/<dataset>: three tables.
+"""data/records/<dataset>, what a build makes and the rooms to the right read: three tables.
 
 records: every column of the schema and `latency_s`, the median of run_secs in seconds (TVM's cost
 models take the median, too), null for a failure. workloads: `workload_id, mod_json, task_name,
 shash, measured`; ``tvm.ir.load_json(mod_json)`` gives the IRModule. tasks: `network, task_name,
 workload_id, weight, flop, measured`, all tasks of every network, measured or not.
+
+Nobody appends to a build product, so its records are one Parquet file: sorted by hardware, workload
+and record, and the same bytes for the same records, so that DVC stops where nothing changed.
 """
 
 from __future__ import annotations
@@ -12,13 +15,37 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 
 from tencost.errors import RecordError
-from tencost.store.record_store import RecordStore, latency
+from tencost.store.layout import by_hardware, group_rows, in_pieces, latency, parquet_writer
+from tencost.store.reading import RecordFile, Records
+from tencost.store.record_store import RecordStore, first_of_each_id
+from tencost.store.schema import SCHEMA
 
+RECORDS = "records.parquet"
 STORE = "store"
+"""Where earlier versions put the records, as a Delta Lake table."""
 WORKLOADS = "workloads.parquet"
 TASKS = "tasks.parquet"
+
+
+def open_records(uri: str, version: int | None = None) -> Records:
+    """Return the records at `uri`: a store, a build's folder (data/records/<dataset>), or its file.
+
+    Raises:
+        RecordError: a table that is no record store, or a version of what has none.
+    """
+    path = Path(uri)
+    file = path if path.suffix == ".parquet" else path / RECORDS
+    if file.is_file():
+        if version is not None:
+            raise RecordError(
+                f"expected no version for {file}, found {version}: a build product has one state. "
+                "Leave it out, or check out the commit that built another"
+            )
+        return RecordFile(file)
+    return RecordStore(str(path / STORE) if (path / STORE).is_dir() else uri, version)
 
 
 def load_records(
@@ -31,13 +58,15 @@ def load_records(
         hardware: hardware to read; None reads all.
         columns: columns to read besides `latency_s`; None reads all of the schema.
 
+    Returns:
+        Rows sorted by hardware, source file and line.
+
     Raises:
         RecordError: nothing there, or no records of a hardware named.
     """
-    store = RecordStore(str(folder / STORE))
     wanted = None if columns is None else list(dict.fromkeys([*columns, "run_secs"]))
-    frame = store.read(hardware, wanted).with_columns(latency_s=latency())
-    return frame if columns is None else frame.select([*dict.fromkeys([*columns, "latency_s"])])
+    found = open_records(str(folder)).read(hardware, wanted).with_columns(latency_s=latency())
+    return found if columns is None else found.select([*dict.fromkeys([*columns, "latency_s"])])
 
 
 def load_workloads(folder: Path) -> pl.DataFrame:
@@ -48,6 +77,17 @@ def load_workloads(folder: Path) -> pl.DataFrame:
 def load_tasks(folder: Path) -> pl.DataFrame:
     """Return all tasks of every network, measured or not."""
     return _read(folder / TASKS)
+
+
+def write_records(folder: Path, table: pa.Table) -> int:
+    """Write the rows of a table of schema.SCHEMA as the records in `folder`; return how many are distinct."""
+    distinct = first_of_each_id(table)
+    most = group_rows(distinct.nbytes, distinct.num_rows)
+    with parquet_writer(folder / RECORDS, SCHEMA) as writer:
+        for _, rows in by_hardware(distinct):
+            for part in in_pieces(rows, most):
+                writer.write_table(part.combine_chunks())
+    return int(distinct.num_rows)
 
 
 def _read(path: Path) -> pl.DataFrame:
