@@ -87,3 +87,8 @@ def _modules(parts: Parts) -> dict[str, str]:
 
 FAMILIES = Parts("model family", "tencost.train.families", "FAMILY", "tencost.families")
 """Model families, each a :class:`tencost.train.ranker.Family`."""
+
+NETWORK_SOURCES = Parts(
+    "network source", "tencost.networks.sources", "SOURCE", "tencost.network_sources"
+)
+"""Where networks come from, each a :class:`tencost.networks.source.NetworkSource`."""
