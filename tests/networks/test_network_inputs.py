@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tencost.config import NetworkConfig, NetworkInput, NetworkSource
+from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
 from tencost.networks.inputs import DeclaredInput, draw_inputs, option_name, resolve_shapes
 
@@ -17,7 +17,7 @@ TEXT = {
 
 
 def config(**values: Any) -> NetworkConfig:
-    return NetworkConfig(name="mine", source=NetworkSource.onnx, path="mine.onnx", **values)
+    return NetworkConfig(name="mine", source="onnx", path="mine.onnx", **values)
 
 
 @pytest.mark.parametrize(

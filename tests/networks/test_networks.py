@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 
-from tencost.config import NetworkConfig, NetworkInput, NetworkSource
+from tencost.config import NetworkConfig, NetworkInput
 from tencost.config.composition import compose
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.network import Network, load_network, variant_name
@@ -67,7 +67,7 @@ def test_a_saved_network_is_the_same_one_without_pytorch(
     network: Network, target: dict[str, Any], tmp_path: Path
 ) -> None:
     save_network(network, tmp_path / "tiny.npz")
-    saved = NetworkConfig(name="tiny", source=NetworkSource.saved, path="tiny.npz", output="")
+    saved = NetworkConfig(name="tiny", source="saved", path="tiny.npz", output="")
     found = load_network(saved, tmp_path)
     assert tvm_ffi.structural_equal(found.mod, network.mod)
     assert found.outputs == network.outputs == ["last_hidden_state", "pooler_output"]
@@ -135,7 +135,7 @@ def test_a_network_of_a_file_is_named_after_it(choice: str) -> None:
     path = "my nets/Mobile Net (v2).x"
     overrides = [f"network={choice}", f"network.path='{path}'", "network.inputs.x.shape=[1,3]"]
     config, _ = compose(overrides)
-    assert config.network.source is NetworkSource(choice)
+    assert config.network.source == choice
     assert config.network.name == "Mobile_Net_v2_"
     assert config.network.inputs == {"x": NetworkInput(shape=[1, 3])}
     named, _ = compose([*overrides, "network.name=mine", "network.batch=2"])

@@ -13,7 +13,7 @@ import tvm_ffi
 from onnx import TensorProto, helper, numpy_helper
 from sample_networks import block, conv_net, save_onnx, save_pt2
 
-from tencost.config import NetworkConfig, NetworkInput, NetworkSource
+from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.network import Network, load_network
 from tencost.tune.deploy import Deployed, compare, compile_network
@@ -33,7 +33,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(path: str, **values: Any) -> NetworkConfig:
-    return NetworkConfig(**{"name": "mine", "source": NetworkSource.onnx, "path": path, **values})
+    return NetworkConfig(**{"name": "mine", "source": "onnx", "path": path, **values})
 
 
 def check_outputs(network: Network, target: dict[str, Any]) -> None:
@@ -91,9 +91,7 @@ def test_outputs_are_chosen_by_name(files: Path) -> None:
 def test_a_layer_is_the_same_workload_as_from_pytorch(files: Path, target: dict[str, Any]) -> None:
     inputs = {"x": shape(1, 3, 16, 16)}
     found = load_network(config("conv_plain.onnx", inputs=inputs), files)
-    exported = NetworkConfig(
-        name="mine", source=NetworkSource.torch_export, path="conv.pt2", inputs=inputs
-    )
+    exported = NetworkConfig(name="mine", source="torch_export", path="conv.pt2", inputs=inputs)
     expected = load_network(exported, files)
     assert convolutions(found, target) == convolutions(expected, target)
 

@@ -15,18 +15,18 @@ import pytest
 
 from relax_networks import two_layers
 from tencost import cli
-from tencost.config import NetworkConfig, NetworkInput, NetworkSource
+from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError, MissingDependencyError
-from tencost.networks.imported import require
 from tencost.networks.network import Network, load_network
 from tencost.networks.saving import split_words
+from tencost.networks.source import require
 from tencost.networks.sources.saved import save_network
 
 pytestmark = pytest.mark.tvm
 
 
 def config(path: str = "small.npz", **values: Any) -> NetworkConfig:
-    values = {"name": "", "source": NetworkSource.saved, "path": path, "output": "", **values}
+    values = {"name": "", "source": "saved", "path": path, "output": "", **values}
     return NetworkConfig(**values)
 
 

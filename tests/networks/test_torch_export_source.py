@@ -8,7 +8,7 @@ import torch
 from sample_networks import ConvNet, block, conv_net, save_pt2
 from torch import nn
 
-from tencost.config import NetworkConfig, NetworkInput, NetworkSource
+from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.network import load_network
 from tencost.tune.deploy import Deployed, compare, compile_network
@@ -26,9 +26,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(path: str, **values: Any) -> NetworkConfig:
-    return NetworkConfig(
-        **{"name": "mine", "source": NetworkSource.torch_export, "path": path, **values}
-    )
+    return NetworkConfig(**{"name": "mine", "source": "torch_export", "path": path, **values})
 
 
 def test_a_convolutional_network(files: Path, target: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from tencost.config.schema import FeaturesConfig as FeaturesConfig
 from tencost.config.schema import HardwareConfig as HardwareConfig
 from tencost.config.schema import NetworkConfig as NetworkConfig
 from tencost.config.schema import NetworkInput as NetworkInput
-from tencost.config.schema import NetworkSource as NetworkSource
 from tencost.config.schema import PathsConfig as PathsConfig
 from tencost.config.schema import RuleConfig as RuleConfig
 from tencost.config.schema import RunnerKind as RunnerKind

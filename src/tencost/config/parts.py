@@ -90,3 +90,8 @@ FAMILIES = Parts("model family", "tencost.train.families", "FAMILY", "tencost.fa
 
 FEATURE_KINDS = Parts("feature kind", "tencost.features.kinds", "KIND", "tencost.feature_kinds")
 """Feature kinds, each a :class:`tencost.features.kind.FeatureKind`."""
+
+NETWORK_SOURCES = Parts(
+    "network source", "tencost.networks.sources", "SOURCE", "tencost.network_sources"
+)
+"""Where networks come from, each a :class:`tencost.networks.source.NetworkSource`."""

@@ -19,21 +19,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from tencost.config.checking import instantiate, one_of, plain_name
 from tencost.config.measuring import MeasureConfig
 from tencost.config.model import model_config
-from tencost.config.parts import FEATURE_KINDS
+from tencost.config.parts import FEATURE_KINDS, NETWORK_SOURCES
 from tencost.errors import ConfigError
-
-
-class NetworkSource(Enum):
-    """Where a network comes from."""
-
-    transformers = "transformers"
-    """A class of transformers with a configuration and random weights."""
-    onnx = "onnx"
-    """An ONNX file."""
-    torch_export = "torch_export"
-    """A file that torch.export.save wrote (.pt2)."""
-    saved = "saved"
-    """A file that `tencost measure export` wrote (.npz): neither PyTorch nor ONNX is needed to read it."""
 
 
 class RunnerKind(Enum):
@@ -195,8 +182,8 @@ class NetworkConfig:
 
     name: str = MISSING
     """Name of the network, the same for all its variants; empty means the stem of `path`."""
-    source: NetworkSource = NetworkSource.transformers
-    """Where it comes from."""
+    source: str = "transformers"
+    """Where it comes from: a module of tencost.networks.sources, or one that an installed package adds."""
     path: str = ""
     """onnx, torch_export, saved: the file; relative to the project."""
     batch: int = 1
@@ -219,6 +206,7 @@ class NetworkConfig:
     """Seed of the weights and of the inputs."""
 
     def __post_init__(self) -> None:
+        one_of("network.source", self.source, NETWORK_SOURCES.names())
         for name, bound in (("batch", 1), ("size", 0)):
             value = getattr(self, name)
             if isinstance(value, int) and value < bound:

@@ -1,4 +1,4 @@
-"""A network from its source to Relax and tuning tasks: transformers, ONNX, torch.export, or our own file.
+"""A network from its source (a module of networks/sources/) to Relax and tuning tasks.
 
 The weights stay inputs of the Relax module until after fusion, as in the sample dataset: folding them earlier would
 change the fused functions (a batch norm's scale becomes one constant) and with them the workloads, so that records
@@ -8,18 +8,15 @@ depends on weights only and leaves the tasks' functions as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tencost.config import NetworkConfig, NetworkSource
+from tencost.config import NetworkConfig
+from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
-from tencost.networks.imported import Imported, first_sentence
 from tencost.networks.inputs import Array as Array
-from tencost.networks.sources.onnx import import_onnx
-from tencost.networks.sources.saved import import_saved
-from tencost.networks.sources.torch_export import import_torch_export
-from tencost.networks.sources.transformers import import_transformers
+from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
 
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
 
@@ -105,30 +102,17 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
         MeasureError: an operator that TVM lacks, or a network that cannot be exported, imported or run.
         MissingDependencyError: a package that reads this source is not installed.
     """
-    name = variant_name(config)
-    if config.source is NetworkSource.saved:
-        imported, compared = import_saved(config, root)
-        output = _output_index(replace(config, output=config.output or compared), imported)
-        return _network(name, imported.mod, imported, output)
-    if config.source is NetworkSource.onnx:
-        imported = import_onnx(config, root)
-    elif config.source is NetworkSource.torch_export:
-        imported = import_torch_export(config, root)
-    else:
-        imported = import_transformers(config)
+    source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
+    imported = source.read(config, source_file(config, source, root))
     output = _output_index(config, imported)
     try:
-        mod = _fused(imported.mod)
+        mod = imported.mod if imported.fused else _fused(imported.mod)
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
         ) from error
-    return _network(name, mod, imported, output)
-
-
-def _network(name: str, mod: Any, imported: Imported, output: int) -> Network:
     return Network(
-        name,
+        variant_name(config),
         mod,
         imported.params,
         imported.inputs,
@@ -139,12 +123,12 @@ def _network(name: str, mod: Any, imported: Imported, output: int) -> Network:
 
 
 def _output_index(config: NetworkConfig, imported: Imported) -> int:
-    """Return the index of network.output; a file's network has its own names, so its first one is the default."""
+    """Return the index of network.output; where it says nothing, of the one that the source chose."""
     names = imported.outputs
     if config.output in names:
         return names.index(config.output)
-    if config.source is not NetworkSource.transformers and config.output == _DEFAULT_OUTPUT:
-        return 0
+    if imported.compared and config.output in ("", _DEFAULT_OUTPUT):
+        return names.index(imported.compared)
     raise ConfigError(f"network.output must be one of {', '.join(names)}; found {config.output!r}")
 
 

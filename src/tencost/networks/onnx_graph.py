@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tencost.networks.imported import held_log
+from tencost.networks.source import held_log
 
 _CONSTANT_INPUTS = {"BatchNormalization": (3, 4), "Resize": (1, 2, 3), "Upsample": (1,)}
 """Operators and which of their inputs are settings or statistics though they are floating-point tensors."""

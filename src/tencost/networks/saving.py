@@ -1,6 +1,6 @@
 """``tencost measure export network=<name> to=<file or folder>``: an imported network for a machine without PyTorch.
 
-See saved_source.py for the file. A folder, there already or written with a slash at the end, gets <name>.npz, so that
+See sources/saved.py for the file. A folder, there already or written with a slash at the end, gets <name>.npz, so that
 a sweep (``-m network=bert_tiny,resnet_18 to=networks/``) writes each network to a file of its own.
 """
 

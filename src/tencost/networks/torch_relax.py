@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from tencost.errors import MeasureError
-from tencost.networks.imported import first_sentence
+from tencost.networks.source import first_sentence
 
 
 def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:

@@ -13,19 +13,19 @@ import numpy as np
 
 from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError
-from tencost.networks.imported import Imported, first_sentence, network_file, require
 from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
 from tencost.networks.onnx_graph import graphs, prepare
+from tencost.networks.source import Imported, NetworkSource, first_sentence, require
 
 
-def import_onnx(config: NetworkConfig, root: Path | None) -> Imported:
+def read(config: NetworkConfig, path: Path | None) -> Imported:
     """Import an ONNX file; onnxruntime computes the expected outputs (the onnx package does where it is missing).
 
     Raises:
-        ConfigError: no such file, not a whole ONNX model, or inputs that do not fit it.
+        ConfigError: not a whole ONNX model, or inputs that do not fit it.
         MeasureError: an operator that TVM's frontend lacks, or a graph that it or onnxruntime cannot take.
     """
-    path = network_file(config, ".onnx", root)
+    assert path is not None
     require("onnx", "onnxscript")
     model = _read(path)
     declared = _declared(config, model.graph)
@@ -33,7 +33,7 @@ def import_onnx(config: NetworkConfig, root: Path | None) -> Imported:
     outputs = _outputs(config, model.graph)
     mod, params = _to_relax(config, model, inputs)
     expected = _run(config, path, inputs)
-    return Imported(mod, params, inputs, expected, outputs)
+    return Imported(mod, params, inputs, expected, outputs, compared=outputs[0])
 
 
 def _read(path: Path) -> Any:
@@ -198,3 +198,34 @@ def _run_reference(config: NetworkConfig, path: Path, inputs: dict[str, Array]) 
             "Install onnxruntime: pip install 'tencost[tuner]'"
         ) from error
     return [np.asarray(array) for array in found]
+
+
+def example(folder: Path) -> NetworkConfig:
+    """Write two dense layers."""
+    require("onnx")
+    import onnx
+
+    rng = np.random.default_rng(0)
+    sizes = (8, 16, 4)
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal(sizes[i : i + 2], np.float32), f"w{i}")
+        for i in range(2)
+    ]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w0"], ["wide"]),
+        onnx.helper.make_node("Relu", ["wide"], ["positive"]),
+        onnx.helper.make_node("MatMul", ["positive", "w1"], ["y"]),
+    ]
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ("n", size))
+        for name, size in (("x", sizes[0]), ("y", sizes[-1]))
+    ]
+    graph = onnx.helper.make_graph(nodes, "tiny", ends[:1], ends[1:], weights)
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "tiny.onnx"
+    )
+    return NetworkConfig(name="tiny", source="onnx", path="tiny.onnx", batch=2)
+
+
+SOURCE = NetworkSource(read=read, example=example, extension=".onnx")

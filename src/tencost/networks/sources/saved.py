@@ -26,9 +26,10 @@ import numpy as np
 import orjson
 
 from tencost.config import NetworkConfig
+from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
-from tencost.networks.imported import Imported, first_sentence, network_file
 from tencost.networks.inputs import Array
+from tencost.networks.source import Imported, NetworkSource, first_sentence
 
 if TYPE_CHECKING:
     from tencost.networks.network import Network
@@ -97,16 +98,16 @@ def read_header(path: Path) -> dict[str, Any]:
         return _header(path, file)
 
 
-def import_saved(config: NetworkConfig, root: Path | None) -> tuple[Imported, str]:
-    """Read a saved network: (the network, its operators fused already; name of the output compared when it was saved).
+def read(config: NetworkConfig, path: Path | None) -> Imported:
+    """Read a saved network, its operators fused already.
 
     Raises:
-        ConfigError: no such file, something else in it, or options that the file has settled.
+        ConfigError: something else in the file, or options that the file has settled.
         MeasureError: this TVM does not read its module, or its parts do not belong together.
     """
     import tvm
 
-    path = network_file(config, SUFFIX, root)
+    assert path is not None
     given = [f"network.{name}={value}" for name, value in _settled(config).items()]
     if given:
         raise ConfigError(
@@ -126,7 +127,7 @@ def import_saved(config: NetworkConfig, root: Path | None) -> tuple[Imported, st
     mod = _module(path, header, text)
     _check(path, mod, [*inputs.values(), *params], expected)
     tensors = [tvm.runtime.tensor(array) for array in params]
-    return Imported(mod, tensors, inputs, expected, outputs), compared
+    return Imported(mod, tensors, inputs, expected, outputs, compared, fused=True)
 
 
 def _settled(config: NetworkConfig) -> dict[str, Any]:
@@ -213,3 +214,15 @@ def _check(path: Path, mod: Any, arguments: list[Array], expected: list[Array]) 
 
 def _sizes(tensor: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in tensor.shape)
+
+
+def example(folder: Path) -> NetworkConfig:
+    """Write the tiny network of another source."""
+    from tencost.networks.network import load_network
+
+    other: NetworkSource = NETWORK_SOURCES.load("onnx")
+    save_network(load_network(other.example(folder), folder), folder / f"tiny{SUFFIX}")
+    return NetworkConfig(name="tiny", source="saved", path=f"tiny{SUFFIX}", output="")
+
+
+SOURCE = NetworkSource(read=read, example=example, extension=SUFFIX)

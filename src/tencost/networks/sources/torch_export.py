@@ -13,8 +13,8 @@ from typing import Any
 
 from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError
-from tencost.networks.imported import Imported, first_sentence, held_log, network_file, require
 from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
+from tencost.networks.source import Imported, NetworkSource, first_sentence, held_log, require
 from tencost.networks.torch_relax import module_to_relax
 
 _TRAINING = {
@@ -28,14 +28,14 @@ _TRAINING = {
 """Operators that behave otherwise in training, and the position of the argument that says so."""
 
 
-def import_torch_export(config: NetworkConfig, root: Path | None) -> Imported:
+def read(config: NetworkConfig, path: Path | None) -> Imported:
     """Import a .pt2 file: run it, export it again for the inputs' shapes, import that.
 
     Raises:
-        ConfigError: no such file, not a whole exported program, one in training mode, inputs that do not fit it.
+        ConfigError: not a whole exported program, one in training mode, inputs that do not fit it.
         MeasureError: an operator that TVM's frontend lacks.
     """
-    path = network_file(config, ".pt2", root)
+    assert path is not None
     require("torch")
     import torch
 
@@ -46,7 +46,7 @@ def import_torch_export(config: NetworkConfig, root: Path | None) -> Imported:
     tensors = tuple(torch.from_numpy(array) for array in inputs.values())
     expected, names = _run(config, program, tensors)
     mod, params = module_to_relax(config.name, _positional(program, {}), tensors)
-    return Imported(mod, params, inputs, expected, names)
+    return Imported(mod, params, inputs, expected, names, compared=names[0])
 
 
 def _read(path: Path) -> Any:
@@ -191,3 +191,21 @@ def _run(
             f"network {config.name!r}: expected a program that returns tensors, found none"
         )
     return [tensor.numpy() for tensor in outputs], list(names)
+
+
+def example(folder: Path) -> NetworkConfig:
+    """Write a convolution and a dense layer."""
+    require("torch")
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own deprecations
+        program = torch.export.export(nn.Sequential(*layers).eval(), (torch.ones(1, 3, 6, 6),))
+        torch.export.save(program, folder / "tiny.pt2")
+    return NetworkConfig(name="tiny", source="torch_export", path="tiny.pt2")
+
+
+SOURCE = NetworkSource(read=read, example=example, extension=".pt2")

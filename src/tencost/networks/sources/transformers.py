@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tencost.config import NetworkConfig
+from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
-from tencost.networks.imported import Imported, require
 from tencost.networks.inputs import Array, draw
+from tencost.networks.source import Imported, NetworkSource, require
 from tencost.networks.torch_relax import module_to_relax
 
 
-def import_transformers(config: NetworkConfig) -> Imported:
+def read(config: NetworkConfig, path: Path | None = None) -> Imported:
     """Build a network with random weights, run it, and import it.
 
     Raises:
         ConfigError: transformers has no such class, or refuses the configuration or the inputs.
         MeasureError: the network cannot be exported or imported.
     """
+    del path
     _check(config)
     require("torch", "transformers")
     import torch
@@ -45,11 +47,6 @@ def _check(config: NetworkConfig) -> None:
                 f"network {config.name!r}: source transformers expected network.{option}, for example {example}; "
                 "found none"
             )
-    if config.path:
-        raise ConfigError(
-            f"network {config.name!r}: source transformers reads no file, found network.path={config.path}. "
-            "Use network=onnx or network=torch_export with it"
-        )
     if not config.inputs:
         raise ConfigError(
             f"network {config.name!r} has no inputs; add network.inputs with a shape each"
@@ -102,3 +99,20 @@ def _inputs(config: NetworkConfig) -> dict[str, Array]:
             raise ConfigError(f"{where} must be float32 or int64, found {item.dtype!r}")
         arrays[name] = draw(rng, tuple(item.shape), item.dtype, item.high, where)
     return arrays
+
+
+def example(folder: Path) -> NetworkConfig:
+    """Return BERT with one small layer."""
+    del folder
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 32, "vocab_size": 50}
+    return NetworkConfig(
+        name="tiny",
+        architecture="BertModel",
+        config_class="BertConfig",
+        config={**sizes, "attn_implementation": "eager"},
+        inputs={"input_ids": NetworkInput(shape=[1, 8], dtype="int64", high=50)},
+    )
+
+
+SOURCE = NetworkSource(read=read, example=example)

@@ -1,10 +1,10 @@
-"""What every source of networks returns, and how it finds its file and what it needs."""
+"""What a network source is: how it describes itself, what it returns, how it finds its file and what it needs."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tencost.config import NetworkConfig
+from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MissingDependencyError
 from tencost.networks.inputs import Array
-
-_EXTENSIONS = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class Imported:
         inputs: input arrays by name, drawn with the configured seed.
         expected: what the source's own runtime computes for the inputs, one array an output.
         outputs: names of the outputs.
+        compared: name of the output that is compared where network.output says nothing; "" if it has to.
+        fused: whether the module's operators are lowered and fused already.
     """
 
     mod: Any
@@ -35,15 +36,49 @@ class Imported:
     inputs: dict[str, Array]
     expected: list[Array]
     outputs: list[str]
+    compared: str = ""
+    fused: bool = False
 
 
-def network_file(config: NetworkConfig, extension: str, root: Path | None) -> Path:
-    """Return network.path, relative to `root` (the current folder without one).
+@dataclass(frozen=True)
+class NetworkSource:
+    """A source of networks, described by its own module as ``SOURCE``; its name is the module's."""
+
+    read: Callable[[NetworkConfig, Path | None], Imported]
+    """Import a network; the path is that of its file, which is there, and None for a source that reads none.
+
+    Raises ConfigError for a damaged file or a definition that does not fit it, MeasureError for what TVM cannot take.
+    """
+    example: Callable[[Path], NetworkConfig]
+    """Write a tiny network into a folder and return its configuration, with network.path relative to the folder."""
+    extension: str = ""
+    """How its files end, with the dot; "" for a source that reads none."""
+
+
+def source_file(config: NetworkConfig, source: NetworkSource, root: Path | None) -> Path | None:
+    """Return the file that a source is to read, relative to `root` (the current folder without one), or None.
 
     Raises:
-        ConfigError: none is given, it ends in something else, or there is no such file.
+        ConfigError: a file is missing, ends in something else, or is given to a source that reads none.
     """
-    source = config.source.value
+    if source.extension:
+        return _file(config, source.extension, root)
+    if config.path:
+        raise ConfigError(
+            f"network {config.name!r}: source {config.source} reads no file, found network.path={config.path}. "
+            f"Use {' or '.join(f'network={name}' for name in _extensions().values())} with it"
+        )
+    return None
+
+
+def _extensions() -> dict[str, str]:
+    """Return the source that reads a file, by the file's end."""
+    sources: dict[str, NetworkSource] = NETWORK_SOURCES.all()
+    return {source.extension: name for name, source in sources.items() if source.extension}
+
+
+def _file(config: NetworkConfig, extension: str, root: Path | None) -> Path:
+    source = config.source
     if not config.path:
         raise ConfigError(
             f"network.path: expected a {extension} file, found none. "
@@ -52,7 +87,7 @@ def network_file(config: NetworkConfig, extension: str, root: Path | None) -> Pa
     path = (root or Path.cwd()) / config.path
     found = path.suffix.lower()
     if found != extension:
-        other = _EXTENSIONS.get(found)
+        other = _extensions().get(found)
         hint = (
             f"Read it with network={other}"
             if other
