@@ -87,3 +87,6 @@ def _modules(parts: Parts) -> dict[str, str]:
 
 FAMILIES = Parts("model family", "tencost.train.families", "FAMILY", "tencost.families")
 """Model families, each a :class:`tencost.train.ranker.Family`."""
+
+LOG_FORMATS = Parts("log format", "tencost.records.formats", "FORMAT", "tencost.log_formats")
+"""Log formats, each a :class:`tencost.records.reading.protocol.LogFormat`."""

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tencost.errors import RecordError
-from tencost.records.formats.targets import parse_target
+from tencost.records.reading.targets import parse_target
 from tencost.store.ids import canonical_target
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.record_store import RecordStore

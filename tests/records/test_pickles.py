@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tencost.errors import RecordError
-from tencost.records.formats import unpickling
-from tencost.records.formats.pickles import (
+from tencost.records.tenset import unpickling
+from tencost.records.tenset.pickles import (
     RelayNetwork,
     SearchTask,
     WeightedTask,
@@ -32,7 +32,7 @@ from tencost.records.formats.pickles import (
     read_relay,
     read_tasks,
 )
-from tencost.records.formats.unpickling import RefusedError, unpickle
+from tencost.records.tenset.unpickling import RefusedError, unpickle
 
 KEY = '["12b88bedece6984af589a28b43e0f3c4", 1, 56, 56, 64]'
 HARDWARE = (20, 64, 64, 0, 0, 0, 0, 0)

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import zstandard
 
-from tencost.records.formats.opening import LONGEST_LINE, TruncatedError, open_log
+from tencost.records.reading.opening import LONGEST_LINE, TruncatedError, open_log
 
 CHUNK_BYTES = 1 << 20
 _DAMAGED = (EOFError, OSError, zlib.error, zstandard.ZstdError)
