@@ -25,13 +25,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tencost.config.parts import LOG_FORMATS
 from tencost.records.formats import ansor, autotvm
-from tencost.records.formats.metaschedule import LoggedWorkload
-from tencost.records.formats.metaschedule_log import MetascheduleFormat, programs_of
-from tencost.records.formats.opening import lines
-from tencost.records.formats.protocol import About
-from tencost.records.formats.registry import named
+from tencost.records.formats.metaschedule import LoggedWorkload, MetascheduleFormat, programs_of
 from tencost.records.logs import LogFile, find_logs, import_logs
+from tencost.records.reading.opening import lines
+from tencost.records.reading.protocol import About
 from tencost.store.record_store import RecordStore
 
 ABOUT_LINES = 40_000
@@ -60,7 +59,8 @@ def parse(folders: list[Path]) -> None:
         start, rows = time.perf_counter(), 0
         for item in files:
             rows += sum(
-                batch.records.num_rows for batch in named(item.format).read(item.path, item.about)
+                batch.records.num_rows
+                for batch in LOG_FORMATS.load(item.format).read(item.path, item.about)
             )
         read = rows / (time.perf_counter() - start)
         print(
@@ -110,7 +110,7 @@ def counts(folders: list[Path]) -> None:
 
 def batches(files: tuple[LogFile, ...]) -> Iterator[Any]:
     for item in files:
-        yield from named(item.format).read(item.path, item.about)
+        yield from LOG_FORMATS.load(item.format).read(item.path, item.about)
 
 
 def round_trips(folders: list[Path]) -> None:
@@ -121,7 +121,7 @@ def round_trips(folders: list[Path]) -> None:
         for item in files:
             originals = dict(lines(item.path))
             written = writer(item)
-            for batch in named(item.format).read(item.path, item.about):
+            for batch in LOG_FORMATS.load(item.format).read(item.path, item.about):
                 places = [row["line"] for row in batch.records.column("source").to_pylist()]
                 for place, back in zip(places, written(batch.records), strict=True):
                     line = originals[place].strip().decode()
@@ -180,7 +180,9 @@ def fuzz_format(item: LogFile, count: int, chance: random.Random) -> tuple[int, 
             path = folder / item.path.name.removesuffix(".gz").removesuffix(".zst")
             header = [good[0].rstrip()] if item.format == "tencost" else []  # a CSV file's columns
             path.write_bytes(b"\n".join([*header, *mutated]))
-            for batch in named(item.format).read(path, About("fuzz", path.name, "board")):
+            for batch in LOG_FORMATS.load(item.format).read(
+                path, About("fuzz", path.name, "board")
+            ):
                 places = [row["line"] for row in batch.records.column("source").to_pylist()]
                 if item.format != "tencost":  # whose rows say where they were read first
                     assert len(set(places)) == len(places), "two rows of one line"

@@ -22,7 +22,7 @@ from tencost.lorien.knobs import (
     throughput,
 )
 from tencost.lorien.topi_flop import flop
-from tencost.records.formats.autotvm_lines import Task, parse_line
+from tencost.records.formats.autotvm.lines import Task, parse_line
 
 LOGS = (Path(__file__).resolve().parents[2] / "../shared/data/autotvm").resolve()
 DENSE: list[Any] = [

@@ -36,7 +36,7 @@ from tencost.lorien.api import (
 )
 from tencost.lorien.logs import CHUNK_ROWS
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, encode_module
-from tencost.records.formats.protocol import About, Reject
+from tencost.records.reading.protocol import About, Reject
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
 from tencost.store.status import Status

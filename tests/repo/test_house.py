@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,13 @@ def test_the_items_of_params_are_those_of_its_lists() -> None:
     params = read_params(ROOT)
     wanted = items(params, ROOT / "conf")
     assert {name: params[name] for name in wanted} == wanted, "run `tencost params`"
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    own = {
+        ".".join(("tencost", *path.parent.relative_to(PACKAGE).parts))
+        for path in PACKAGE.rglob("__init__.py")
+    }
+    conf = {f"tencost.conf.{path.name}" for path in (ROOT / "conf").iterdir() if path.is_dir()}
+    assert set(listed) == own | conf | {"tencost.conf"}

@@ -95,3 +95,5 @@ NETWORK_SOURCES = Parts(
     "network source", "tencost.networks.sources", "SOURCE", "tencost.network_sources"
 )
 """Where networks come from, each a :class:`tencost.networks.source.NetworkSource`."""
+LOG_FORMATS = Parts("log format", "tencost.records.formats", "FORMAT", "tencost.log_formats")
+"""Log formats, each a :class:`tencost.records.reading.protocol.LogFormat`."""

@@ -21,7 +21,7 @@ from tencost.lorien.keys import alter_key
 from tencost.lorien.keys import target_key as canonical_target_key
 from tencost.lorien.layouts import Layout
 from tencost.lorien.rows import UNNAMED, RecordView, limit, rank
-from tencost.records.formats.protocol import About, LogFormat
+from tencost.records.reading.protocol import About, LogFormat
 from tencost.store.ids import canonical_target, text_id
 
 
@@ -256,5 +256,5 @@ def only_record(reader: LogFormat, path: Path, hardware: str) -> RecordView:
     rows = [row for batch in batches for row in batch.records.to_pylist()]
     if rejects or len(rows) != 1:
         reason = rejects[0].reason if rejects else f"found {len(rows)} of them"
-        raise RecordError(f"expected one record of a {reader.name} log: {reason}")
+        raise RecordError(f"expected one record of {path.name}: {reason}")
     return RecordView.of_row(rows[0])

@@ -14,15 +14,15 @@ from tencost.lorien.containers import Records, only_record
 from tencost.lorien.keys import REQUIRED_LIBS, autotvm_workload_key
 from tencost.lorien.layouts import Layout, infer_layout
 from tencost.lorien.rows import UNNAMED, RecordView
-from tencost.records.formats import ansor, autotvm
+from tencost.records.formats import ansor, autotvm, metaschedule
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     LoggedWorkload,
     encode_module,
+    programs_of,
 )
-from tencost.records.formats.metaschedule_log import MetascheduleFormat, programs_of
-from tencost.records.formats.protocol import LogFormat
+from tencost.records.reading.protocol import LogFormat
 from tencost.store.ids import record_id
 
 
@@ -33,7 +33,7 @@ class AutoTVMRecords(Records):
 
     @classmethod
     def log_format(cls) -> LogFormat:
-        return autotvm.AutotvmFormat()
+        return autotvm.FORMAT
 
     @staticmethod
     def key_of(record: RecordView) -> str:
@@ -72,7 +72,7 @@ class AutoSchedulerRecords(Records):
 
     @classmethod
     def log_format(cls) -> LogFormat:
-        return ansor.AnsorFormat()
+        return ansor.FORMAT
 
     @staticmethod
     def key_of(record: RecordView) -> str:
@@ -100,7 +100,7 @@ class MetaScheduleRecords(Records):
 
     @classmethod
     def log_format(cls) -> LogFormat:
-        return MetascheduleFormat()
+        return metaschedule.FORMAT
 
     @staticmethod
     def key_of(record: RecordView) -> str:
@@ -155,8 +155,6 @@ class MetaScheduleRecords(Records):
 
 def modules_of(path: Path, reader: LogFormat) -> dict[str, LoggedWorkload]:
     """Return the workloads of a MetaSchedule record file by workload_id; of other formats, none."""
-    if not isinstance(reader, MetascheduleFormat):
-        return {}
     return {
         identity: LoggedWorkload(shash, mod_json, identity)
         for identity, mod_json, _, shash in reader.modules(path)

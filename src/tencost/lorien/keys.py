@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from tencost.errors import RecordError
-from tencost.records.formats.targets import parse_target
+from tencost.records.reading.targets import parse_target
 
 DEFAULT_KEYS = {
     "llvm": ("cpu",),

@@ -48,8 +48,8 @@ from tencost.lorien.knob_tables import (
     places,
 )
 from tencost.lorien.topi_flop import flop
-from tencost.records.formats.autotvm import AutotvmFormat
-from tencost.records.formats.autotvm_lines import (
+from tencost.records.formats.autotvm import FORMAT
+from tencost.records.formats.autotvm.lines import (
     Annotate,
     Line,
     Reorder,
@@ -57,8 +57,8 @@ from tencost.records.formats.autotvm_lines import (
     as_tensor,
     parse_line,
 )
-from tencost.records.formats.opening import TruncatedError, lines, read_head
-from tencost.records.formats.protocol import Reject
+from tencost.records.reading.opening import TruncatedError, lines, read_head
+from tencost.records.reading.protocol import Reject
 from tencost.store.ids import text_id
 from tencost.store.status import Status, timing_from_log
 
@@ -252,7 +252,7 @@ def _throughput(line: Line, operations: int | None) -> float | None:
 def _find(logs: Path) -> tuple[list[Path], list[Path]]:
     """Return the AutoTVM logs, sorted, and other files."""
     files = sorted(path for path in logs.rglob("*") if path.is_file()) if logs.is_dir() else [logs]
-    known = AutotvmFormat()
+    known = FORMAT
     good = [path for path in files if known.recognizes(path, read_head(path))]
     if not good:
         raise FeatureError(

@@ -25,8 +25,8 @@ from tencost.lorien.dialects import (
 from tencost.lorien.keys import target_key
 from tencost.lorien.rows import UNNAMED, RecordView, limit
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedWorkload
-from tencost.records.formats.opening import read_head
-from tencost.records.formats.protocol import About, Reject
+from tencost.records.reading.opening import read_head
+from tencost.records.reading.protocol import About, Reject
 
 CHUNK_ROWS = 64
 """Rows of a batch that are made into Python objects at first, the fastest; then twice as many each time."""

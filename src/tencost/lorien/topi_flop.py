@@ -20,7 +20,7 @@ import math
 import re
 from typing import Any
 
-from tencost.records.formats.autotvm_lines import Task, as_tensor
+from tencost.records.formats.autotvm.lines import Task, as_tensor
 
 _CONVOLUTION = re.compile(r"(?:group_|depthwise_)?conv([123])d(_transpose)?_(.+)")
 _LAYOUT = re.compile(

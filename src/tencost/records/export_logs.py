@@ -80,7 +80,7 @@ def _write_autotvm(records: pl.DataFrame, place: Path, _words: Words) -> None:
 
 
 def _write_tenset(records: pl.DataFrame, place: Path, _words: Words) -> None:
-    from tencost.records.formats.tensetwriter import write_layout
+    from tencost.records.tenset.writing import write_layout
 
     write_layout(place, records)
 

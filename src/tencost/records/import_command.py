@@ -12,8 +12,9 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tencost.config.checking import plain_name
+from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
-from tencost.records.formats.metaschedule_log import MetascheduleFormat
+from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs
 from tencost.records.words import read_words
 from tencost.store.modules import write_modules
@@ -48,8 +49,7 @@ def run(arguments: list[str], root: Path) -> None:
     if not logs.files and not logs.measured:
         told = "; ".join(f"{file}: {why}" for file, why in logs.skipped[:SHOWN]) or "empty folders"
         raise RecordError(
-            f"expected logs (MetaSchedule, Ansor, AutoTVM, RFC 4304, or the store's own tables) in "
-            f"{', '.join(words.plain)}, found none: {told}"
+            f"expected logs ({', '.join(LOG_FORMATS.names())}) in {', '.join(words.plain)}, found none: {told}"
         )
     started = time.monotonic()
     with Bar(
@@ -78,14 +78,13 @@ def run(arguments: list[str], root: Path) -> None:
 
 
 def _keep_modules(logs: Logs, store: RecordStore) -> None:
-    reader = MetascheduleFormat()
-    pairs = [item.path for item in logs.files if item.format == reader.name]
-    pairs += [
-        path
+    files = [(LOG_FORMATS.load(item.format), item.path) for item in logs.files]
+    files += [
+        (FORMAT, path)
         for folder in logs.measured
-        for path in sorted((folder / "measure_records").glob("*/**/database_tuning_record.json"))
+        for path in sorted((folder / "measure_records").glob(f"*/**/{RECORD_FILE}"))
     ]
-    write_modules(store.uri, (module for path in pairs for module in reader.modules(path)))
+    write_modules(store.uri, (module for known, path in files for module in known.modules(path)))
 
 
 def _write_rejects(progress: Progress, dataset: str, root: Path) -> Path | None:

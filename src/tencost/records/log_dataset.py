@@ -15,12 +15,12 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
+from tencost.config.parts import LOG_FORMATS
 from tencost.errors import DatasetError
 from tencost.records.databases import Workload
-from tencost.records.formats.metaschedule_log import MetascheduleFormat
-from tencost.records.formats.protocol import Reject
 from tencost.records.logs import Logs, find_logs, read_logs
 from tencost.records.raw_layout import Task
+from tencost.records.reading.protocol import Reject
 from tencost.store.schema import SCHEMA
 
 
@@ -48,9 +48,10 @@ def read_log_dataset(
     """
     logs = find_logs([folder], dataset, hardware)
     if not logs.files:
+        known = ", ".join(LOG_FORMATS.names())
         raise DatasetError(
-            f"expected measure_records/<hardware>/... or logs (MetaSchedule, Ansor, AutoTVM, RFC 4304) in {folder}, "
-            "found none. See docs/your-own-data.md"
+            f"expected measure_records/<hardware>/... or logs ({known}) in {folder}, found none. "
+            "See docs/your-own-data.md"
         )
     tables: list[pa.Table] = []
     rejects: list[Reject] = list(logs.rejects)
@@ -65,12 +66,10 @@ def read_log_dataset(
 
 
 def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:
-    reader = MetascheduleFormat()
     modules = {
-        identity: (mod_json, shash)
+        module.workload_id: (module.mod_json, module.shash)
         for item in logs.files
-        if item.format == reader.name
-        for identity, mod_json, _, shash in reader.modules(item.path)
+        for module in LOG_FORMATS.load(item.format).modules(item.path)
     }
     found = []
     for row in _distinct(table).iter_rows(named=True):

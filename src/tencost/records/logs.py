@@ -19,12 +19,12 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
+from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
-from tencost.records.formats.opening import read_head
-from tencost.records.formats.protocol import BATCH_ROWS, About, Reject
-from tencost.records.formats.registry import detect, named
-from tencost.records.formats.tenset import is_tenset, read_layout, workload_networks
 from tencost.records.gate import GROUP, Known, quarantine
+from tencost.records.reading.opening import read_head
+from tencost.records.reading.protocol import BATCH_ROWS, About, Reject
+from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
 from tencost.store.record_store import RecordStore, latency
 from tencost.store.schema import SCHEMA, to_arrow
 
@@ -37,7 +37,7 @@ ALONE_BYTES = 4_000_000
 
 @dataclass(frozen=True)
 class LogFile:
-    """A file that is a log, and what is known about it; `format` is a LogFormat's name."""
+    """A file that is a log, and what is known about it; `format` is the name of a part of LOG_FORMATS."""
 
     path: Path
     format: str
@@ -128,13 +128,12 @@ class _Found:
 
     def add(self, path: Path, relative: str, device: str | None) -> None:
         """Look at a file; `device` is what its place says, and what a person says wins."""
-        reason = _no_log(path, relative)
-        found = None if reason else detect(path)
-        if found is None:
-            self._skipped.append((relative, reason or "no format that is known"))
+        name, reason = recognize(path, relative)
+        if reason:
+            self._skipped.append((relative, reason))
         else:
             about = About(self._dataset, relative, self._hardware or device)
-            self._files.append(LogFile(path, found.name, about))
+            self._files.append(LogFile(path, name, about))
 
     def add_tenset(self, folder: Path) -> None:
         """Take the measured logs of a TenSet dataset, and the networks that its tasks are of."""
@@ -238,7 +237,9 @@ def _parse(item: LogFile, scratch: Path) -> _Parsed:
     """Read one log; its batches are left as Arrow files that the caller removes."""
     tables: list[Path] = []
     rejects: list[Reject] = []
-    for number, batch in enumerate(named(item.format).read(item.path, item.about, BATCH_ROWS)):
+    for number, batch in enumerate(
+        LOG_FORMATS.load(item.format).read(item.path, item.about, BATCH_ROWS)
+    ):
         rejects += batch.rejects
         if batch.records.num_rows:
             path = scratch.with_name(f"{scratch.name}-{number}.arrow")
@@ -323,17 +324,23 @@ def _device_folder(relative: Path) -> str | None:
     return parts[below] if below < len(parts) - 1 else None
 
 
-def _no_log(path: Path, relative: str) -> str:
-    """Return why a file is not even looked at, or only as part of another; empty if it is."""
-    from tencost.records.formats.metaschedule_log import is_workload_file
+def recognize(path: Path, relative: str) -> tuple[str, str]:
+    """Return (the name of a file's format, ""), or ("", why it is no log); at most one format knows a file.
 
+    Raises:
+        RecordError: the file cannot be opened.
+    """
     if "to_measure_programs" in Path(relative).parts:
-        return _UNMEASURED
+        return "", _UNMEASURED
     if path.suffix == ".pkl":
-        return "a pickle: tasks and networks, no records"
-    if is_workload_file(read_head(path)):
-        return "the workloads of a MetaSchedule database, read with its records"
-    return ""
+        return "", "a pickle: tasks and networks, no records"
+    head = read_head(path)
+    for name, known in LOG_FORMATS.all().items():
+        if what := known.part(head):
+            return "", f"{what}, read with its records"
+        if known.recognizes(path, head):
+            return name, ""
+    return "", "no format that is known"
 
 
 def _cpus() -> int:

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from tencost.errors import RecordError
-from tencost.records.formats.targets import parse_target
+from tencost.records.reading.targets import parse_target
 from tencost.store.ids import canonical_target
 from tencost.store.layout import COLUMNS, PARTITION
 from tencost.store.reading import Records, StoreView, View

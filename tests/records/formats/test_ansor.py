@@ -16,11 +16,11 @@ import zstandard
 
 from tencost.errors import RecordError
 from tencost.records.formats import ansor
-from tencost.records.formats.ansor import (
+from tencost.records.formats.ansor import AnsorFormat, parse_line, steps_of, write_lines
+from tencost.records.formats.ansor.steps import (
     ANNOTATIONS,
     STEPS,
     Annotation,
-    AnsorFormat,
     CacheRead,
     CacheWrite,
     ComputeAt,
@@ -35,12 +35,9 @@ from tencost.records.formats.ansor import (
     Split,
     Step,
     StorageAlign,
-    parse_line,
-    steps_of,
-    write_lines,
 )
-from tencost.records.formats.opening import read_head
-from tencost.records.formats.protocol import About, Reject
+from tencost.records.reading.opening import read_head
+from tencost.records.reading.protocol import About, Reject
 from tencost.store.ids import text_id
 from tencost.store.schema import SCHEMA
 
@@ -417,7 +414,7 @@ def test_batches_end_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert [reject.line for batch in batches for reject in batch.rejects] == list(range(2, 51, 2))
     assert all(batch.records.schema.equals(SCHEMA) for batch in batches)
-    monkeypatch.setattr(ansor, "BATCH_BYTES", 2 * len(line_of()))
+    monkeypatch.setattr(ansor.rows, "BATCH_BYTES", 2 * len(line_of()))
     sizes = [batch.records.num_rows for batch in AnsorFormat().read(path, about)]
     assert sizes == [2] * 12 + [1]
 

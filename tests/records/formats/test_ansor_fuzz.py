@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tencost.records.formats.ansor import AnsorFormat, parse_line, write_lines
-from tencost.records.formats.protocol import About
+from tencost.records.reading.protocol import About
 
 LINES_OF_A_FILE = 20
 GOOD = [

@@ -12,14 +12,14 @@ import pytest
 
 from tencost.errors import RecordError
 from tencost.records.formats.metaschedule import LoggedWorkload, write_database
-from tencost.records.formats.metaschedule_log import (
+from tencost.records.formats.metaschedule.log import (
     MetascheduleFormat,
     is_workload_file,
     programs_of,
     workload_file,
 )
-from tencost.records.formats.opening import read_head
-from tencost.records.formats.protocol import About, Batch
+from tencost.records.reading.opening import read_head
+from tencost.records.reading.protocol import About, Batch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 READER = MetascheduleFormat()

@@ -17,10 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tencost.errors import RecordError
-from tencost.records.formats.opening import read_head
-from tencost.records.formats.protocol import About, Reject
 from tencost.records.formats.rfc4304 import Rfc4304Format, write_file, write_rows
-from tencost.records.formats.rfc4304names import (
+from tencost.records.formats.rfc4304.names import (
     COLUMNS_FIELDS,
     JSON_FIELDS,
     METRICS,
@@ -31,6 +29,8 @@ from tencost.records.formats.rfc4304names import (
     to_columns,
     to_json,
 )
+from tencost.records.reading.opening import read_head
+from tencost.records.reading.protocol import About, Reject
 from tencost.store.schema import SCHEMA, NetworkWeight, Record, Source, to_arrow
 from tencost.store.status import Status
 
@@ -657,7 +657,7 @@ def test_all_shapes_of_a_file_are_read_alike(tmp_path: Path) -> None:
 
 def test_objects_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in (1, 7, 64):
-        monkeypatch.setattr("tencost.records.formats.jsonobjects.CHUNK_BYTES", size)
+        monkeypatch.setattr("tencost.records.reading.jsonobjects.CHUNK_BYTES", size)
         for path in shapes(tmp_path):
             table, rejects = read(path)
             assert (table.num_rows, rejects) == (3, []), path.name

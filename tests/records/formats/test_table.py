@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tencost.errors import RecordError
-from tencost.records.formats.opening import read_head
-from tencost.records.formats.protocol import About, Reject
 from tencost.records.formats.table import TencostTableFormat, write_file
+from tencost.records.reading.opening import read_head
+from tencost.records.reading.protocol import About, Reject
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import (
     ADDED,

@@ -12,15 +12,15 @@ import pyarrow as pa
 
 from tencost.errors import RecordError
 from tencost.records.formats import ansor
-from tencost.records.formats.pickles import SearchTask, WeightedTask
-from tencost.records.formats.tenset import (
+from tencost.records.tenset.layout import (
     INFO_FOLDERS,
     PROGRAM_FOLDER,
     RECORD_FOLDER,
     TaskFile,
     distinct_tasks,
 )
-from tencost.records.formats.tensetnames import log_file, network_from_label, tasks_file
+from tencost.records.tenset.names import log_file, network_from_label, tasks_file
+from tencost.records.tenset.pickles import SearchTask, WeightedTask
 
 if TYPE_CHECKING:
     import polars

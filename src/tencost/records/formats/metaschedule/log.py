@@ -1,6 +1,6 @@
 """MetaSchedule databases of any TVM as a log format: a record file is read, its workload file stands beside it.
 
-The grammar is in :mod:`tencost.records.formats.metaschedule`. What differs here: both files may be compressed, and a
+The grammar is in database.py. What differs here: both files may be compressed, and a
 workload whose module this TVM cannot read (TVM up to 0.21 wrote another graph) does not cost its records. They are
 kept under an id made of the module's text, and `additional_info` says why nothing can be compiled from them:
 ``{"workload_unreadable": reason}``. Modules are the reader's second result, see `modules`.
@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from tencost.errors import RecordError
-from tencost.records.formats.columns import networks, record_table, sources
-from tencost.records.formats.metaschedule import (
+from tencost.records.formats.metaschedule.database import (
     BadLineError,
     LoggedProgram,
     LoggedWorkload,
@@ -27,12 +28,33 @@ from tencost.records.formats.metaschedule import (
     parse_workload,
     parse_workload_text,
 )
-from tencost.records.formats.opening import TruncatedError, first_line, lines, read_head
-from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject
+from tencost.records.reading.columns import networks, record_table, sources
+from tencost.records.reading.opening import TruncatedError, first_line, lines, read_head
+from tencost.records.reading.protocol import (
+    BATCH_ROWS,
+    About,
+    Batch,
+    LogFormat,
+    Module,
+    Reject,
+    read_lines,
+)
+from tencost.records.reading.targets import device_of
 from tencost.store.ids import canonical_json, program_id, record_id, text_id
+from tencost.store.schema import SCHEMA
 from tencost.store.status import Status, timing_from_log
 
 _RECORDS, _WORKLOADS = "tuning_record", "workload"
+_EXAMPLE_WORKLOADS = """\
+["1975445329753602945","RwAAAAAAAAB7InJvb3QiOjEsIm5vZGVzIjpbeyJ0eXBlX2tleSI6IiJ9LHsi\
+dHlwZV9rZXkiOiJNYXAiLCJrZXlzIjpbIm1haW4iXX1dfQ=="]
+"""
+_EXAMPLE_RECORDS = """\
+[0,[[[["GetBlock",[],["matmul","main"],["b0"]]],[[0,[4,32]]]],[0.00096,0.00098],{"kind":"cuda","model":"a100"},[]]]
+[0,[[[["GetBlock",[],["matmul","main"],["b0"]]],[[0,[8,16]]]],[1e10],{"kind":"cuda","model":"a100"},[]]]
+[0,[[[["GetBlock",[],["matmul","main"],["b0"]]],[[0,[2,64]]]],[0.00104],{"kind":"cuda","model":"a100"},[]]]
+"""
+"""Their module is one of TVM 0.16, which no TVM of today reads."""
 
 
 @dataclass(frozen=True)
@@ -43,35 +65,33 @@ class _Workload:
     """Why this TVM cannot read its module; empty if it can."""
 
 
-class MetascheduleFormat:
+class MetascheduleFormat(LogFormat):
     """The pair of files that MetaSchedule's JSONDatabase writes."""
 
-    name = "metaschedule"
+    example = MappingProxyType(
+        {"a_tuning_record.json": _EXAMPLE_RECORDS, "a_workload.json": _EXAMPLE_WORKLOADS}
+    )
 
     def recognizes(self, _path: Path, head: bytes) -> bool:
         """Say whether it is the record file of a pair: lines ``[index, [trace, ...]]``."""
         return first_line(head).replace(b" ", b"")[:64].lstrip(b"[0123456789").startswith(b",[[[")
 
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
-        """Yield the records; those of an unreadable workload, too. Raises RecordError as the protocol says."""
+        """Yield the records; those of an unreadable workload, too."""
         workloads, rejects = _workloads(workload_file(path), about)
-        by_id = {item.logged.workload_id: item for item in workloads if item is not None}
-        rows = _Rows()
-        for item in _programs(path, workloads, about):
-            if isinstance(item, Reject):
-                rejects.append(item)
-            else:
-                rows.add(item, by_id[item.workload.workload_id], about)
-            if len(rows.lines) + len(rejects) >= batch_rows:
-                yield Batch(rows.table(about), tuple(rejects))
-                rows, rejects = _Rows(), []
-        yield Batch(rows.table(about), tuple(rejects))
+        if rejects:
+            yield Batch(SCHEMA.empty_table(), tuple(rejects))
+        yield from read_lines(path, about, batch_rows, partial(_Rows, workloads))
 
-    def modules(self, path: Path) -> list[tuple[str, str, str, str]]:
-        """Return (workload_id, module as JSON text, task name, TVM's hash) of each workload of the pair."""
+    def part(self, head: bytes) -> str:
+        """Name the other file of a pair."""
+        return "the workloads of a MetaSchedule database" if is_workload_file(head) else ""
+
+    def modules(self, path: Path) -> list[Module]:
+        """Return the workloads of the pair."""
         workloads, _ = _workloads(workload_file(path), About("", path.name, None))
         return [
-            (item.logged.workload_id, item.logged.mod_json, item.task_name, item.logged.shash)
+            Module(item.logged.workload_id, item.logged.mod_json, item.task_name, item.logged.shash)
             for item in workloads
             if item is not None
         ]
@@ -175,33 +195,34 @@ def _task_name(mod_json: str) -> str:
     return f"ms_{text_id(mod_json)[:8]}"
 
 
-def _programs(
-    path: Path, workloads: Sequence[_Workload | None], about: About
-) -> Iterator[LoggedProgram | Reject]:
-    logged = [None if item is None else item.logged for item in workloads]
-    number = 0
-    try:
-        for number, line in lines(path):
-            if line.strip():
-                try:
-                    yield parse_program(line, number, logged)
-                except (ValueError, RecursionError) as error:
-                    yield Reject(about.file, number, str(error))
-    except TruncatedError as error:
-        yield Reject(about.file, number + 1, str(error))
-
-
 class _Rows:
     """Columns that grow by a row a program; a trace is text again as soon as it was looked at."""
 
-    def __init__(self) -> None:
-        self.lines: list[int] = []
+    def __init__(self, workloads: Sequence[_Workload | None], about: About) -> None:
+        self.about = about
+        self.rejects: list[Reject] = []
+        self._known = {item.logged.workload_id: item for item in workloads if item is not None}
+        self._logged = [None if item is None else item.logged for item in workloads]
+        self._lines: list[int] = []
         self._columns: dict[str, list[Any]] = {}
 
-    def add(self, program: LoggedProgram, known: _Workload, about: About) -> None:
-        kind = str(program.target["kind"])
-        identity = program_id(known.logged.workload_id, kind, program.trace)
-        hardware = about.hardware or _model(program.target)
+    def __bool__(self) -> bool:
+        return bool(self._lines or self.rejects)
+
+    def full(self, batch_rows: int) -> bool:
+        return len(self._lines) + len(self.rejects) >= batch_rows
+
+    def add(self, number: int, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            program = parse_program(line, number, self._logged)
+        except (ValueError, RecursionError) as error:
+            self.rejects.append(Reject(self.about.file, number, str(error)))
+            return
+        known = self._known[program.workload.workload_id]
+        identity = program_id(known.logged.workload_id, program.target["kind"], program.trace)
+        hardware = device_of(program.target, self.about)
         timing = timing_from_log(program.run_secs)
         foreign: dict[str, Any] = {"format": "metaschedule", "shash": known.logged.shash}
         if timing.status is not Status.ok:
@@ -226,26 +247,17 @@ class _Rows:
         }
         for name, value in values.items():
             self._columns.setdefault(name, []).append(value)
-        self.lines.append(program.line)
+        self._lines.append(number)
 
-    def table(self, about: About) -> pa.Table:
-        rows = len(self.lines)
-        columns = self._columns or {name: [] for name in ("record_id", "run_secs")}
-        return record_table(
-            rows,
-            {
-                **columns,
-                "networks": networks(about.dataset, rows),
-                "source": sources(about.dataset, about.file, self.lines),
-            },
-            {"engine": "tvm", "program_format": "metaschedule_trace"},
-        )
-
-
-def _model(target: dict[str, Any]) -> str:
-    model = target.get("model")
-    if not isinstance(model, str) or not model or model == "unknown":
-        raise RecordError(
-            "expected a device: neither the log nor its target names one. Say which: hardware=<name>"
-        )
-    return model
+    def batch(self) -> Batch:
+        if not self._lines:
+            return Batch(SCHEMA.empty_table(), tuple(self.rejects))
+        rows = len(self._lines)
+        about = self.about
+        columns = {
+            **self._columns,
+            "networks": networks(about.dataset, rows),
+            "source": sources(about.dataset, about.file, self._lines),
+        }
+        constants = {"engine": "tvm", "program_format": "metaschedule_trace"}
+        return Batch(record_table(rows, columns, constants), tuple(self.rejects))

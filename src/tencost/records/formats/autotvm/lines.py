@@ -34,6 +34,8 @@ import msgspec
 
 from tencost.store.status import Status
 
+NAME = "autotvm"
+"""What `foreign` calls the format."""
 ERRORS = {
     0: (Status.ok, "NO_ERROR"),
     1: (Status.invalid_schedule, "INSTANTIATION_ERROR"),

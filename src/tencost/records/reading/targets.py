@@ -13,6 +13,9 @@ import shlex
 from functools import lru_cache
 from typing import Any
 
+from tencost.errors import RecordError
+from tencost.records.reading.protocol import About
+
 LISTS = frozenset({"keys", "libs", "mattr"})
 """Attributes that hold a list, one item or many."""
 
@@ -57,3 +60,24 @@ def _value(name: str, text: str) -> Any:
         return text.split(",")
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() else text
+
+
+def device_of(target: dict[str, Any], about: About) -> str:
+    """Return the device of a record: what the reader was told, else the target's -model; TVM writes `unknown` for none.
+
+    Raises:
+        RecordError: nobody names it.
+    """
+    model = target.get("model")
+    if about.hardware:
+        return about.hardware
+    if (
+        isinstance(model, (str, int))
+        and not isinstance(model, bool)
+        and model not in ("", "unknown")
+    ):
+        return str(model)
+    raise RecordError(
+        f"expected a target that names its device by -model, found {str(target)[:80]} in {about.file}: say which "
+        "device was measured with hardware=<name>"
+    )

@@ -39,7 +39,7 @@ from typing import Any
 import orjson
 
 from tencost.errors import RecordError
-from tencost.records.formats.protocol import Reject as Reject
+from tencost.records.reading.protocol import Reject as Reject
 from tencost.store.ids import workload_id
 
 WORKLOAD_FILE = "database_workload.json"

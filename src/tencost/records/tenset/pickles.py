@@ -6,7 +6,7 @@
     all_tasks.pkl    [SearchTask, ...]                      its order gives TenSet's task numbers
     *.relay.pkl      (module as JSON text, length of the parameters in bytes, [(name, shape, dtype), ...])
 
-:mod:`tencost.records.formats.unpickling` gives stand-ins for TVM's objects. How TVM stored what is read here::
+:mod:`tencost.records.tenset.unpickling` gives stand-ins for TVM's objects. How TVM stored what is read here::
 
     SearchTask      state {workload_key, target, target_host, hardware_params, compute_dag, layout_rewrite_option,
                     task_input_names, desc}; the older, the fewer
@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tencost.errors import RecordError
-from tencost.records.formats.targets import parse_target
-from tencost.records.formats.unpickling import (
+from tencost.records.reading.targets import parse_target
+from tencost.records.tenset.unpickling import (
     ARRAYS,
     HARDWARE,
     LAYOUT,

@@ -16,7 +16,7 @@ We write no pickles. In their place a folder that tensetwriter.py made has
     network_info/<network and kind>.task.json   {network, kind, tasks: [{task: SearchTask, weight}, ...]}
     network_info/all_tasks.json                 [SearchTask, ...]
 
-with the fields of :class:`tencost.records.formats.pickles.SearchTask`; networks' modules are not there.
+with the fields of :class:`tencost.records.tenset.pickles.SearchTask`; networks' modules are not there.
 
 Not to be relied on: that a task has 4,000 records (small spaces have fewer), that a program was measured once (a rerun
 of TenSet appends), that records of a kind agree in their target.
@@ -34,10 +34,9 @@ import msgspec
 
 from tencost.errors import RecordError
 from tencost.records.formats import ansor
-from tencost.records.formats.opening import read_head
-from tencost.records.formats.pickles import SearchTask, WeightedTask, read_all_tasks, read_tasks
-from tencost.records.formats.protocol import Reject
-from tencost.records.formats.tensetnames import (
+from tencost.records.reading.opening import read_head
+from tencost.records.reading.protocol import Reject
+from tencost.records.tenset.names import (
     CURRENT_GENERATION,
     FileName,
     NetworkKey,
@@ -45,6 +44,7 @@ from tencost.records.formats.tensetnames import (
     network_from_label,
     parse_name,
 )
+from tencost.records.tenset.pickles import SearchTask, WeightedTask, read_all_tasks, read_tasks
 from tencost.store.ids import canonical_json, text_id
 
 INFO_FOLDERS = ("network_info", "network_meta_data")
@@ -135,7 +135,7 @@ def is_tenset(folder: Path) -> bool:
     if any((folder / name).is_file() for name in _TASK_LISTS):
         return True
     logs = [*_first_logs(folder), *(path for path in _files(folder) if _early_log(path))]
-    return any(ansor.AnsorFormat().recognizes(path, read_head(path)) for path in logs)
+    return any(ansor.FORMAT.recognizes(path, read_head(path)) for path in logs)
 
 
 def read_layout(folder: Path) -> TensetDataset:

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from tencost.errors import RecordError
 from tencost.records.formats.ansor import AnsorFormat
-from tencost.records.formats.opening import lines
-from tencost.records.formats.pickles import SearchTask, WeightedTask
-from tencost.records.formats.protocol import About
-from tencost.records.formats.tenset import (
+from tencost.records.reading.opening import lines
+from tencost.records.reading.protocol import About
+from tencost.records.tenset.layout import (
     NetworkTask,
     TensetDataset,
     is_tenset,
@@ -26,7 +25,7 @@ from tencost.records.formats.tenset import (
     read_layout,
     workload_networks,
 )
-from tencost.records.formats.tensetnames import (
+from tencost.records.tenset.names import (
     FileName,
     NetworkKey,
     clean_name,
@@ -36,7 +35,8 @@ from tencost.records.formats.tensetnames import (
     parse_name,
     tasks_file,
 )
-from tencost.records.formats.tensetwriter import write_layout
+from tencost.records.tenset.pickles import SearchTask, WeightedTask
+from tencost.records.tenset.writing import write_layout
 
 HASH = "12b88bedece6984af589a28b43e0f3c4"
 KEY = f'["{HASH}", 1, 56, 56, 64, 3, 3, 64, 128, 1, 1, 1, 128, 1, 28, 28, 128]'

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.records.formats.jsonfloats import finite, from_floats, with_floats
-from tencost.records.formats.rfc4304names import (
+from tencost.records.formats.rfc4304.names import (
     SCHEMA_VERSION,
     Object,
     Version,
@@ -20,8 +19,9 @@ from tencost.records.formats.rfc4304names import (
     to_columns,
     to_json,
 )
-from tencost.records.formats.targets import parse_target
-from tencost.records.formats.timestamps import epoch_seconds
+from tencost.records.reading.jsonfloats import finite, from_floats, with_floats
+from tencost.records.reading.targets import parse_target
+from tencost.records.reading.timestamps import epoch_seconds
 from tencost.store.ids import canonical_json, canonical_target, text_id
 from tencost.store.status import FAILURE_SECONDS, Status, Timing, timing_from_log
 

@@ -52,25 +52,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tencost.errors import RecordError
-from tencost.records.formats.columns import networks, record_table, sources
-from tencost.records.formats.jsonobjects import Damage, json_objects
-from tencost.records.formats.opening import TruncatedError
-from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject
-from tencost.records.formats.rfc4304names import COLUMNS_FIELDS, JSON_FIELDS, Object, Version
-from tencost.records.formats.rfc4304rows import (
-    NAME,
+from tencost.records.formats.rfc4304.names import COLUMNS_FIELDS, JSON_FIELDS, Object, Version
+from tencost.records.formats.rfc4304.rows import (
     BadRecordError,
     NoHardwareError,
     object_of,
     row_of,
 )
-from tencost.records.formats.table import is_parquet, open_parquet, parquet_names, parquet_tables
+from tencost.records.reading.columns import networks, record_table, sources
+from tencost.records.reading.jsonobjects import Damage, json_objects
+from tencost.records.reading.opening import TruncatedError
+from tencost.records.reading.parquet import is_parquet, open_parquet, parquet_names, parquet_tables
+from tencost.records.reading.protocol import BATCH_ROWS, About, Batch, LogFormat, Reject
 from tencost.store.schema import SCHEMA
 
 _TELLING = frozenset(
@@ -116,10 +116,20 @@ WRITE_ROWS = 10_000
 """Rows that are turned into objects at a time."""
 
 
-class Rfc4304Format:
+_EXAMPLE = """\
+{"workload": "arcface_resnet100", "engine": "tvm", "hardware": "gcp-c2-standard-16", "runtime_ms_mean": 109.43, \
+"runtime_ms_std": 0.09, "timestamp": "20191123003411", "schema_version": "0.1", "engine_config": {}}
+{"workload": "topi.conv2d", "engine": "tvm", "hardware": "gcp-c2-standard-16", "timestamp": "20191123003415", \
+"schema_version": "0.1", "runtime_raw": [{"runtime_ms": 1.5}, {"runtime_ms": 1.7}], "runtime_ms_mean": 1.6}
+{"timestamp": null, "schema_version": "0.1", "workload": "topi.dense", "engine": "tvm", "env_name": "board", \
+"target": "llvm", "status": "build_error", "error": "no such intrinsic"}
+"""
+
+
+class Rfc4304Format(LogFormat):
     """RFC 4304 logs of either version, as JSON or Parquet."""
 
-    name = NAME
+    example = MappingProxyType({"rfc4304.jsonl": _EXAMPLE})
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Say whether a file holds RFC 4304 records, by the keys of its objects or its columns."""
@@ -157,6 +167,9 @@ class Rfc4304Format:
             )
         if rows or rejects:
             yield _batch(rows, places, about, rejects)
+
+
+FORMAT = Rfc4304Format()
 
 
 def write_rows(table: Any, version: Version) -> Iterator[Object]:

@@ -1,4 +1,4 @@
-"""AutoTVM logs into the store and back; autotvm_lines.py has the grammar.
+"""Lines of AutoTVM logs as rows of the record schema, some thousand at a time.
 
 In the store, `program` is ``{"code_hash", "entity", "index"}``, keys sorted, with "template" where an old line names
 one, and what else its config holds. `foreign` is ``{"format": "autotvm", "version", "tvm_version", "input",
@@ -11,118 +11,36 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
-from tencost.errors import RecordError
-from tencost.records.formats.autotvm_lines import (
+from tencost.records.formats.autotvm.lines import (
     ERRORS,
-    BadLineError,
+    NAME,
     Line,
     Task,
     as_tensor,
-    config_of,
     entity_of,
-    format_line,
     load,
-    looks_alike,
     parse_line,
     program_of,
-    shorten,
     task_of,
 )
-from tencost.records.formats.autotvm_plain import PlainEntity, Result, decode_plain, is_plain
-from tencost.records.formats.columns import networks, record_table, sources
-from tencost.records.formats.opening import TruncatedError, lines
-from tencost.records.formats.protocol import BATCH_ROWS, About, Batch, Reject
-from tencost.records.formats.targets import parse_target
+from tencost.records.formats.autotvm.plain import PlainEntity, Result, decode_plain, is_plain
+from tencost.records.reading.columns import networks, record_table, sources
+from tencost.records.reading.protocol import About, Batch, Reject
+from tencost.records.reading.targets import device_of, parse_target
 from tencost.store.ids import ID_LENGTH, canonical_json, canonical_target, text_id
 from tencost.store.status import FAILURE_SECONDS, Status, timing_from_log
-
-__all__ = ["ERRORS", "AutotvmFormat", "format_line", "from_row", "parse_line", "write_lines"]
 
 _encode = msgspec.json.Encoder().encode
 _KNOWN_TEXTS = 1 << 16
 """Checked entities that are remembered."""
-
-
-def from_row(row: Mapping[str, Any]) -> Line:
-    """Return the line that a row of the store was read from.
-
-    Args:
-        row: the columns foreign, program, run_secs, wall_s and timestamp, at least.
-
-    Raises:
-        RecordError: the row is of another format.
-    """
-    try:
-        foreign, program = json.loads(row["foreign"]), json.loads(row["program"])
-        if foreign["format"] != AutotvmFormat.name:
-            raise BadLineError(f"expected the format autotvm, found {foreign['format']}")
-        return Line(
-            task=Task(*foreign["input"]),
-            config=config_of(program, ("index", "code_hash", "entity")),
-            costs=tuple(float(cost) for cost in foreign.get("costs", row["run_secs"])),
-            error_no=foreign["error_no"],
-            all_cost_s=row["wall_s"],
-            timestamp=row["timestamp"],
-            version="0.1" if foreign["version"] == 0.1 else "0.2",
-            tvm_version=foreign.get("tvm_version"),
-            extra=foreign.get("extra", {}),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(
-            f"expected a record of an AutoTVM log, found program {shorten(row.get('program'))} and foreign "
-            f"{shorten(row.get('foreign'))} ({type(error).__name__}: {error}). Export it in its own format."
-        ) from error
-
-
-def write_lines(table: pa.Table | pl.DataFrame) -> Iterator[str]:
-    """Yield the log lines of records, in the rows' order, without ends of line; values are as they were read.
-
-    Raises:
-        RecordError: a record is of another format.
-    """
-    rows = table.to_arrow() if isinstance(table, pl.DataFrame) else table
-    needed = rows.select(["foreign", "program", "run_secs", "wall_s", "timestamp"])
-    for batch in needed.to_batches(max_chunksize=BATCH_ROWS):
-        for row in batch.to_pylist():
-            yield format_line(from_row(row))
-
-
-class AutotvmFormat:
-    """Reads AutoTVM logs; see the module's text."""
-
-    name = "autotvm"
-
-    def recognizes(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - by content alone
-        """Say whether one of the head's lines has the keys and the task of an AutoTVM line."""
-        return any(looks_alike(line) for line in head.split(b"\n"))
-
-    def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
-        """Yield the file's records and rejects.
-
-        Raises:
-            RecordError: the file cannot be opened, or neither a target nor `about` names the device.
-        """
-        batch = _Builder(about)
-        try:
-            for number, line in lines(path):
-                batch.add(number, line)
-                if batch.count >= batch_rows:
-                    yield batch.finish()
-                    batch = _Builder(about)
-        except TruncatedError as error:
-            batch.rejects.append(Reject(about.file, 0, str(error)))
-        if batch.count:
-            yield batch.finish()
 
 
 class _UnusualError(Exception):
@@ -153,7 +71,7 @@ class _Told:
     foreign: str
 
 
-class _Builder:
+class AutotvmRows:
     """Makes one batch: a table's columns, a line at a time."""
 
     def __init__(self, about: About) -> None:
@@ -172,9 +90,11 @@ class _Builder:
         self._wall_s: list[float] = []
         self._timestamps: list[float] = []
 
-    @property
-    def count(self) -> int:
-        return len(self._lines) + len(self.rejects)
+    def __bool__(self) -> bool:
+        return bool(self._lines or self.rejects)
+
+    def full(self, batch_rows: int) -> bool:
+        return len(self._lines) + len(self.rejects) >= batch_rows
 
     def add(self, number: int, line: bytes) -> None:
         """Take a line: a record, a reject, or nothing where it is blank.
@@ -192,7 +112,7 @@ class _Builder:
             except (ValueError, RecursionError) as error:
                 self.rejects.append(Reject(self.about.file, number, str(error)))
 
-    def finish(self) -> Batch:
+    def batch(self) -> Batch:
         if not self._lines:
             return Batch(record_table(0, {"run_secs": []}, {}), tuple(self.rejects))
         which = pa.array(np.asarray(self._which, np.int32))
@@ -319,7 +239,7 @@ class _Builder:
         status, error = _outcome(result.error_no, result.costs)
         task = facts.task
         inputs = [task.target, task.name, task.args, task.kwargs]
-        foreign: dict[str, Any] = {"format": AutotvmFormat.name, "version": version}
+        foreign: dict[str, Any] = {"format": NAME, "version": version}
         if tvm_version is not None:
             foreign["tvm_version"] = tvm_version
         foreign["input"] = [*inputs, task.workload] if version == 0.1 else inputs
@@ -336,15 +256,8 @@ class _Builder:
 
 def _facts(task: Task, about: About) -> _Facts:
     target = parse_target(task.target)
-    model = target.get("model")
-    named = model if isinstance(model, str) and model not in ("", "unknown") else None
-    hardware = about.hardware or named
-    if hardware is None:
-        raise RecordError(
-            f"expected the name of the device in {about.file}, found the target {task.target!r} without a model. "
-            "Name it: hardware=<name>"
-        )
-    workload_id = text_id("autotvm", canonical_json([task.name, task.args, task.kwargs]))
+    hardware = device_of(target, about)
+    workload_id = text_id(NAME, canonical_json([task.name, task.args, task.kwargs]))
     return _Facts(
         task=task,
         target=_dumps(target, sort_keys=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copyreg
 import importlib
@@ -23,8 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tencost.errors import RecordError
-from tencost.records.formats import unpickling
-from tencost.records.formats.pickles import (
+from tencost.records.tenset import unpickling
+from tencost.records.tenset.pickles import (
     RelayNetwork,
     SearchTask,
     WeightedTask,
@@ -32,7 +33,7 @@ from tencost.records.formats.pickles import (
     read_relay,
     read_tasks,
 )
-from tencost.records.formats.unpickling import RefusedError, unpickle
+from tencost.records.tenset.unpickling import RefusedError, unpickle
 
 KEY = '["12b88bedece6984af589a28b43e0f3c4", 1, 56, 56, 64]'
 HARDWARE = (20, 64, 64, 0, 0, 0, 0, 0)
@@ -275,6 +276,7 @@ def test_hostile_pickles_run_nothing(tvm: Tvm, tmp_path: Path, name: str, protoc
         ([tvm.task(workload_key=KEY, desc="", target=tvm.target_class(value))], [1]),
     ):
         path = save(tmp_path / "hostile.task.pkl", hidden, protocol)
+        codecs.lookup("raw_unicode_escape")  # of protocol 0
         before = set(sys.modules)
         with pytest.raises(RecordError, match="Nothing in it was executed"):
             read_tasks(path)
@@ -325,7 +327,7 @@ def test_programs_for_the_stack_machine(program: bytes) -> None:
 
 def test_a_machine_takes_nothing_below_a_mark() -> None:
     for program in (b"K\x01(\x85.", b".", b"t.", b"K\x01(.", b"K\x01s.", b"a.", b"g5\n.", b"0."):
-        with pytest.raises(RefusedError, match=r"takes more than there is|not stored"):
+        with pytest.raises(RefusedError, match=r"takes more than there is|Memo value not found"):
             unpickle(program)
 
 

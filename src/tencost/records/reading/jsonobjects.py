@@ -1,0 +1,161 @@
+"""JSON objects of a file, streamed: one a line, in an array, or one by itself; spread over lines or not.
+
+    file    {object | "," | "[" | "]" | space}
+    object  { ... } with NaN, Infinity and -Infinity as Python's json writes them
+
+The brackets of an array and the commas in it carry nothing, so all shapes are read alike, and memory holds one object
+and a chunk of lines. What is no object is reported, and reading goes on at the next ``{`` that begins a line, or that
+begins an object which the caller takes for a record: a streaming parser (ijson) would stop at the first damage, and
+line by line an object that is spread over lines cannot be read. Not to be relied on: that a damaged object in an array
+on a single line costs no neighbour.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tencost.records.reading.opening import LONGEST_LINE, TruncatedError, lines
+
+CHUNK_BYTES = 1 << 20
+_BETWEEN = re.compile(r"[\s,\[\]\ufeff]*")
+_REST = re.compile(r"\s*\Z")
+_CANDIDATE = re.compile(r"[\[,\n]\s*(?=\{)")
+_WASTE = 1 << 26
+"""Characters parsed in vain after which a damaged file is given up, if they are also 4 times those read."""
+_decode = json.JSONDecoder().raw_decode
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A place that is no object, and why."""
+
+    reason: str
+
+
+def json_objects(
+    path: Path, is_record: Callable[[dict[str, Any]], bool]
+) -> Iterator[tuple[int, dict[str, Any] | Damage]]:
+    """Yield (line from 1, object) of a file, and (line, Damage) for what is none.
+
+    Args:
+        path: the file, plain, gzip or Zstandard.
+        is_record: tells a record from a part of a damaged one, where reading goes on within a line.
+
+    Raises:
+        RecordError: the file cannot be opened.
+    """
+    window = _Window(path)
+    while window.skip():
+        value, end, reason = window.value()
+        if value is not None:
+            yield window.line, value
+            window.advance(end)
+            continue
+        if window.truncated and window.cut:
+            break
+        yield window.line, Damage(reason)
+        if not window.resume(is_record):
+            break
+    if window.tired():
+        yield window.line, Damage("too much before this line is damaged: not read on")
+    elif window.truncated:
+        yield window.line, Damage(window.truncated)
+
+
+class _Window:
+    """A part of the file, `text[at:]`, which begins in line `line`; it holds whole lines only."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines = lines(path)
+        self.text = "\n"
+        self.at = 1
+        self.line = 1
+        self.read = self.wasted = 0
+        self.cut = self.ended = False
+        self.truncated = ""
+
+    def advance(self, to: int) -> None:
+        self.line += self.text.count("\n", self.at, to)
+        self.at = to
+
+    def skip(self) -> bool:
+        """Go to where a value may begin; False at the file's end."""
+        while True:
+            found = _BETWEEN.match(self.text, self.at)
+            assert found is not None
+            self.advance(found.end())
+            if self.at < len(self.text):
+                return True
+            if not self._more():
+                return False
+
+    def value(self) -> tuple[dict[str, Any] | None, int, str]:
+        """Return (the object that begins here, its end, ""), or (None, 0, why there is none)."""
+        while True:
+            value, end, reason = self._try()
+            if value is not None or not self.cut or not self._more():
+                return value, end, reason
+
+    def resume(self, is_record: Callable[[dict[str, Any]], bool]) -> bool:
+        """Go to the next place after this one where an object begins; False at the file's end or when tired."""
+        self.advance(self.at + 1)
+        while not self.tired():
+            found = _CANDIDATE.search(self.text, self.at - 1)
+            if found is None:
+                self.advance(len(self.text))
+                if not self._more():
+                    return False
+                continue
+            self.advance(found.end())
+            if self.text[self.at - 1] == "\n":
+                return True
+            value, end, _ = self.value()
+            if value is not None and is_record(value):
+                return True
+            self.advance(max(end, self.at + 1))
+        return False
+
+    def tired(self) -> bool:
+        return self.wasted > _WASTE and self.wasted > 4 * self.read
+
+    def _try(self) -> tuple[dict[str, Any] | None, int, str]:
+        self.cut = False
+        if self.text[self.at] != "{":
+            return None, 0, f"expected an object, found {self.text[self.at : self.at + 40]!r}"
+        looked_at = 1 << 12
+        try:
+            value, end = _decode(self.text, self.at)
+        except json.JSONDecodeError as error:
+            # No token goes over a line's end: what is cut off by the window's end fails right there.
+            self.cut = _REST.match(self.text, error.pos) is not None
+            looked_at, reason = error.pos - self.at, f"not JSON: {error.msg}"
+        except RecursionError:
+            reason = "JSON nested too deeply"
+        except ValueError as error:
+            reason = f"not JSON: {error}"
+        else:
+            return value, end, ""
+        self.wasted += looked_at
+        return None, 0, reason
+
+    def _more(self) -> bool:
+        """Append about as much as the window holds; False at the file's end or when the window is full."""
+        kept = self.text[self.at - 1 :]
+        if self.ended or len(kept) > LONGEST_LINE:
+            return False
+        parts, wanted = [kept], max(CHUNK_BYTES, len(kept))
+        try:
+            while wanted > 0 and (line := next(self.lines, None)) is not None:
+                parts.append(line[1].decode(errors="surrogateescape"))
+                wanted -= len(parts[-1])
+            self.ended = wanted > 0
+        except TruncatedError as error:
+            self.ended, self.truncated = True, str(error)
+        self.text, self.at = "".join(parts), 1
+        self.read += len(self.text) - len(kept)
+        return len(parts) > 1

@@ -1,0 +1,132 @@
+"""What a log format is, and what its reader gives: batches of the record store's columns, and what it could not read.
+
+A format is a module, or a folder, in :mod:`tencost.records.formats` whose attribute ``FORMAT`` is a
+:class:`LogFormat`; a package of one's own adds one by an entry point of the group ``tencost.log_formats``. Its name is
+the module's.
+
+A reader knows its format by content, never by a file's name, streams (memory is bounded by a batch, not by the file),
+and never gives up on a file: a malformed, truncated or foreign line is a Reject with file, line and reason, the lines
+around it are kept. Blank lines and comments, where a format has them, are neither.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from tencost.records.reading.opening import TruncatedError, lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 20_000
+"""Rows of a batch."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A line that could not be read: file, line from 1 (0: the file as a whole), reason."""
+
+    file: str
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What a reader is told about a file.
+
+    Attributes:
+        dataset: name of the dataset that the records are part of.
+        file: the file as records and rejects name it, relative to the dataset's folder.
+        hardware: the device, where the log does not say it; None: only the log can.
+    """
+
+    dataset: str
+    file: str
+    hardware: str | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some records, a table of schema.SCHEMA in the order of the log, and rejected lines."""
+
+    records: pa.Table
+    rejects: tuple[Reject, ...] = ()
+
+
+class Module(NamedTuple):
+    """A workload that a log carries: id of its records, module as JSON text, task name, TVM's hash as text."""
+
+    workload_id: str
+    mod_json: str
+    task_name: str
+    shash: str
+
+
+class LogFormat(ABC):
+    """A log format that can be read."""
+
+    example: ClassVar[Mapping[str, str]]
+    """A small log for tests, file name -> text; the first file is the log, its last three lines a record each."""
+
+    @abstractmethod
+    def recognizes(self, path: Path, head: bytes, /) -> bool:
+        """Say whether a file is of this format, from its first lines (decompressed, up to 64 KiB)."""
+
+    @abstractmethod
+    def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
+        """Yield the file's records and rejects.
+
+        Raises:
+            RecordError: the file cannot be opened, or no record of it can be kept: neither the log nor `about` names
+                the device.
+        """
+
+    def part(self, _head: bytes, /) -> str:
+        """Return what a file is that is read with another one of this format; empty for any other file."""
+        return ""
+
+    def modules(self, _path: Path, /) -> list[Module]:
+        """Return the modules that a log, or files beside it, carry; most formats have none."""
+        return []
+
+
+class Rows(Protocol):
+    """A batch in the making."""
+
+    rejects: list[Reject]
+
+    def add(self, number: int, line: bytes) -> None:
+        """Take a line: a record, a reject, or nothing."""
+
+    def full(self, batch_rows: int) -> bool: ...
+
+    def batch(self) -> Batch: ...
+
+    def __bool__(self) -> bool: ...
+
+
+def read_lines(
+    path: Path, about: About, batch_rows: int, rows: Callable[[About], Rows]
+) -> Iterator[Batch]:
+    """Yield the batches of a log of a record a line; where a damaged file ends is a reject.
+
+    Raises:
+        RecordError: the file cannot be opened, or `rows` raises it.
+    """
+    made = rows(about)
+    number = 0
+    try:
+        for number, line in lines(path):
+            made.add(number, line)
+            if made.full(batch_rows):
+                yield made.batch()
+                made = rows(about)
+    except TruncatedError as error:
+        made.rejects.append(Reject(about.file, number + 1, str(error)))
+    if made:
+        yield made.batch()
