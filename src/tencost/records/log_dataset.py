@@ -50,7 +50,7 @@ def read_log_dataset(
     if not logs.files:
         raise DatasetError(
             f"expected measure_records/<hardware>/... or logs (MetaSchedule, Ansor, AutoTVM, RFC 4304) in {folder}, "
-            "found none. See docs/your-own-data.md"
+            "found none. See docs/how-to/your-own-data.md"
         )
     tables: list[pa.Table] = []
     rejects: list[Reject] = list(logs.rejects)
