@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+LOCKED := $(VENV)/.locked
 STAMP := $(VENV)/.installed
 # Console scripts find each other through PATH; nothing reports home; no command looks for model hubs.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -11,6 +12,10 @@ export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 PYTEST_ARGS ?=
+# PyTorch's CPU build for CPython 3.11 on x86_64 is not on PyPI; pip may be configured to find it all the same.
+TORCH_CPU := 2.13.0
+TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: help setup pipeline test check lint format types ui leaderboard lock docker clean
 
@@ -20,12 +25,31 @@ help: ## print this page
 	@echo; echo "  then: tencost --help (in $(BIN)), for example"
 	@echo "        $(BIN)/tencost train -m model=xgb,mlp hardware=xeon-avx512-1c,xeon-avx2-1c"
 
-$(STAMP): requirements.lock pyproject.toml
+# In this order, so that nothing is installed or run that is not in the lock with its hash, whichever torch pip finds:
+# setuptools, with which packages are built that come as sources; torch, chosen by pip as it is configured, and then checked
+# (given hashes, pip would take PyPI's CUDA build, however small the build that a folder offers); the rest; and the libraries
+# that the CUDA build needs and the CPU build does not. A torch that is there already in the locked version stays.
+$(LOCKED): requirements.lock requirements-cuda.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "tencost needs Python 3.11 or later, found " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the locked dependencies into $(VENV) (once; a few minutes) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm -rf $(VENV)/lock && mkdir $(VENV)/lock
+	@for name in setuptools torch; do \
+		awk -v name="$$name==" '/^[a-z]/ { wanted = index($$0, name) == 1 } wanted' requirements.lock > $(VENV)/lock/$$name; done
+	@$(PIP) install --no-deps --require-hashes -r $(VENV)/lock/setuptools
+	@set -e; wanted=$$(grep -o '^torch==[^ ]*' $(VENV)/lock/torch); \
+	found=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
+	if [ "torch==$$found" != "$$wanted" ]; then \
+		$(PIP) download --no-deps --only-binary :all: --dest $(VENV)/lock/wheels "$$wanted"; \
+		$(PIP) install --no-deps --require-hashes --no-index --find-links $(VENV)/lock/wheels -r $(VENV)/lock/torch; fi
+	@$(PIP) install --no-deps --require-hashes --no-build-isolation -r requirements.lock
+	@if $(BIN)/python -c 'from importlib.metadata import requires; exit(not any("nvidia" in r for r in requires("torch")))'; then \
+		$(PIP) install --no-deps --require-hashes -r requirements-cuda.lock; fi
+	@rm -rf $(VENV)/lock
+	@touch $@
+
+$(STAMP): $(LOCKED) pyproject.toml
+	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 setup: $(STAMP) ## create .venv and install the locked dependencies
@@ -56,12 +80,16 @@ ui: $(STAMP) ## MLflow UI on http://127.0.0.1:5000 (PORT=... for another port)
 leaderboard: $(STAMP) ## print the leaderboards and champions of the last evaluation
 	@tencost leaderboard
 
-lock: ## write requirements.lock anew from pyproject.toml, in a scratch environment
+lock: ## write the lock files anew from pyproject.toml (LOCK_ARGS=--upgrade: newest versions)
 	@rm -rf .lock-env && $(PYTHON) -m venv .lock-env
-	@.lock-env/bin/pip install --quiet -e '.[dev]'
-	@(sed -n '/^#/p' requirements.lock; .lock-env/bin/pip freeze --all --exclude-editable \
-		| grep -v -E '^pip==' | sed 's/+cpu//' | sort -f) > requirements.lock.new
-	@mv requirements.lock.new requirements.lock && rm -rf .lock-env
+	@.lock-env/bin/pip install --quiet uv==0.13.9
+	@cat requirements.lock requirements-cuda.lock > .lock-env/all
+	@.lock-env/bin/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+		--annotation-style line --no-header --output-file .lock-env/all $(LOCK_ARGS) pyproject.toml
+	@for lock in requirements requirements-cuda; do sed '/^[^#]/,$$d' $$lock.lock > .lock-env/$$lock.lock; done
+	@awk '/^[a-z]/ { out = ".lock-env/requirements" (/^(cuda-|nvidia-|triton==)/ ? "-cuda" : "") ".lock" } \
+		{ print >> out } /^torch==$(TORCH_CPU) / { print "    --hash=$(TORCH_CPU_HASH) \\" >> out }' .lock-env/all
+	@mv .lock-env/*.lock . && rm -rf .lock-env
 
 docker: ## build the image (needs Docker)
 	docker build -t tencost .

@@ -7,7 +7,7 @@ all workloads (`<hardware>/database_workload.json.gz` and `database_tuning_recor
 `tasks.json` in the order of the workloads, and `network_info/<network>.json.gz`. The result,
 `datasets/tencost-xeon.tar.zst`, is the layout of `src/tencost/records/raw_layout.py`: one
 database pair a task. Record lines keep their text but for the workload index. The dataset card,
-docs/dataset-card.md, goes in as README.md. Prints the archive's sha256 for
+docs/reference/dataset-card.md, goes in as README.md. Prints the archive's sha256 for
 conf/dataset/tencost-xeon.yaml.
 """
 

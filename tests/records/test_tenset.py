@@ -381,7 +381,9 @@ def test_what_is_no_tenset_folder(tmp_path: Path) -> None:
     _write(tmp_path / "named" / "a-B1-llvm-x.json", "[]")
     for folder in (ours, tmp_path / "logs", tmp_path / "named", tmp_path, tmp_path / "nowhere"):
         assert not is_tenset(folder)
-        with pytest.raises(RecordError, match=r"expected a TenSet dataset in .*docs/tenset\.md"):
+        with pytest.raises(
+            RecordError, match=r"expected a TenSet dataset in .*docs/how-to/tenset\.md"
+        ):
             read_layout(folder)
 
 

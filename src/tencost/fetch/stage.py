@@ -63,7 +63,7 @@ def dataset_top(folder: Path, *, logs: bool = False) -> Path:
         raise DatasetError(
             "expected measure_records/<hardware>/<task>/database_tuning_record.json in the "
             "dataset, found "
-            f"{found}. The layout is described in docs/your-own-data.md."
+            f"{found}. The layout is described in docs/how-to/your-own-data.md."
         )
     for path in records:
         if not path.with_name("database_workload.json").is_file():

@@ -7,7 +7,7 @@
     print(AutoTVMRecords.encode(best[0]))
 
 A container is filled and asked as in Lorien, see :mod:`tencost.lorien.containers`; where it behaves otherwise,
-``docs/lorien.md`` says how and why. No TVM is needed, and nothing that a log holds is executed.
+``docs/reference/lorien.md`` says how and why. No TVM is needed, and nothing that a log holds is executed.
 """
 
 from __future__ import annotations

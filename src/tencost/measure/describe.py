@@ -198,7 +198,7 @@ def gpu_hardware(attributes: Mapping[str, Any], name: str | None = None) -> Hard
         if not isinstance(value, int) or value <= 0:
             raise HardwareError(
                 f"expected the GPU's {key} to be a number above 0, found {value!r}. Check its driver (nvidia-smi), or "
-                "write conf/hardware/<name>.yaml by hand: docs/adding-hardware.md"
+                "write conf/hardware/<name>.yaml by hand: docs/how-to/adding-hardware.md"
             )
         numbers[key] = value
     version = str(attributes.get("compute_version"))
@@ -346,7 +346,7 @@ def _gpu_attributes() -> dict[str, Any]:
     if not device.exist:
         raise HardwareError(
             "expected an NVIDIA GPU and a TVM that was built with CUDA, found none. Describe the CPU: "
-            "measure.isa=native; for a GPU elsewhere write its file by hand: docs/adding-hardware.md"
+            "measure.isa=native; for a GPU elsewhere write its file by hand: docs/how-to/adding-hardware.md"
         )
     return {
         name: getattr(device, name)

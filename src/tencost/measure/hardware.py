@@ -123,7 +123,7 @@ def check_device(hardware: HardwareConfig) -> None:
         raise HardwareError(
             f"hardware {hardware.name!r}: expected a {kind} device on this host, found none that TVM can use. Run the "
             "command where the device is, or reach it through an RPC tracker: hardware.runner=rpc "
-            "(docs/remote-devices.md)"
+            "(docs/how-to/remote-devices.md)"
         )
 
 

@@ -51,7 +51,7 @@ def read_log_dataset(
         known = ", ".join(LOG_FORMATS.names())
         raise DatasetError(
             f"expected measure_records/<hardware>/... or logs ({known}) in {folder}, found none. "
-            "See docs/your-own-data.md"
+            "See docs/how-to/your-own-data.md"
         )
     tables: list[pa.Table] = []
     rejects: list[Reject] = list(logs.rejects)

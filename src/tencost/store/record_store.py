@@ -4,8 +4,8 @@ Writing is idempotent: a record that the store has is not written again. Writers
 writes its files, which nobody sees, and commits them as the version after the one that it checked
 for the same records. Where another was faster it checks what that one added and tries again. So a
 process may be killed at any time: what it committed is there once, what it did not is not there. A
-reader sees whole commits. layout.py says how rows lie in the files, docs/store.md how to live with a
-store.
+reader sees whole commits. layout.py says how rows lie in the files, docs/reference/store.md how to live
+with a store.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def device_columns(root: Path, cfg: Config, hardware: str) -> dict[str, float]:
         raise ConfigError(
             f"features.device_columns needs a description of hardware {hardware!r}: expected "
             f"{path}, found none. "
-            "See docs/adding-hardware.md."
+            "See docs/how-to/adding-hardware.md."
         )
     described = OmegaConf.to_object(
         OmegaConf.merge(OmegaConf.structured(HardwareConfig), OmegaConf.load(path))

@@ -148,7 +148,7 @@ def read_layout(folder: Path) -> TensetDataset:
     """
     if not is_tenset(folder):
         inside = [path.name for path in _folders(folder) if is_tenset(path)]
-        hint = f"import {folder / inside[0]}" if inside else "see docs/tenset.md"
+        hint = f"import {folder / inside[0]}" if inside else "see docs/how-to/tenset.md"
         raise RecordError(
             f"expected a TenSet dataset in {folder} ({RECORD_FOLDER}/<hardware>/*.json, network_info/*.task.pkl), "
             f"found none: {hint}"
