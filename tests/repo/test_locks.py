@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,10 @@ def test_every_pin_has_hashes(name: str) -> None:
 def test_the_lock_has_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = locked("requirements.lock")
-    asked = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    asked = [
+        *project["dependencies"],
+        *chain.from_iterable(project["optional-dependencies"].values()),
+    ]
     for requirement in map(Requirement, asked):
         name = canonicalize_name(requirement.name)
         if name == "tencost":
