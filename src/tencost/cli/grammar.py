@@ -160,14 +160,15 @@ class Command(click.Command):
 
     def _check(self, ctx: click.Context, words: list[str]) -> None:
         """Refuse unknown options and options given twice; what else can be wrong is Click's to find."""
-        given, rest, order = self.make_parser(ctx).parse_args(list(words))
+        given, extra, order = self.make_parser(ctx).parse_args(list(words))
         literal = words[words.index("--") + 1 :] if "--" in words else []
-        plain = [item.name for item in self.get_params(ctx) if isinstance(item, click.Argument)]
-        for name in plain:
-            value = given.get(name or "")
-            rest += [value] if isinstance(value, str) else _words(value)
+        plain = list(extra)
+        for argument in self.get_params(ctx):
+            if isinstance(argument, click.Argument):
+                value = given.get(argument.name or "")
+                plain += [value] if isinstance(value, str) else _words(value)
         valid = [name for item in self._options(ctx) for name in item.opts]
-        for word in rest:
+        for word in plain:
             if re.match(r"-[^0-9]", word) and word not in literal:
                 name = word.partition("=")[0]
                 raise click.NoSuchOption(name, possibilities=valid, ctx=ctx)
@@ -175,7 +176,14 @@ class Command(click.Command):
                 raise click.UsageError(
                     f"expected options of {', '.join(valid)}, found {word!r}", ctx
                 )
+        if extra:
+            raise click.UsageError(f"expected no more words, found {' '.join(extra)!r}", ctx)
         for item in self._options(ctx):
+            value = given.get(item.name or "")
+            if isinstance(value, str) and value.startswith("--"):
+                raise click.UsageError(
+                    f"expected a value after {item.opts[-1]}, found the option {value}", ctx
+                )
             if order.count(item) > 1:
                 raise click.UsageError(
                     f"expected {item.opts[-1]} once, found it {order.count(item)} times", ctx

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tencost.cli.grammar import Group, ValueOption
+from tencost.cli.grammar import Group, Text, ValueOption
 from tencost.cli.overrides import StageCommand, stage_function
 
 MEASURE = Group(
@@ -83,7 +83,7 @@ MEASURE.add_command(
         options=(
             ValueOption(
                 ["--to"],
-                metavar="FILE.npz",
+                type=Text("FILE.npz"),
                 required=True,
                 old=("to",),
                 help="The file, or a folder (there already, or with a slash at the end) that gets <name>.npz.",

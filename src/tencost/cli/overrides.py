@@ -79,8 +79,8 @@ def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
     for group in uses:
         if group == "model":
             common = [item.name for item in fields(ModelConfig)]
-            default = composition.choice_values("model", choices["model"][0])
-            told = list(told_fields(ModelConfig, "model.", default))
+            values = composition.choice_values("model", choices["model"][0])
+            told = list(told_fields(ModelConfig, "model.", values))
             yield "Fields of model, of every family", told
             for name in choices["model"]:
                 values = composition.choice_values("model", name)
@@ -94,10 +94,10 @@ def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
                 ]
                 yield f"Fields of model with model={name}", own
         elif group in choices:
-            default = choices[group][0]
-            values = composition.choice_values(group, default)
+            chosen = choices[group][0]
+            values = composition.choice_values(group, chosen)
             told = list(told_fields(hints[group], f"{group}.", values))
-            yield f"Fields of {group} (defaults of {group}={default})", told
+            yield f"Fields of {group} (defaults of {group}={chosen})", told
     single = [name for name in uses if name not in choices]
     others = [item for item in told_fields(Config, "", {}) if item.name in single]
     for name in ("paths", "rule"):
