@@ -18,7 +18,7 @@ help: ## print this page
 	@echo "tencost: learned cost models for tensor programs"; echo
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; echo "  then: tencost --help (in $(BIN)), for example"
-	@echo "        $(BIN)/tencost train -m model=xgb,mlp hardware=xeon-avx512-1c,xeon-avx2-1c"
+	@echo "        $(BIN)/tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c"
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "tencost needs Python 3.11 or later, found " + sys.version.split()[0] + ": make PYTHON=python3.11 ...")'

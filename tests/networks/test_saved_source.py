@@ -204,7 +204,7 @@ def test_export_writes_one_file_and_replaces_its_own_only(
     for words, told in (
         (["--to", "mine.npz"], "expected no file or a saved network at mine.npz"),
         (["--to=small.onnx"], "ends in .npz"),
-        ([], "expected --to FILE.NPZ"),
+        ([], "expected --to FILE.npz"),
         (["--to", "a.npz", "--to", "b.npz"], "expected --to once"),
         (["--to="], "expected"),
     ):

@@ -289,7 +289,7 @@ def test_a_model_to_retrain_names_the_command_with_the_store(
         (["--frobnicate"], "found '--frobnicate'"),
         (["one", "two"], "found 'two'"),
         (["--store"], "expected a value after --store, found none"),
-        (["--plot", ""], "--plot FILE.PNG: expected FILE.png, found nothing"),
+        (["--plot", ""], "--plot FILE.png: expected FILE.png, found nothing"),
         (["--plot", "--json"], "expected a value after --plot, found the option --json"),
         (["--json", "--add-to", "there"], "one of --json and --add-to"),
     ],

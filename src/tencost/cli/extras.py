@@ -85,6 +85,6 @@ def missing(command: str, error: ModuleNotFoundError) -> MissingDependencyError 
 def _error(command: str, absent: list[str]) -> MissingDependencyError:
     extra = "tuner" if set(absent) <= set(EXTRAS["tuner"]) else "pipeline"
     return MissingDependencyError(
-        f"{command} needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: "
+        f"`{command}` needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: "
         f"pip install 'tencost[{extra}]'"
     )

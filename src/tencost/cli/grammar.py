@@ -85,6 +85,8 @@ class ValueOption(click.Option):
     """
 
     def __init__(self, *arguments: Any, old: Sequence[str] = (), **keywords: Any) -> None:
+        if isinstance(keywords.get("type"), Whole | Text | Place):
+            keywords.setdefault("metavar", keywords["type"].name)
         super().__init__(*arguments, **keywords)
         self.old = tuple(old)
 

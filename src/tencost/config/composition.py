@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from tencost.config import Config, project_root, resolve
-from tencost.errors import ConfigError
+from tencost.errors import ConfigError, MissingDependencyError
 
 GROUPS = (
     "dataset",
@@ -229,6 +229,13 @@ def _explained() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         text = str(error)
+        plugin = re.search(r"Could not find 'hydra/(launcher|sweeper)/(\w+)'", text)
+        if plugin:
+            kind, name = plugin.groups()
+            raise MissingDependencyError(
+                f"expected Hydra's {kind} {name}, found none that is installed; joblib and optuna come with "
+                "pip install 'tencost[pipeline]'"
+            ) from error
         missing = re.search(r"Could not find '(\w+)/([^']+)'", text)
         if missing:
             group, choice = missing.groups()
