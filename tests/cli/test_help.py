@@ -48,7 +48,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_no_help_imports_what_is_heavy() -> None:
-    """One process asks for every help, as each of its own would take half a minute; families are imported by train's."""
+    """One process asks for every help: one process each would take half a minute."""
     code = f"""
 import contextlib, io, json, sys
 from tencost import cli

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -42,16 +42,22 @@ MODELS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return composition.compose([])[0]
+
+
 @pytest.mark.parametrize("name", FIELDS)
-def test_less_than_nothing_is_refused(name: str) -> None:
+def test_less_than_nothing_is_refused(name: str, config: Config) -> None:
+    group, _, field = name.rpartition(".")
     with pytest.raises(ConfigError, match=rf"^{name} must be .*, found -3"):
-        composition.compose([f"{name}=-3"])
+        replace(getattr(config, group) if group else config, **{field: -3})
 
 
 @pytest.mark.parametrize(("family", "name"), MODELS)
 def test_a_family_refuses_it_too(family: str, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} must be .*, found -3"):
-        composition.compose([f"model={family}", f"{name}=-3"])
+        replace(FAMILIES.load(family).for_tests, **{name.removeprefix("model."): -3})
 
 
 @pytest.mark.parametrize(

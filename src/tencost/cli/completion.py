@@ -100,4 +100,4 @@ Switch it on:
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     found: Any = get_completion_class(shell)
-    sys.stdout.write(found(ctx.find_root().command, {}, "tencost", VARIABLE).source() + "\n")
+    sys.stdout.write(found(ctx.find_root().command, {}, "tencost", VARIABLE).source())

@@ -120,7 +120,11 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = self._today(ctx, args)
         if not ctx.resilient_parsing and not set(words) & set(HELP):
-            self._check(ctx, words)
+            try:
+                self._check(ctx, words)
+            except click.UsageError as error:
+                error.ctx = error.ctx or ctx  # Click's parser does not say where it was
+                raise
         return super().parse_args(ctx, words)
 
     def invoke(self, ctx: click.Context) -> Any:
