@@ -23,7 +23,7 @@ help: ## print this page
 	@echo "tencost: learned cost models for tensor programs"; echo
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; echo "  then: tencost --help (in $(BIN)), for example"
-	@echo "        $(BIN)/tencost train -m model=xgb,mlp hardware=xeon-avx512-1c,xeon-avx2-1c"
+	@echo "        $(BIN)/tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c"
 
 # In this order, so that nothing is installed or run that is not in the lock with its hash, whichever torch pip finds:
 # setuptools, with which packages are built that come as sources; torch, chosen by pip as it is configured, and then checked

@@ -18,7 +18,6 @@ from tencost import cli
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError, MissingDependencyError
 from tencost.networks.network import Network, load_network
-from tencost.networks.saving import split_words
 from tencost.networks.source import require
 from tencost.networks.sources.saved import save_network
 
@@ -196,28 +195,24 @@ def test_export_writes_one_file_and_replaces_its_own_only(
     def export(*words: str) -> None:
         cli.main(["measure", "export", "network=saved", "network.path=small.npz", *words])
 
-    export("to=out/")
+    export("--to", "out/")
     assert "network=saved network.path=small.npz" in capsys.readouterr().err
     export("to=out/small.npz")
+    assert "old spelling: to=out/small.npz; write --to out/small.npz" in capsys.readouterr().err
     assert (tmp_path / "out" / "small.npz").read_bytes() == saved.read_bytes()
     (tmp_path / "mine.npz").write_text("mine")
     for words, told in (
-        (["to=mine.npz"], "expected no file or a saved network at mine.npz"),
-        (["to=small.onnx"], "ends in .npz"),
-        ([], "found 0 times"),
+        (["--to", "mine.npz"], "expected no file or a saved network at mine.npz"),
+        (["--to=small.onnx"], "ends in .npz"),
+        ([], "expected --to FILE.npz"),
+        (["--to", "a.npz", "--to", "b.npz"], "expected --to once"),
+        (["--to="], "expected"),
     ):
         with pytest.raises(SystemExit) as stop:
             export(*words)
         assert stop.value.code == 2
         assert told in capsys.readouterr().err
     assert (tmp_path / "mine.npz").read_text() == "mine"
-
-
-def test_words_are_taken_apart() -> None:
-    assert split_words(["network=gpt2", "to=a.npz", "-m"]) == ("a.npz", ["network=gpt2", "-m"])
-    for words in ([], ["to="], ["to=a.npz", "to=b.npz"]):
-        with pytest.raises(ConfigError, match=r"expected to=<file>\.npz once"):
-            split_words(words)
 
 
 def test_a_missing_package_is_named_with_both_ways_out() -> None:

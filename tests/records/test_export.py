@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tencost import cli
 from tencost.errors import RecordError
 from tencost.records.best_schedules import Export, export_metaschedule, run
 from tencost.records.formats.metaschedule import (
@@ -19,6 +20,7 @@ from tencost.records.formats.metaschedule import (
     read_programs,
     read_workloads,
 )
+from tencost.records.query_command import Place
 from tencost.store.ids import canonical_target, program_id, record_id, workload_id
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
@@ -293,36 +295,42 @@ def test_command(
         [measured(identity, TRACE, (1e-3,)), measured("a" * 32, TRACE, ())]
     )
     with pytest.raises(RecordError, match="its module is neither beside the store"):
-        run(["metaschedule", "best", "hardware=cpu"])
+        run(Path("best"), Place(), hardware="cpu")
     write_modules(str(live), [(identity, mod_json, "matmul", "1")])
-    run(["metaschedule", "best", "hardware=cpu"])
+    run(Path("best"), Place(), hardware="cpu")
     told = capsys.readouterr().out
     assert "best: 1 schedules of 1 workloads on cpu" in told
     assert "left out aaaaaaaaaaaa matmul: none of its programs" in told
     assert len(written(tmp_path / "best")) == 1
     with pytest.raises(RecordError, match="--overwrite"):
-        run(["metaschedule", "best", "hardware=cpu", "target=llvm -mcpu=core-avx2"])
-    run(["metaschedule", "best", "hardware=cpu", f"workload={identity[:6]}", "n=2", "--overwrite"])
+        run(Path("best"), Place(), hardware="cpu", target="llvm -mcpu=core-avx2")
+    run(Path("best"), Place(), hardware="cpu", workload=identity[:6], n=2, overwrite=True)
 
     folder = tmp_path / "data" / "records" / "mine"
     RecordStore(str(folder / "store")).write([measured(identity, decided(7), (1e-3,))])
     table = modules((identity, mod_json, "1"))
     table.write_parquet(folder / "workloads.parquet")
-    run(["metaschedule", "mine", "dataset=mine", "hardware=cpu"])
+    words = ["records", "export", "metaschedule", "mine", "--dataset", "mine", "--hardware", "cpu"]
+    cli.main(words)
     assert [item.trace for item in written(tmp_path / "mine")] == [decided(7)]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "expected `tencost records export metaschedule <folder>"),
-        (["csv", "out"], "expected `tencost records export metaschedule"),
-        (["metaschedule"], "expected `tencost records export metaschedule"),
-        (["metaschedule", "out", "more"], "expected `tencost records export metaschedule"),
-        (["metaschedule", "out", "colour=red"], "found 'colour' in 'colour=red'"),
-        (["metaschedule", "out"], "expected hardware=<a device"),
+        ([], "expected FOLDER, found none"),
+        (["out", "more", "--hardware", "cpu"], "found 'more'"),
+        (["out", "colour=red"], "found 'colour=red'"),
+        (["out"], "expected --hardware NAME"),
+        (["out", "--hardware", "cpu", "--n", "0"], "a whole number of at least 1, found '0'"),
     ],
 )
-def test_words_that_export_does_not_understand(words: list[str], message: str) -> None:
-    with pytest.raises(RecordError, match=message):
-        run(words)
+def test_words_that_export_does_not_understand(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["records", "export", "metaschedule", *words])
+    assert stop.value.code == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Usage: tencost records export metaschedule" in told

@@ -62,8 +62,8 @@ def lines(path: Path) -> list[object]:
 
 
 def test_lines_come_out_as_they_went_in(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("ansor", "out/a.json", "hardware=board") == 0
-    assert run("autotvm", "out/b.log", "dataset=mine") == 0
+    assert run("ansor", "out/a.json", "--hardware", "board") == 0
+    assert run("autotvm", "out/b.log", "--dataset", "mine") == 0
     assert lines(project / "out" / "a.json") == ANSOR
     assert lines(project / "out" / "b.log") == AUTOTVM
     assert "3 records" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_lines_come_out_as_they_went_in(project: Path, capsys: pytest.CaptureFix
     [
         ("table", "out.parquet"),
         ("table", "out.csv"),
-        ("rfc4304", "out.jsonl", "version=columns"),
+        ("rfc4304", "out.jsonl", "--layout", "columns"),
         ("rfc4304", "out.json"),
         ("tenset", "folder"),
     ],
@@ -91,12 +91,14 @@ def test_every_format_can_be_imported_again(project: Path, words: tuple[str, ...
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "expected `tencost records export"),
-        (("pdf", "x"), "expected `tencost records export"),
+        ((), "expected `tencost records export` and one of metaschedule, ansor"),
+        (("pdf", "x"), "found 'pdf'"),
+        (("ansor",), "found none"),
         (("ansor", "logs/a.json"), "free"),
-        (("ansor", "x", "hardware=moon"), "moon"),
-        (("ansor", "x", "dataset=theirs"), "found none"),
-        (("rfc4304", "x.jsonl", "version=7"), "version=7"),
+        (("ansor", "x", "--hardware", "moon"), "moon"),
+        (("ansor", "x", "--dataset", "theirs"), "found none"),
+        (("rfc4304", "x.jsonl", "version=7"), "'7' is not one of"),
+        (("rfc4304", "x.jsonl", "--layout", "rows"), "'rows' is not one of"),
         (("table", "x.pdf"), ".parquet"),
     ],
 )

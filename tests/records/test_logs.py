@@ -162,7 +162,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_reports_and_keeps_rejects_and_modules(
     project: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_cli("import", str(folder), "hardware=board", "dataset=mixed") == 0
+    assert run_cli("import", str(folder), "--hardware", "board", "--dataset", "mixed") == 0
     told = capsys.readouterr().err
     assert "a.json:4:" in told
     (reject,) = (project / "data" / "rejects" / "mixed.jsonl").read_text().splitlines()
@@ -178,12 +178,13 @@ def test_the_command_reports_and_keeps_rejects_and_modules(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["import"], "found no path"),
+        (["import"], "expected PATHS..., found none"),
         (["import", "nowhere"], "at nowhere"),
-        (["import", "conf", "hardware=x"], "found none"),
-        (["import", "conf", "colour=red"], "colour"),
-        (["import", "conf", "--fast"], "--fast"),
-        (["import", "conf", "jobs=many"], "whole number"),
+        (["import", "conf", "--hardware", "x"], "found none"),
+        (["import", "conf", "colour=red"], "found 'colour=red'"),
+        (["import", "conf", "--fast"], "found '--fast'"),
+        (["import", "conf", "--jobs", "many"], "whole number"),
+        (["import", "conf", "jobs=0"], "whole number of at least 1"),
         (["burn"], "import, query"),
     ],
 )

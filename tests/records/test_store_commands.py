@@ -52,9 +52,9 @@ def test_a_quarantined_record_is_listed_and_released(
     assert heights(project) == (11, 12)
     assert run("quarantine") == 0
     assert "1 quarantined records" in capsys.readouterr().out
-    assert run("quarantine", "release=nonsense") == 2
+    assert run("quarantine", "--release", "nonsense") == 2
     assert "nonsense" in capsys.readouterr().err
-    assert run("quarantine", "release=all") == 0
+    assert run("quarantine", "--release", "all") == 0
     assert "released 1" in capsys.readouterr().out
     assert heights(project) == (12, 12)
 
@@ -69,7 +69,7 @@ def test_compacting_changes_no_record(project: Path, capsys: pytest.CaptureFixtu
 def test_a_store_that_is_not_there_is_said_so(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("quarantine", f"store={project / 'nowhere'}") == 2
+    assert run("quarantine", "--store", str(project / "nowhere")) == 2
     assert "nowhere" in capsys.readouterr().err
 
 

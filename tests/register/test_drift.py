@@ -252,7 +252,7 @@ def test_the_command_shows_runs_verdict_and_what_is_next(
     filled: RecordStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plot = tmp_path / "plots" / "drift.png"
-    drift_command.run(["tencost-toy", "--plot", str(plot)], tmp_path)
+    drift_command.run(tmp_path, model="tencost-toy", plot=plot)
     out = capsys.readouterr().out
     assert "models:/tencost-toy/1 on toy-1c" in out
     assert out.index("2001-09-09 01:46") < out.index("2004-11-09 11:33")
@@ -277,7 +277,7 @@ def test_a_model_to_retrain_names_the_command_with_the_store(
     backwards = list(zip([0.1, 0.4, 0.5, 0.9], [seconds for _, seconds in GOOD], strict=True))
     for number in range(1, 9):
         store.write(records("a", number, backwards))
-    drift_command.run([f"--store={store.uri}"], tmp_path / "elsewhere")
+    drift_command.run(tmp_path / "elsewhere", store_uri=store.uri)
     out = " ".join(capsys.readouterr().out.split())
     assert "retrain: worse than a random order" in out
     assert f"next: tencost register drift tencost-toy --store {store.uri} --add-to" in out
@@ -288,24 +288,29 @@ def test_a_model_to_retrain_names_the_command_with_the_store(
     [
         (["--frobnicate"], "found '--frobnicate'"),
         (["one", "two"], "found 'two'"),
-        (["--store"], "a value after --store"),
-        (["--plot", "--json"], "a value after --plot"),
+        (["--store"], "expected a value after --store, found none"),
+        (["--plot", ""], "--plot FILE.png: expected FILE.png, found nothing"),
+        (["--plot", "--json"], "expected a value after --plot, found the option --json"),
         (["--json", "--add-to", "there"], "one of --json and --add-to"),
     ],
 )
-def test_mistakes_are_told(words: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(RegistryError, match=message):
-        drift_command.run(words, tmp_path)
+def test_mistakes_are_told(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["register", "drift", *words])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_model_that_never_tuned_is_said_so(filled: RecordStore, tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="found those of models:/tencost-toy/1"):
-        drift_command.run(["tencost-nobody"], tmp_path)
+        drift_command.run(tmp_path, model="tencost-nobody")
 
 
 def test_without_a_store_or_tuning_runs(store: RecordStore, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="expected a record store"):
-        drift_command.run([], tmp_path)
+        drift_command.run(tmp_path)
     store.write(records("a", 1, GOOD, about={"chosen_by": None}))
     with pytest.raises(RegistryError, match="found none"):
-        drift_command.run([], tmp_path)
+        drift_command.run(tmp_path)

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from rich.console import Console
 
+from tencost import cli
 from tencost.errors import ConfigError, RegistryError
 from tencost.evaluate import stage as evaluation
 from tencost.register import registry, stage
@@ -242,7 +243,7 @@ def test_status_and_rollback(
     train_trees(toy_project, promoted, train_toy, 1)
     verdict = challenge(toy_project, toy_config)
     capsys.readouterr()
-    status.show(toy_project, ["--json"])
+    status.print_json(toy_project)
     new, old = orjson.loads(capsys.readouterr().out)
     assert (new["version"], new["verdict"], new["gain_over"]) == (2, "refused", "champion 1.0")
     assert new["reasons"] == list(verdict.reasons)
@@ -250,7 +251,7 @@ def test_status_and_rollback(
     assert new["num_seeds"] == 5
     assert (old["aliases"], old["gain"]["top1"], old["gain_over"]) == (["champion"], None, None)
 
-    status.rollback_command(toy_project, [NAME, "2"])
+    status.rollback(toy_project, NAME, 2)
     shown = io.StringIO()
     status.print_status(toy_project, Console(file=shown))
     status.print_champions(toy_project, Console(file=shown))
@@ -266,8 +267,8 @@ def test_status_and_rollback(
         assert words in shown.getvalue(), words
     assert "version 1 (1.0) refused" not in shown.getvalue()
     capsys.readouterr()
-    status.rollback_command(toy_project, [NAME])
-    status.rollback_command(toy_project, [NAME, "1"])
+    status.rollback(toy_project, NAME)
+    status.rollback(toy_project, NAME, 1)
     assert capsys.readouterr().out == (
         f"{NAME}: champion is version 1 (1.0) again, it was version 2 (1.1)\n"
         f"{NAME}: version 1 (1.0) is the champion already\n"
@@ -277,14 +278,23 @@ def test_status_and_rollback(
     assert champion.number == 1
 
 
-@pytest.mark.parametrize("words", [[], [NAME, "two"], [NAME, "-1"], [NAME, "1", "2"]])
-def test_rollback_in_other_words(words: list[str], tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"expected `tencost register rollback <model> \[version\]`"
-    ):
-        status.rollback_command(tmp_path, words)
-    with pytest.raises(ConfigError, match=r"expected `tencost register status \[--json\]`"):
-        status.show(tmp_path, ["--csv"])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rollback"], "expected MODEL, found none"),
+        (["rollback", NAME, "two"], "expected a whole number of at least 1, found 'two'"),
+        (["rollback", NAME, "-1"], "expected a whole number of at least 1, found '-1'"),
+        (["rollback", NAME, "1", "2"], "expected no more words, found '2'"),
+        (["status", "--csv"], "expected an option of --json, -h, --help, found '--csv'"),
+    ],
+)
+def test_rollback_and_status_in_other_words(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["register", *words])
+    assert stop.value.code == 2
+    assert told in capsys.readouterr().err
 
 
 def test_looking_at_no_registry_creates_none(

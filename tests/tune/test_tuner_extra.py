@@ -6,39 +6,25 @@ The processes started here, and the workers that they start, find no package tha
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
-from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
+from installed import environment_of
 from relax_networks import two_layers
 from tencost.networks.sources.saved import save_network
 
-PROJECT = Path(__file__).resolve().parents[2]
 ABSENT = {
     "torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "dvc", "deltalake", "duckdb",
     "polars", "pyarrow", "pandas", "matplotlib", "onnx", "onnxscript", "zstandard", "optuna", "joblib", "sklearn",
 }  # fmt: skip
 """Not in tencost[tuner], whatever else is not."""
-HIDE = """
-import importlib.machinery, sys
-class Installed(importlib.machinery.PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        absent = name.partition(".")[0] in {absent!r}
-        return None if absent else super().find_spec(name, path, target)
-sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Installed
-"""
 SCRIPT = """
 import sys
 import tencost, tvm
@@ -66,44 +52,10 @@ QUICK = (
 )  # fmt: skip
 
 
-def tuner_distributions() -> set[str]:
-    """Names of what `pip install tencost[tuner]` installs, by the metadata of what is installed here."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    todo = [*project["dependencies"], *project["optional-dependencies"]["tuner"]]
-    found = {"tencost", "pip", "setuptools"}
-    seen = set()
-    while todo:
-        text = todo.pop()
-        if text in seen:
-            continue
-        seen.add(text)
-        wanted = Requirement(text)
-        name = canonicalize_name(wanted.name)
-        found.add(name)
-        for needed in distribution(name).requires or ():
-            marker = Requirement(needed).marker
-            extras = {"", *wanted.extras}
-            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
-                todo.append(needed)
-    return found
-
-
 @pytest.fixture(scope="module")
 def tuner_only(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment for processes that find nothing beyond tencost[tuner]."""
-    kept = tuner_distributions()
-    absent = ABSENT | {
-        module
-        for module, owners in packages_distributions().items()
-        if not kept & {canonicalize_name(owner) for owner in owners}
-    }
-    assert not absent & {"tencost", "tvm", "mlflow", "xgboost", "hydra", "sqlalchemy", "numpy"}
-    folder = tmp_path_factory.mktemp("tuner")
-    (folder / "sitecustomize.py").write_text(HIDE.replace("{absent!r}", repr(sorted(absent))))
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    return environment
+    return environment_of(tmp_path_factory.mktemp("tuner"), "tuner", also_absent=ABSENT)
 
 
 def run(

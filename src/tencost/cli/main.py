@@ -1,14 +1,19 @@
-"""The one front door: ``tencost <command> [hydra overrides]``, ``tencost <stage> -m ...`` for sweeps."""
+"""The front door: ``tencost <command> [OPTIONS] [OVERRIDES]``. One grammar (grammar.py), one message for a mistake."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Sequence
+from typing import Any
 
-from tencost.errors import ConfigError, TencostError
+import click
+
+from tencost.cli import completion, extras, grammar, stages
+from tencost.cli.measure import MEASURE
+from tencost.cli.records import RECORDS
+from tencost.cli.register import REGISTER
+from tencost.errors import TencostError
 
 QUIET_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
@@ -23,63 +28,73 @@ QUIET_ENVIRONMENT = {
 """Nothing reports home and nothing asks a hub, unless the user's own environment says otherwise."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """A word on the command line, what it does, and the function that does it."""
+class Root(grammar.Group):
+    """`tencost` itself: without a word it prints its help; `help` and `version` are words, too."""
 
-    summary: str
-    run: Callable[[list[str]], None]
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            words = {"help": "--help", "version": "--version"}
+            args = [words.get(args[0], args[0]), *args[1:]] if args else ["--help"]
+        return super().parse_args(ctx, args)
 
-
-def _stage(module: str) -> Callable[[list[str]], None]:
-    def run(arguments: list[str]) -> None:
-        from tencost.config import composition
-
-        composition.run_stage(import_module(f"tencost.{module}.stage").run, module, arguments)
-
-    return run
+    def refuse(self, ctx: click.Context, found: str) -> None:
+        raise click.UsageError(
+            f"expected a command of {', '.join(self.commands)}, found {found}", ctx
+        )
 
 
-def _command(function: str) -> Callable[[list[str]], None]:
-    def run(arguments: list[str]) -> None:
-        getattr(import_module("tencost.cli.commands"), function)(arguments)
-
-    return run
-
-
-COMMANDS: dict[str, Command] = {
-    "measure": Command(
-        "collect a raw dataset on your hardware: measure networks, programs, run; also hardware, pack, export",
-        _command("measure"),
+TENCOST = Root(
+    "tencost",
+    help=(
+        "Learned cost models for tensor programs.\n\nOverrides are Hydra's: model=mlp features=trace model.epochs=20 "
+        "'seeds=[0,1,2]'. What a command can be told: tencost <command> --help"
     ),
-    "pipeline": Command(
-        "run every stage that is out of date (dvc repro); first mend what a kill left",
-        _command("pipeline"),
+    examples=(
+        "tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c",
+        "tencost tune network=bert_tiny hardware=epyc-avx512-1c",
+        "tencost records query best --hardware v100",
     ),
-    "params": Command("write the items of params.yaml from its lists", _command("params")),
-    "fetch": Command("bring a raw dataset from where it lives to data/raw/", _stage("fetch")),
-    "records": Command(
-        "read its logs into the record store; also: records import, query, export, quarantine, compact",
-        _command("records"),
-    ),
-    "features": Command("turn every program into rows of named columns", _stage("features")),
-    "splits": Command(
-        "divide the records into train, valid and test, leak-proof", _stage("splits")
-    ),
-    "train": Command("train a model family; -m sweeps over choices", _command("train")),
-    "evaluate": Command(
-        "compare all trained models of a hardware on the test split", _stage("evaluate")
-    ),
-    "register": Command(
-        "promote the winner if the rule allows it; also: register status, drift, export, rollback",
-        _command("register"),
-    ),
-    "tune": Command(
-        "tune a network with TVM's MetaSchedule and a registered model", _stage("tune")
-    ),
-    "leaderboard": Command("print the last leaderboards and champions", _command("leaderboard")),
-    "ui": Command("MLflow UI on loopback [--port N]", _command("ui")),
-}
+    commands={
+        str(command.name): command
+        for command in (
+            MEASURE,
+            stages.FETCH,
+            RECORDS,
+            stages.FEATURES,
+            stages.SPLITS,
+            stages.TRAIN,
+            stages.EVALUATE,
+            REGISTER,
+            stages.TUNE,
+            stages.LEADERBOARD,
+            stages.ui,
+            stages.pipeline,
+            stages.params,
+            completion.completion,
+        )
+    },
+)
+COMMANDS = TENCOST.commands
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    from tencost import __version__
+
+    if asked and not ctx.resilient_parsing:
+        sys.stdout.write(f"tencost {__version__}\n")
+        ctx.exit()
+
+
+TENCOST.params.append(
+    click.Option(
+        ["-V", "--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+        help="Print the version and exit.",
+    )
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -88,63 +103,49 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, value in QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        _dispatch(arguments)
+        TENCOST.main(arguments, "tencost", complete_var=completion.VARIABLE, standalone_mode=False)
+    except click.Abort:
+        _fail("interrupted; what was finished is kept, run the command again to continue", 130)
+    except click.ClickException as error:
+        _fail(_told(error), 2)
     except TencostError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted; what was finished is kept, run the command again to continue", 130)
+    except ModuleNotFoundError as error:
+        told = extras.missing(" ".join(["tencost", *arguments[:1]]), error)
+        if told is None:
+            raise
+        _fail(str(told), told.exit_code)
 
 
-def _dispatch(arguments: list[str]) -> None:
-    from tencost import __version__
-
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        _help()
-    elif arguments[0] in ("-V", "--version", "version"):
-        _say(f"tencost {__version__}")
-    elif arguments[0] not in COMMANDS:
-        raise ConfigError(
-            f"expected a command of {', '.join(COMMANDS)}, found {arguments[0]!r}. See `tencost --help`."
-        )
-    elif any(word in ("-h", "--help") for word in arguments[1:]):
-        _help_for(arguments[0])
-    else:
-        COMMANDS[arguments[0]].run(arguments[1:])
-
-
-def _help() -> None:
-    lines = [
-        "tencost: learned cost models for tensor programs",
-        "",
-        "usage: tencost <command> [overrides]",
-        "",
-    ]
-    lines += [f"  {name:<12} {command.summary}" for name, command in COMMANDS.items()]
-    lines += [
-        "",
-        "Overrides are Hydra's: model=mlp features=trace model.epochs=20 seeds=[0,1,2]",
-        "Sweeps:                tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c",
-        "Choices of a command:  tencost <command> --help",
-    ]
-    _say("\n".join(lines))
+def _told(error: click.ClickException) -> str:
+    """Return what Click found wrong in the house's words, how the command is used, and where its help is."""
+    ctx: Any = getattr(error, "ctx", None)
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        valid = [name for item in _options(ctx) for name in item.opts]
+        message = f"expected an option of {', '.join(valid)}, found {error.option_name!r}"
+    elif isinstance(error, click.MissingParameter) and error.param is not None:
+        told = getattr(error.param, "help", None)
+        meaning = f" ({told[0].lower()}{told[1:].rstrip('.')})" if told else ""
+        message = f"expected {_named(error.param, ctx)}{meaning}, found none"
+    elif isinstance(error, click.BadOptionUsage):
+        message = f"expected a value after {error.option_name}, found none"
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        message = f"{_named(error.param, ctx)}: {error.message}"
+    if ctx is None:
+        return message
+    return f"{message}\n{ctx.get_usage()}\nSee `{ctx.command_path.strip()} --help`."
 
 
-def _help_for(name: str) -> None:
-    from tencost.config import composition
-
-    lines = [f"tencost {name}: {COMMANDS[name].summary}", ""]
-    lines += ["Choices (group=choice), the default first:"]
-    for group, choices in composition.group_choices().items():
-        lines.append(f"  {group:<11} {', '.join(choices)}")
-    lines += [
-        "",
-        "Any field: group.field=value, for example model.eta=0.05; fields: src/tencost/config/schema.py",
-    ]
-    _say("\n".join(lines))
+def _options(ctx: Any) -> list[click.Option]:
+    found = [] if ctx is None else ctx.command.get_params(ctx)
+    return [item for item in found if isinstance(item, click.Option)]
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+def _named(param: click.Parameter, ctx: Any) -> str:
+    if isinstance(param, click.Option):
+        return f"{param.opts[-1]} {param.make_metavar(ctx)}"
+    return param.make_metavar(ctx)
 
 
 def _fail(message: str, code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import fields
 from typing import Any
@@ -17,11 +18,38 @@ def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
 
 
-def at_least(prefix: str, config: object, **least: int) -> None:
-    for name, bound in least.items():
+def within(prefix: str, config: object, **ranges: str) -> None:
+    """Refuse numbers outside their ranges, and those that are not finite; None and what is no number passes.
+
+    Args:
+        prefix: what the fields' names are told with: ``model``; empty for none.
+        config: has the fields.
+        ranges: a field's range as it is written in mathematics: ``"[0, 1)"``, ``"(0, inf)"``. A list's elements each
+            have to be in it.
+
+    Raises:
+        ConfigError: a number is not in its range.
+    """
+    for name, text in ranges.items():
         value = getattr(config, name)
-        if isinstance(value, int) and value < bound:
-            raise ConfigError(f"{prefix}.{name} must be at least {bound}, found {value}")
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int | float) and not _contains(text, number):
+                where = f"{prefix}.{name}" if prefix else name
+                finite = "" if math.isfinite(number) else "a finite number "
+                raise ConfigError(f"{where} must be {finite}{_told(text)}, found {number!r}")
+
+
+def _contains(text: str, number: float) -> bool:
+    low, high = (float(bound) for bound in text[1:-1].split(","))
+    above = number > low or (text[0] == "[" and number == low)
+    return above and (number < high or (text[-1] == "]" and number == high))
+
+
+def _told(text: str) -> str:
+    low, _, high = text[1:-1].partition(", ")
+    if high != "inf":
+        return f"in {text}"
+    return f"at least {low}" if text[0] == "[" else f"above {low}"
 
 
 def plain_name(field: str, name: object) -> None:

@@ -7,13 +7,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from tencost.config import Config, lockfile, project_root, resolve
-from tencost.errors import ConfigError
+from tencost.errors import ConfigError, MissingDependencyError
 
 GROUPS = (
     "dataset",
@@ -45,20 +46,34 @@ def config_folder() -> tuple[Path, Path]:
 
 def group_choices() -> dict[str, list[str]]:
     """Return the choices of each configuration group, the default one first."""
-    from omegaconf import OmegaConf
-
     _, conf = config_folder()
-    listed = OmegaConf.to_container(OmegaConf.load(conf / "config.yaml"))
-    assert isinstance(listed, dict)
-    defaults: dict[str, str] = {}
-    for entry in listed["defaults"]:
-        if isinstance(entry, dict):
-            defaults.update(entry)
+    defaults = _default_choices(conf / "config.yaml")
     choices = {}
     for group in GROUPS:
         names = sorted(path.stem for path in (conf / group).glob("*.yaml"))
         choices[group] = sorted(names, key=lambda name: (name != defaults.get(group), name))
     return choices
+
+
+def choice_values(group: str, choice: str) -> dict[str, Any]:
+    """Return what the file of a choice sets, before anything is resolved; {} where there is no such file."""
+    from omegaconf import OmegaConf
+
+    path = config_folder()[1] / group / f"{choice}.yaml"
+    values = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _default_choices(path: Path) -> dict[str, str]:
+    from omegaconf import OmegaConf
+
+    listed = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(listed, dict)
+    defaults: dict[str, str] = {}
+    for entry in listed.get("defaults", []):
+        if isinstance(entry, dict):
+            defaults.update(entry)
+    return defaults
 
 
 def compose(overrides: list[str]) -> tuple[Config, Path]:
@@ -70,28 +85,74 @@ def compose(overrides: list[str]) -> tuple[Config, Path]:
     Raises:
         ConfigError: unknown choice, unknown key or wrong type; the message lists the valid ones.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    root, conf = config_folder()
-    GlobalHydra.instance().clear()
-    with _explained(), initialize_config_dir(version_base="1.3", config_dir=str(conf)):
-        composed = hydra_compose("config", overrides=_free(overrides), return_hydra_config=True)
-        return _checked(composed, composed.hydra.runtime.choices), root
+    composed, root = _compose(overrides)
+    return _checked(composed, composed.hydra.runtime.choices), root
 
 
-def run_stage(function: StageFunction, name: str, arguments: list[str]) -> Any:
-    """Run a stage once, or as a Hydra sweep where the arguments hold -m."""
-    if any(word in ("-m", "--multirun") for word in arguments):
-        return run_sweep(function, name, arguments)
-    config, root = compose(_overrides_only(name, arguments))
+@dataclass(frozen=True)
+class Composed:
+    """What Hydra made of a command line.
+
+    Attributes:
+        root: the project's root.
+        sources: the folders and packages that configuration files are looked for in, in order, with who named each.
+        chosen: the choice of each group of conf/, None where there is none.
+    """
+
+    root: Path
+    sources: tuple[tuple[str, str], ...]
+    chosen: dict[str, str | None]
+
+
+def explain(overrides: list[str]) -> Composed:
+    """Say where a configuration comes from.
+
+    Raises:
+        ConfigError: as `compose`.
+    """
+    composed, root = _compose(overrides)
+    runtime = composed.hydra.runtime
+    sources = tuple((str(item.provider), str(item.path)) for item in runtime.config_sources)
+    choices = {group: runtime.choices.get(group) for group in GROUPS}
+    return Composed(root, tuple(item for item in sources if item[1]), choices)
+
+
+def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:
+    """Return the whole configuration as YAML, with every default of the schema, which no file needs to set.
+
+    Args:
+        overrides: words of a command line.
+        resolve: whether references (``${network.batch}``) are replaced with what they stand for.
+
+    Raises:
+        ConfigError: as `compose`.
+    """
+    from omegaconf import OmegaConf
+
+    composed, _ = _compose(overrides)
+    choices = composed.hydra.runtime.choices
+    checked = _checked(composed, choices)
+    values = _values(composed, choices)
+    model = values.pop("model", None)
+    whole = OmegaConf.merge(OmegaConf.structured(Config), values)
+    whole.model = OmegaConf.merge(OmegaConf.structured(type(checked.model)), model)
+    container = OmegaConf.to_container(whole, resolve=resolve, enum_to_str=True)
+    return OmegaConf.to_yaml(OmegaConf.create(container))
+
+
+def run_stage(
+    function: StageFunction, name: str, overrides: list[str], *, multirun: bool = False
+) -> Any:
+    """Run a stage once, or as a Hydra sweep over every combination of the comma-separated choices."""
+    if multirun:
+        return run_sweep(function, name, overrides)
+    config, root = compose(overrides)
     if "DVC_STAGE" in os.environ:
         lockfile.keep(root)
     return function(config, root)
 
 
-def run_sweep(function: StageFunction, name: str, arguments: list[str]) -> Any:
+def run_sweep(function: StageFunction, name: str, overrides: list[str]) -> Any:
     """Run a stage over every combination of the comma-separated choices, through Hydra's launcher and sweeper.
 
     A combination that cannot work (a family that does not read the feature set) is skipped with its reason; the
@@ -101,7 +162,7 @@ def run_sweep(function: StageFunction, name: str, arguments: list[str]) -> Any:
     from hydra.core.hydra_config import HydraConfig
 
     root, conf = config_folder()
-    overrides = _free([word for word in arguments if word not in ("-m", "--multirun")])
+    overrides = _free(overrides)
     if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
         overrides.append(f"hydra.sweep.dir={root}/mlruns/sweeps/${{now:%Y-%m-%d_%H-%M-%S}}")
 
@@ -119,7 +180,24 @@ def run_sweep(function: StageFunction, name: str, arguments: list[str]) -> Any:
         sys.argv = saved
 
 
+def _compose(overrides: list[str]) -> tuple[DictConfig, Path]:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    root, conf = config_folder()
+    GlobalHydra.instance().clear()
+    with _explained(), initialize_config_dir(version_base="1.3", config_dir=str(conf)):
+        return hydra_compose("config", overrides=_free(overrides), return_hydra_config=True), root
+
+
 def _checked(composed: DictConfig, choices: Any) -> Config:
+    with _explained():
+        return resolve(_values(composed, choices))
+
+
+def _values(composed: DictConfig, choices: Any) -> DictConfig:
+    """Return what was composed without what is Hydra's, and with the names of choices that folders are named after."""
     from omegaconf import OmegaConf, open_dict
 
     values = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
@@ -129,17 +207,7 @@ def _checked(composed: DictConfig, choices: Any) -> Config:
         values.pop("experiment", None)
         values["split_name"] = choices["split"]
         values["model_name"] = choices["model"]
-    return resolve(values)
-
-
-def _overrides_only(name: str, arguments: list[str]) -> list[str]:
-    for word in arguments:
-        if "=" not in word and not word.startswith("~"):
-            raise ConfigError(
-                f"tencost {name}: expected overrides of the form key=value, found {word!r}. "
-                f"See `tencost {name} --help`."
-            )
-    return arguments
+    return values
 
 
 def _free(overrides: list[str]) -> list[str]:
@@ -163,6 +231,13 @@ def _explained() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         text = str(error)
+        plugin = re.search(r"Could not find 'hydra/(launcher|sweeper)/(\w+)'", text)
+        if plugin:
+            kind, name = plugin.groups()
+            raise MissingDependencyError(
+                f"expected Hydra's {kind} {name}, found none that is installed; joblib and optuna come with "
+                "pip install 'tencost[pipeline]'"
+            ) from error
         missing = re.search(r"Could not find '(\w+)/([^']+)'", text)
         if missing:
             group, choice = missing.groups()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tencost.config.checking import plain_name
+from tencost.config.checking import plain_name, within
 from tencost.errors import ConfigError
 
 
@@ -75,14 +75,11 @@ class MeasureConfig:
 
     def __post_init__(self) -> None:
         plain_name("measure.name", self.name)
-        for name in ("programs", "population", "repeat"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise ConfigError(f"measure.{name} must be at least 1, found {value}")
-        if not 0.0 <= self.evolved_share <= 1.0:
-            raise ConfigError(
-                f"measure.evolved_share must be in [0, 1], found {self.evolved_share}"
-            )
+        within("measure", self, min_mflop="[0, inf)", programs="[1, inf)", evolved_share="[0, 1]")
+        within("measure", self, population="[1, inf)", generations="[0, inf)")
+        within("measure", self, repeat="[1, inf)", max_repeat="[1, inf)", max_cv="[0, inf)")
+        within("measure", self, min_repeat_ms="[0, inf)", slow_ms="[0, inf)", cpu="[0, inf)")
+        within("measure", self, build_timeout_s="(0, inf)", run_timeout_s="(0, inf)")
         self.shard_of()
 
     def shard_of(self) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -10,6 +11,7 @@ from omegaconf import MISSING
 
 from tencost.config.checking import instantiate
 from tencost.config.parts import FAMILIES
+from tencost.errors import ConfigError
 
 
 class Pool(Enum):
@@ -43,4 +45,9 @@ def model_config(values: Any, prefix: str = "model.") -> Any:
     """
     family = values.get("family") if isinstance(values, dict) else None
     schema = FAMILIES.load(family, f"{prefix}family").config
-    return instantiate(schema, values, prefix)
+    try:
+        return instantiate(schema, values, prefix)
+    except (
+        ConfigError
+    ) as error:  # a family's own checks call it `model`; a blend's member stands elsewhere
+        raise ConfigError(re.sub(r"^model\.", prefix, str(error))) from error

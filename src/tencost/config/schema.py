@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from tencost.config.checking import instantiate, one_of, plain_name
+from tencost.config.checking import instantiate, one_of, plain_name, within
 from tencost.config.measuring import MeasureConfig
 from tencost.config.model import model_config
 from tencost.config.parts import FEATURE_KINDS, NETWORK_SOURCES
@@ -106,6 +106,11 @@ class HardwareConfig:
     cc: str = ""
     """rpc: command that links programs for the devices here (a cross compiler); empty links them there."""
 
+    def __post_init__(self) -> None:
+        within("hardware", self, cores="[1, inf)", simd_bits="[1, inf)", clock_ghz="(0, inf)")
+        within("hardware", self, l1d_kib="[0, inf)", l2_kib="[0, inf)", l3_kib="[0, inf)")
+        within("hardware", self, port="[1, 65535]")
+
     def device_columns(self) -> dict[str, float]:
         """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB."""
         import math
@@ -140,6 +145,8 @@ class FeaturesConfig:
     def __post_init__(self) -> None:
         if self.kind != MISSING:
             one_of("features.kind", self.kind, FEATURE_KINDS.names())
+        within("features", self, max_steps="[1, inf)", vocabulary_buckets="[1, inf)")
+        within("features", self, max_numbers="[0, inf)")
 
 
 @dataclass(kw_only=True)
@@ -158,10 +165,7 @@ class SplitConfig:
     """Salt of the hashes that assign families."""
 
     def __post_init__(self) -> None:
-        for name in ("test_fraction", "valid_fraction"):
-            value = getattr(self, name)
-            if not (isinstance(value, float) and 0.0 <= value < 1.0):
-                raise ConfigError(f"split.{name} must be in [0, 1), found {value!r}")
+        within("split", self, test_fraction="[0, 1)", valid_fraction="[0, 1)")
 
 
 @dataclass(kw_only=True)
@@ -174,6 +178,9 @@ class NetworkInput:
     """float32 or int64."""
     high: int = 2
     """int64 only: values are drawn from [0, high)."""
+
+    def __post_init__(self) -> None:
+        within("network.inputs", self, high="[1, inf)")
 
 
 @dataclass(kw_only=True)
@@ -207,10 +214,8 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         one_of("network.source", self.source, NETWORK_SOURCES.names())
-        for name, bound in (("batch", 1), ("size", 0)):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < bound:
-                raise ConfigError(f"network.{name} must be at least {bound}, found {value}")
+        within("network", self, batch="[1, inf)", size="[0, inf)", default_size="[0, inf)")
+        within("network", self, seed="[0, inf)")
         if not self.name:
             self.name = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(self.path).stem).lstrip(".-")[:100]
         if self.name:
@@ -253,10 +258,10 @@ class TunerConfig:
     """Seed of the search."""
 
     def __post_init__(self) -> None:
-        for name in ("trials", "trials_per_round", "population", "repeat", "number"):
-            value = getattr(self, name)
-            if isinstance(value, int) and value < 1:
-                raise ConfigError(f"tuner.{name} must be at least 1, found {value}")
+        within("tuner", self, trials="[1, inf)", trials_per_round="[1, inf)", starts="[0, inf)")
+        within("tuner", self, trials_per_task="[1, inf)", min_mflop="[0, inf)")
+        within("tuner", self, population="[1, inf)", generations="[0, inf)")
+        within("tuner", self, number="[1, inf)", repeat="[1, inf)", min_repeat_ms="[0, inf)")
 
 
 @dataclass(kw_only=True)
@@ -267,8 +272,7 @@ class RuleConfig:
     """Seeds that a champion must have been trained with, at least."""
 
     def __post_init__(self) -> None:
-        if self.min_seeds < 1:
-            raise ConfigError(f"rule.min_seeds must be at least 1, found {self.min_seeds}")
+        within("rule", self, min_seeds="[1, inf)")
 
 
 @dataclass(kw_only=True)
@@ -331,6 +335,11 @@ class Config:
     """Name of the chosen split: a folder under data/splits."""
     model_name: str = "xgb"
     """Name of the chosen model configuration: part of folder and run names."""
+
+    def __post_init__(self) -> None:
+        within("", self, jobs="[1, inf)", seeds="[0, inf)")
+        if not self.seeds:
+            raise ConfigError("seeds must name at least 1 seed, found []")
 
 
 def project_root(start: Path | None = None) -> Path:

@@ -235,16 +235,6 @@ def pack(cfg: Config, root: Path) -> Path:
     return pack_collection(collection_of(cfg, root), root, Console(stderr=True))
 
 
-COMMANDS = {
-    "networks": networks,
-    "programs": programs,
-    "run": run,
-    "hardware": hardware,
-    "pack": pack,
-}
-"""The words after `tencost measure`."""
-
-
 def collection_of(cfg: Config, root: Path) -> Collection:
     """Return the collection that cfg.measure names."""
     return Collection(root / cfg.measure.workdir / cfg.measure.name)

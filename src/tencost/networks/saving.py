@@ -1,7 +1,7 @@
-"""``tencost measure export network=<name> to=<file or folder>``: an imported network for a machine without PyTorch.
+"""`tencost measure export`: an imported network as a file, for a machine without PyTorch.
 
 See sources/saved.py for the file. A folder, there already or written with a slash at the end, gets <name>.npz, so that
-a sweep (``-m network=bert_tiny,resnet_18 to=networks/``) writes each network to a file of its own.
+a sweep (``-m network=bert_tiny,resnet_18 --to networks/``) writes each network to a file of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,20 +19,6 @@ from tencost.config import Config
 from tencost.errors import ConfigError
 from tencost.networks.network import load_network, variant_name
 from tencost.networks.sources.saved import SUFFIX, read_header, save_network
-
-USAGE = "tencost measure export network=bert_tiny to=<file>.npz"
-
-
-def split_words(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return (the value of to=, the other words).
-
-    Raises:
-        ConfigError: it is not given once.
-    """
-    values = [word.removeprefix("to=") for word in words if word.startswith("to=")]
-    if len(values) != 1 or not values[0]:
-        raise ConfigError(f"expected to=<file>.npz once, found {len(values)} times. Usage: {USAGE}")
-    return values[0], [word for word in words if not word.startswith("to=")]
 
 
 def run(cfg: Config, root: Path, *, to: str) -> Path:
@@ -78,14 +64,12 @@ def _free(to: str, name: str) -> Path:
     if path.is_dir() or to.endswith("/"):
         path = path / f"{name}{SUFFIX}"
     if path.suffix != SUFFIX:
-        raise ConfigError(
-            f"to: expected a file that ends in {SUFFIX}, or a folder, found {to}. Usage: {USAGE}"
-        )
+        raise ConfigError(f"--to: expected a file that ends in {SUFFIX}, or a folder, found {to}")
     if path.exists():
         try:
             read_header(path)
         except ConfigError as error:
             raise ConfigError(
-                f"to: expected no file or a saved network at {path}, found something else. Choose another name"
+                f"--to: expected no file or a saved network at {path}, found something else. Choose another name"
             ) from error
     return path

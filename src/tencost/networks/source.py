@@ -111,7 +111,7 @@ def require(*modules: str) -> None:
         if find_spec(module) is None:
             raise MissingDependencyError(
                 f"importing this network needs {module}, which is not installed. Run: pip install 'tencost[pipeline]', "
-                "or import it elsewhere (tencost measure export network=... to=<file>.npz) and use network=saved "
+                "or import it elsewhere (tencost measure export network=... --to <file>.npz) and use network=saved "
                 "network.path=<file>.npz"
             )
 

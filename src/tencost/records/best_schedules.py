@@ -1,11 +1,8 @@
-"""The best schedules of a record store as a MetaSchedule database, for compiling a network with no tuning at all.
+"""The best schedules of a record store as a MetaSchedule database: `tencost records export metaschedule`.
 
-    tencost records export metaschedule <folder> hardware= [target=] [n=1] [workload=] [dataset=NAME] [store=URI]
-                                        [version=N] [--overwrite]
-
-The records are those of the live store, data/store, or of the one named. The modules of the workloads come from the
-table beside the store (see modules.py) and from data/records/<dataset>/workloads.parquet, of all datasets or the one
-named.
+With it a network is compiled with no tuning at all. The records are those of the live store, data/store, or of the one
+named. The modules of the workloads come from the table beside the store (see modules.py) and from
+data/records/<dataset>/workloads.parquet, of all datasets or the one named.
 
 Stock TVM loads what is written (see formats/metaschedule.py)::
 
@@ -46,9 +43,9 @@ from tencost.records.formats.metaschedule import (
     write_database,
 )
 from tencost.records.query_command import (
+    Place,
     dataset_folder,
     open_store,
-    parse,
     project_folder,
     target_of,
 )
@@ -57,11 +54,6 @@ from tencost.store.reading import Records
 from tencost.store.tables import WORKLOADS, load_workloads
 
 FORMAT = "metaschedule_trace"
-_USAGE = (
-    "tencost records export metaschedule <folder> hardware= [target=] [n=1] [workload=] [dataset=NAME] "
-    "[store=URI] [version=N] [--overwrite]"
-)
-_KEYS = ("hardware", "target", "n", "workload", "dataset", "store", "version")
 
 
 @dataclass(frozen=True)
@@ -157,28 +149,39 @@ def export_metaschedule(
     return Export(folder, len(logged), len(programs), tuple(dict.fromkeys(left_out)))
 
 
-def run(arguments: list[str]) -> None:
-    """Run `tencost records export ...` and say what was written.
+def run(
+    folder: Path,
+    place: Place,
+    *,
+    hardware: str,
+    target: str | None = None,
+    workload: str | None = None,
+    n: int = 1,
+    overwrite: bool = False,
+) -> None:
+    """Export from the store at a place and say what was written.
+
+    Args:
+        folder: gets the database.
+        place: the store; its dataset's modules only, where it names one.
+        hardware: the device, as the store names it.
+        target: JSON or text; None: the only one of the hardware.
+        workload: an id, the beginning of one, or a task's name; None: all.
+        n: schedules of each workload at most.
+        overwrite: whether a database in the folder is replaced.
 
     Raises:
-        RecordError: a word that is not understood, or what `export_metaschedule` raises.
+        RecordError: no store, or what `export_metaschedule` raises.
     """
-    overwrite = "--overwrite" in arguments
-    words = parse([word for word in arguments if word != "--overwrite"], _KEYS)
-    if len(words.rest) != 2 or words.rest[0] != "metaschedule":
-        raise RecordError(f"expected `{_USAGE}`, found {' '.join(arguments) or 'nothing'!r}")
-    hardware = words.require("hardware", "<a device of the store>")
-    store = open_store(words)
-    text = words.values.get("workload")
-    n = words.number("n")
+    store = open_store(place)
     done = export_metaschedule(
         store,
-        Path(words.rest[1]),
-        _modules(store, words.values.get("dataset")),
+        folder,
+        _modules(store, place.dataset),
         hardware=hardware,
-        target=target_of(store, words, "target", hardware),
-        n=1 if n is None else n,
-        workload=text and query.find_workload(store, text, hardware=hardware),
+        target=target_of(store, target, hardware),
+        n=n,
+        workload=workload and query.find_workload(store, workload, hardware=hardware),
         overwrite=overwrite,
     )
     lines = [f"{done.folder}: {done.records} schedules of {done.workloads} workloads on {hardware}"]

@@ -1,9 +1,10 @@
-"""``tencost records import PATH... hardware=<name> dataset=<name>``: logs of any format into the record store."""
+"""`tencost records import`: logs of any format into the record store, with progress and a summary."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,45 +12,53 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs
-from tencost.records.words import read_words
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
 
-USAGE = (
-    "tencost records import PATH... [hardware=<name>] [dataset=<name>] [store=data/store] [jobs=N]"
-)
 SHOWN = 5
 """Rejected lines that are printed; all are in the file that is named."""
 
 
-def run(arguments: list[str], root: Path) -> None:
-    """Import logs.
+def run(
+    paths: Sequence[Path],
+    root: Path,
+    *,
+    hardware: str | None = None,
+    dataset: str | None = None,
+    store_uri: str | None = None,
+    jobs: int | None = None,
+) -> None:
+    """Import logs and say what came in.
+
+    Args:
+        paths: files and folders of logs, archives too.
+        root: the project's; rejected lines are written below its data/rejects.
+        hardware: the device of logs that do not name it.
+        dataset: what the records are called after; None: the first path's name.
+        store_uri: the record store; None: the live one.
+        jobs: worker processes; None: one a core.
 
     Raises:
-        RecordError: wrong words, no log at the paths, or no record in any of them.
+        ConfigError: a name that is no name of a folder.
+        RecordError: no log at the paths, or no record in any of them.
     """
-    words = read_words(arguments, USAGE, keys=("hardware", "dataset", "store", "jobs"))
-    if not words.plain:
-        raise RecordError(f"expected the logs to import, found no path. Usage: {USAGE}")
-    paths = [Path(word).expanduser() for word in words.plain]
-    dataset = words.keys.get("dataset") or paths[0].resolve().name.split(".")[0]
+    dataset = dataset or paths[0].resolve().name.split(".")[0]
     plain_name("dataset", dataset)
-    hardware = words.keys.get("hardware")
-    if hardware is not None:
-        plain_name("hardware", hardware)
-    store = RecordStore(words.keys.get("store") or str(root / "data" / "store"))
-    jobs = words.number("jobs")
+    plain_name("hardware", hardware)
+    store = RecordStore(store_uri or str(root / PathsConfig().store))
     console = Console(stderr=True)
+    told_paths = ", ".join(map(str, paths))
     logs = find_logs(paths, dataset, hardware)
     if not logs.files and not logs.measured:
         told = "; ".join(f"{file}: {why}" for file, why in logs.skipped[:SHOWN]) or "empty folders"
         raise RecordError(
-            f"expected logs ({', '.join(LOG_FORMATS.names())}) in {', '.join(words.plain)}, found none: {told}"
+            f"expected logs ({', '.join(LOG_FORMATS.names())}) in {told_paths}, found none: {told}"
         )
     started = time.monotonic()
     with Bar(
@@ -73,7 +82,7 @@ def run(arguments: list[str], root: Path) -> None:
     _report(progress, logs, rejects, time.monotonic() - started, store, console)
     if not progress.records:
         raise RecordError(
-            f"expected records in {', '.join(words.plain)}, found none that can be read; the reasons are in {rejects}"
+            f"expected records in {told_paths}, found none that can be read; the reasons are in {rejects}"
         )
 
 

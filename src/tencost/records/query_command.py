@@ -1,17 +1,8 @@
-"""`tencost records query ...`: a question to a record store on the command line.
+"""Questions to a record store as `tencost records query` asks them: which store is meant, the question, the answer.
 
-    tencost records query best    hardware= [target=] [workload=] [n=]
-                          history hardware= [target=] workload=
-                          new     [since=] [hardware=]
-                          compare hardware= other= [target=] [other_target=] [workload=]
-                          stats   [by=hardware,format] [hardware=] [workload=]
-                          sql     "SELECT ..."
-
-    and for all of them [store=URI | dataset=NAME] [version=N] [--json | --csv] [--limit N]
-
-`workload` is an id, the beginning of one, or a task name. `target` is JSON or the text of an older TVM; it may be left
-out where a hardware has records for one target only. The store is the live one, `data/store`, which imports and tuning
-write to, unless named: `dataset=NAME` is what a build made, `data/records/<name>`.
+A workload is named by its id, the beginning of one, or its task's name. A target is JSON or the text of an older TVM;
+it may be left out where a hardware has records for one target only. The store is the live one, `data/store`, which
+imports and tuning write to, unless named.
 
 A table shows 20 rows, ids shortened, times with their unit. JSON (a list of objects) and CSV hold everything, times in
 seconds; nested values in CSV are JSON.
@@ -20,10 +11,10 @@ seconds; nested values in CSV are JSON.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tencost.config import PathsConfig, project_root
 from tencost.errors import ConfigError, RecordError
@@ -34,145 +25,178 @@ if TYPE_CHECKING:
 
     from tencost.store.reading import Records
 
-_PLACE = ("store", "dataset", "version")
+
+@dataclass(frozen=True)
+class Place:
+    """Which store is asked.
+
+    Attributes:
+        store: where it is; None: the dataset's, or the live one.
+        dataset: the one that a build made of this dataset, data/records/<dataset>.
+        version: of the table; None: the latest.
+    """
+
+    store: str | None = None
+    dataset: str | None = None
+    version: int | None = None
+
+    def words(self) -> str:
+        """Return the options that name this place, with a blank before each."""
+        named = (("store", self.store), ("dataset", self.dataset))
+        return "".join(f" --{name} {value}" for name, value in named if value is not None)
 
 
 @dataclass(frozen=True)
-class Words:
-    """Words of a command line: `key=value` pairs, options, and what is neither.
+class Form:
+    """How an answer is printed.
 
     Attributes:
-        values: the pairs.
-        rest: words that are neither pair nor option, in order.
-        form: table, json or csv.
+        name: what it is printed as.
         limit: rows at most; None: as many as the form shows.
     """
 
-    values: dict[str, str]
-    rest: tuple[str, ...] = ()
-    form: str = "table"
+    name: Literal["table", "json", "csv"] = "table"
     limit: int | None = None
 
-    def number(self, key: str) -> int | None:
-        """Return a value as a number, None where it is not given.
 
-        Raises:
-            RecordError: it is no whole number.
-        """
-        text = self.values.get(key)
-        return None if text is None else _whole(f"{key}=", text)
-
-    def require(self, key: str, meaning: str) -> str:
-        """Return a value that must be given.
-
-        Raises:
-            RecordError: it is not.
-        """
-        if not self.values.get(key):
-            given = ", ".join(f"{name}={value}" for name, value in self.values.items())
-            raise RecordError(f"expected {key}={meaning}, found {given or 'nothing'}")
-        return self.values[key]
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A kind of question: the keys that it takes, how it is asked, what is said below the answer."""
-
-    keys: tuple[str, ...]
-    usage: str
-    ask: Callable[[Records, Words], pl.DataFrame]
-    hidden: tuple[str, ...] = ()
-    below: Callable[[Records, Words], str] | None = field(default=None)
-
-
-def run(arguments: list[str]) -> None:
-    """Answer one question and print the answer to standard output.
+def best(
+    place: Place,
+    form: Form,
+    *,
+    hardware: str,
+    target: str | None = None,
+    workload: str | None = None,
+    n: int = 1,
+) -> None:
+    """Print the n fastest programs of a workload, or of each, on a hardware.
 
     Raises:
-        RecordError: a word that is not understood, no store, or nothing in it that is asked for.
+        RecordError: no store, or nothing in it that is asked for.
     """
-    word = arguments[0] if arguments else None
-    question = QUESTIONS.get(word or "")
-    if question is None:
-        lines = "\n".join(
-            f"  tencost records query {name} {item.usage}" for name, item in QUESTIONS.items()
-        )
-        raise RecordError(
-            f"expected `tencost records query` and one of {', '.join(QUESTIONS)}, found "
-            f"{word or 'nothing'}.\n{lines}\n"
-            "  each with [store=URI | dataset=NAME] [version=N] [--json | --csv] [--limit N]"
-        )
-    words = parse(arguments[1:], (*question.keys, *_PLACE), text=word == "sql")
-    if words.rest and word != "sql":
-        raise RecordError(
-            f"expected words of the form key=value, found {words.rest[0]!r}. "
-            f"Valid: tencost records query {word} {question.usage}"
-        )
-    if "store" in words.values and "dataset" in words.values:
-        raise RecordError("expected one of store= and dataset=, found both")
-    store = open_store(words)
-    show(question.ask(store, words), words.form, words.limit, question.hidden)
-    if question.below is not None and words.form == "table":
-        sys.stdout.write(question.below(store, words) + "\n")
+    from tencost.records import query
+
+    store = open_store(place)
+    found = query.best(
+        store,
+        hardware=hardware,
+        target=target_of(store, target, hardware),
+        workload=_workload(store, workload, hardware),
+        n=n,
+    )
+    hidden = ("hardware", "target", "program_format", "timestamp", "record_id", "file", "line")
+    _show(found, form, hidden)
 
 
-def parse(arguments: Sequence[str], keys: Sequence[str], *, text: bool = False) -> Words:
-    """Sort the words of a command line.
-
-    Args:
-        arguments: the words.
-        keys: keys that are valid.
-        text: whether a word with = whose key is not valid is text (SQL) rather than a mistake.
+def history(
+    place: Place, form: Form, *, hardware: str, workload: str, target: str | None = None
+) -> None:
+    """Print how a workload got faster on a hardware, trial by trial.
 
     Raises:
-        RecordError: an unknown key or option, a key given twice, or --limit without a number.
+        RecordError: no store, or nothing in it that is asked for.
     """
-    values: dict[str, str] = {}
-    rest: list[str] = []
-    forms: list[str] = []
-    limit: int | None = None
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        key, equals, value = word.partition("=")
-        if word in ("--json", "--csv"):
-            forms.append(word.removeprefix("--"))
-        elif key == "--limit":
-            given = value if equals else (words.pop(0) if words else "")
-            limit = _whole("--limit", given)
-        elif equals and key in keys:
-            if key in values:
-                raise RecordError(f"expected {key}= once, found {values[key]!r} and {value!r}")
-            values[key] = value
-        elif word.startswith("--") and not text:
-            raise RecordError(f"expected --json, --csv or --limit N, found {word!r}")
-        elif equals and not text:
-            raise RecordError(f"expected keys of {', '.join(keys)}, found {key!r} in {word!r}")
-        else:
-            rest.append(word)
-    if len(set(forms)) > 1:
-        raise RecordError("expected one of --json and --csv, found both")
-    return Words(values, tuple(rest), forms[0] if forms else "table", limit)
+    from tencost.records import query
+
+    store = open_store(place)
+    identity = query.find_workload(store, workload, hardware=hardware)
+    chosen = target_of(store, target, hardware)
+    found = query.history(store, identity, hardware=hardware, target=chosen)
+    _show(found, form, ("timestamp", "record_id", "file", "line"))
 
 
-def open_store(words: Words) -> Records:
-    """Return the store that `store=` names, or that of `dataset=`, or the live one.
+def new(place: Place, form: Form, *, since: int | None = None, hardware: str | None = None) -> None:
+    """Print what is new since a version of the store, and how to ask for what comes after.
 
     Raises:
-        RecordError: no store there.
+        RecordError: no store, or no such version.
+    """
+    from tencost.records import query
+
+    store = open_store(place)
+    _show(query.new(store, since, hardware=hardware), form, ("target", "record_id", "file", "line"))
+    if form.name == "table":
+        now = query.current_version(store)
+        command = f"tencost records query new --since {now}{place.words()}"
+        sys.stdout.write(f"Version {now}. What comes after it: {command}\n")
+
+
+def compare(
+    place: Place,
+    form: Form,
+    *,
+    hardware: str,
+    other: str,
+    target: str | None = None,
+    other_target: str | None = None,
+    workload: str | None = None,
+) -> None:
+    """Print two hardware side by side, workload by workload.
+
+    Raises:
+        RecordError: no store, or nothing in it that is asked for.
+    """
+    from tencost.records import query
+
+    store = open_store(place)
+    found = query.compare(
+        store,
+        hardware=(hardware, other),
+        target=(target_of(store, target, hardware), target_of(store, other_target, other)),
+        workload=_workload(store, workload, None),
+    )
+    _show(found, form)
+
+
+def stats(
+    place: Place,
+    form: Form,
+    *,
+    by: Sequence[str] = ("hardware", "format"),
+    hardware: str | None = None,
+    workload: str | None = None,
+) -> None:
+    """Print counts, failures and spread by some columns.
+
+    Raises:
+        RecordError: no store, or nothing in it that is asked for.
+    """
+    from tencost.records import query
+
+    store = open_store(place)
+    identity = _workload(store, workload, hardware)
+    _show(query.statistics(store, by=list(by), hardware=hardware, workload=identity), form)
+
+
+def sql(place: Place, form: Form, text: str) -> None:
+    """Print the answer to a query in DuckDB's SQL.
+
+    Raises:
+        RecordError: no store, or a query that DuckDB refuses.
+    """
+    from tencost.records import query
+
+    _show(query.sql(open_store(place), text), form)
+
+
+def open_store(place: Place) -> Records:
+    """Return the store at a place.
+
+    Raises:
+        RecordError: a place that is named twice, or no store there.
     """
     from tencost.store.tables import open_records
 
-    uri = words.values.get("store")
+    if place.store is not None and place.dataset is not None:
+        raise RecordError("expected one of --store and --dataset, found both")
+    uri = place.store
     if uri is None:
         live = project_folder() / PathsConfig().store
-        dataset = words.values.get("dataset")
-        uri = str(live if dataset is None else dataset_folder(dataset))
-    store = open_records(uri, words.number("version"))
+        uri = str(live if place.dataset is None else dataset_folder(place.dataset))
+    store = open_records(uri, place.version)
     if not store.exists():
         raise RecordError(
-            f"expected a record store at {uri}, found none. Fill it: tencost records import <logs> hardware=<name> "
-            "dataset=<name>. Or name another: store=URI or dataset=NAME"
+            f"expected a record store at {uri}, found none. Fill it: tencost records import <logs> "
+            "--hardware <name> --dataset <name>. Or name another: --store URI or --dataset NAME"
         )
     return store
 
@@ -202,152 +226,22 @@ def project_folder() -> Path:
         return Path.cwd()
 
 
-def target_of(store: Records, words: Words, key: str, hardware: str) -> str:
-    """Return the target that a word names, canonical JSON; where it is left out, a hardware's only one.
+def target_of(store: Records, given: str | None, hardware: str) -> str:
+    """Return a target, canonical JSON; where none is given, a hardware's only one.
 
     Raises:
-        RecordError: no target, or left out where a hardware has several.
+        RecordError: no target, or none given where a hardware has several.
     """
     from tencost.records import query
 
-    given = words.values.get(key)
-    if given is not None:
-        return query.canonical(given)
-    return query.only_target(store, hardware)
+    return query.only_target(store, hardware) if given is None else query.canonical(given)
 
 
-def _best(store: Records, words: Words) -> pl.DataFrame:
+def _workload(store: Records, text: str | None, hardware: str | None) -> str | None:
     from tencost.records import query
 
-    hardware = words.require("hardware", "<a device of the store>")
-    n = words.number("n")
-    return query.best(
-        store,
-        hardware=hardware,
-        target=target_of(store, words, "target", hardware),
-        workload=_workload(store, words, hardware),
-        n=1 if n is None else n,
-    )
+    return None if text is None else query.find_workload(store, text, hardware=hardware)
 
 
-def _history(store: Records, words: Words) -> pl.DataFrame:
-    from tencost.records import query
-
-    hardware = words.require("hardware", "<a device of the store>")
-    words.require("workload", "<id, beginning of an id, or task name>")
-    identity = _workload(store, words, hardware)
-    assert identity is not None
-    target = target_of(store, words, "target", hardware)
-    return query.history(store, identity, hardware=hardware, target=target)
-
-
-def _new(store: Records, words: Words) -> pl.DataFrame:
-    from tencost.records import query
-
-    return query.new(
-        store,
-        words.number("since"),
-        hardware=words.values.get("hardware"),
-    )
-
-
-def _next_version(store: Records, words: Words) -> str:
-    from tencost.records import query
-
-    now = query.current_version(store)
-    if now is None:
-        return "A build has no versions: what is new there is what another build makes."
-    place = "".join(
-        f" {key}={words.values[key]}" for key in ("store", "dataset") if key in words.values
-    )
-    return f"Version {now}. What comes after it: tencost records query new since={now}{place}"
-
-
-def _compare(store: Records, words: Words) -> pl.DataFrame:
-    from tencost.records import query
-
-    first = words.require("hardware", "<a device of the store>")
-    second = words.require("other", "<another device of the store>")
-    return query.compare(
-        store,
-        hardware=(first, second),
-        target=(
-            target_of(store, words, "target", first),
-            target_of(store, words, "other_target", second),
-        ),
-        workload=_workload(store, words, None),
-    )
-
-
-def _statistics(store: Records, words: Words) -> pl.DataFrame:
-    from tencost.records import query
-
-    hardware = words.values.get("hardware")
-    by = words.values.get("by", "hardware,format")
-    return query.statistics(
-        store,
-        by=[name.strip() for name in by.split(",") if name.strip()],
-        hardware=hardware,
-        workload=_workload(store, words, hardware),
-    )
-
-
-def _sql(store: Records, words: Words) -> pl.DataFrame:
-    from tencost.records import query
-
-    if not words.rest:
-        raise RecordError(
-            "expected a query, for example: tencost records query sql "
-            '"SELECT hardware, status, count(*) FROM records GROUP BY ALL", found nothing'
-        )
-    return query.sql(store, " ".join(words.rest))
-
-
-QUESTIONS: dict[str, _Question] = {
-    "best": _Question(
-        ("hardware", "target", "workload", "n"),
-        "hardware= [target=] [workload=] [n=]",
-        _best,
-        ("hardware", "target", "program_format", "timestamp", "record_id", "file", "line"),
-    ),
-    "history": _Question(
-        ("hardware", "target", "workload"),
-        "hardware= [target=] workload=",
-        _history,
-        ("timestamp", "record_id", "file", "line"),
-    ),
-    "new": _Question(
-        ("since", "hardware"),
-        "[since=] [hardware=]",
-        _new,
-        ("target", "record_id", "file", "line"),
-        _next_version,
-    ),
-    "compare": _Question(
-        ("hardware", "other", "target", "other_target", "workload"),
-        "hardware= other= [target=] [other_target=] [workload=]",
-        _compare,
-    ),
-    "stats": _Question(
-        ("by", "hardware", "workload"),
-        "[by=hardware,format] [hardware=] [workload=]",
-        _statistics,
-    ),
-    "sql": _Question((), '"SELECT ..."', _sql),
-}
-"""What can be asked."""
-
-
-def _workload(store: Records, words: Words, hardware: str | None) -> str | None:
-    from tencost.records import query
-
-    text = words.values.get("workload")
-    if text is None:
-        return None
-    return query.find_workload(store, text, hardware=hardware)
-
-
-def _whole(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise RecordError(f"expected {name} with a whole number, found {text!r}")
-    return int(text)
+def _show(found: pl.DataFrame, form: Form, hidden: Sequence[str] = ()) -> None:
+    show(found, form.name, form.limit, tuple(hidden))

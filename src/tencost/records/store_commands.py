@@ -1,4 +1,4 @@
-"""``tencost records quarantine`` and ``compact``: what is kept out of look-ups, and the table's files in order."""
+"""`tencost records quarantine` and `compact`: what is kept out of look-ups, and the table's files in order."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from tencost.config import PathsConfig
 from tencost.errors import RecordError
-from tencost.records.words import Words, read_words
 from tencost.store.record_store import RecordStore
 
-QUARANTINE_USAGE = "tencost records quarantine [release=<record id>|all] [store=data/store]"
-COMPACT_USAGE = "tencost records compact [store=data/store]"
 
-
-def quarantine(arguments: list[str], root: Path) -> None:
+def quarantine(root: Path, *, store_uri: str | None = None, release: str | None = None) -> None:
     """List the quarantined records, or release one or all of them.
 
+    Args:
+        root: the project's.
+        store_uri: the record store; None: the live one.
+        release: a record's id, or "all".
+
     Raises:
-        RecordError: wrong words, no store, or no such record.
+        RecordError: no store, or no such record.
     """
-    words = read_words(arguments, QUARANTINE_USAGE, keys=("release", "store"))
-    store = _store(words, root)
+    store = _store(store_uri, root)
     kept = store.read(
         columns=["record_id", "hardware", "task_name", "quarantine", "source"], quarantined=True
     )
     kept = kept.filter(pl.col("quarantine").is_not_null())
-    release = words.keys.get("release")
     if release is None:
         _show(kept)
         return
@@ -43,19 +43,17 @@ def quarantine(arguments: list[str], root: Path) -> None:
     sys.stdout.write(f"released {len(chosen)} records\n")
 
 
-def compact(arguments: list[str], root: Path) -> None:
+def compact(root: Path, *, store_uri: str | None = None) -> None:
     """Rewrite small files into sorted ones, so that look-ups stay fast after many small imports.
 
     Raises:
-        RecordError: wrong words, or no store.
+        RecordError: no store.
     """
-    words = read_words(arguments, COMPACT_USAGE, keys=("store",))
-    store = _store(words, root)
-    sys.stdout.write(f"{store.compact()}\n")
+    sys.stdout.write(f"{_store(store_uri, root).compact()}\n")
 
 
-def _store(words: Words, root: Path) -> RecordStore:
-    return RecordStore(words.keys.get("store") or str(root / "data" / "store"))
+def _store(uri: str | None, root: Path) -> RecordStore:
+    return RecordStore(uri or str(root / PathsConfig().store))
 
 
 def _show(kept: pl.DataFrame) -> None:

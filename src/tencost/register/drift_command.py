@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,93 +18,55 @@ from tencost.evaluate.report import wide
 from tencost.register.drift import Action, Drift, Estimate, History, histories, verdict
 from tencost.store.record_store import RecordStore
 
-USAGE = (
-    "tencost register drift [model name or models:/name/version] [--store URI] [--json] [--plot FILE.png] "
-    "[--add-to FOLDER]"
-)
-_VALUES = ("--store", "--plot", "--add-to")
 _SCALE = 10
 """Characters from 0 to 1 on the scale of the table."""
 _COLOURS = {Action.retrain: "bold red", Action.watch: "yellow", Action.keep: "green"}
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the words of the command line ask for."""
+def run(
+    root: Path,
+    *,
+    model: str | None = None,
+    store_uri: str | None = None,
+    as_json: bool = False,
+    plot: Path | None = None,
+    add_to: Path | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print each version's tuning runs, the verdict and what to do next.
 
-    model: str | None
-    store: str | None
-    json: bool
-    plot: Path | None
-    add_to: Path | None
-
-
-def run(arguments: Sequence[str], root: Path, console: Console | None = None) -> None:
-    """Print each version's tuning runs, the verdict and what to do next; with --json the same for programs.
-
-    With --add-to the records behind it are written into a raw dataset's folder, see drift_dataset.py.
+    Args:
+        root: the project's.
+        model: a registered model's name or a version's URI; None: all that the store knows.
+        store_uri: the record store; None: the live one.
+        as_json: print the same for programs, and nothing else.
+        plot: a file that gets a plot.
+        add_to: a raw dataset's folder that gets the records behind it, see drift_dataset.py.
+        console: where it is printed.
 
     Raises:
-        RegistryError: a word that is not understood, or no such model in the store.
+        RegistryError: no such model in the store.
         RecordError: no store.
     """
-    asked = read(arguments)
-    uri = asked.store or str(root / PathsConfig().store)
-    store = RecordStore(uri)
-    found = histories(store, asked.model)
+    store = RecordStore(store_uri or str(root / PathsConfig().store))
+    found = histories(store, model)
     if not found:
-        raise _nothing(store, asked.model)
+        raise _nothing(store, model)
     verdicts = [verdict(item) for item in found]
-    if asked.plot is not None:
+    if plot is not None:
         from tencost.register.drift_plot import plot_drift
 
-        plot_drift(found, asked.plot)
-    if asked.json:
+        plot_drift(found, plot)
+    if as_json:
         sys.stdout.write(_json(found, verdicts))
         return
     console = wide(console)
     for item, drift in zip(found, verdicts, strict=True):
-        _show(item, drift, console, asked.store)
-    if asked.plot is not None:
-        console.print(f"plot: {asked.plot}", markup=False, highlight=False)
-    if asked.add_to is not None:
-        _add(store, asked, console)
-
-
-def read(arguments: Sequence[str]) -> Asked:
-    """Sort the words of the command line.
-
-    Raises:
-        RegistryError: an unknown option, an option without its value, two models, or --json with --add-to.
-    """
-    values: dict[str, str] = {}
-    plain: list[str] = []
-    as_json = False
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        key, equals, value = word.partition("=")
-        if word == "--json":
-            as_json = True
-        elif key in _VALUES:
-            value = value if equals else (words.pop(0) if words else "")
-            if not value or value.startswith("--"):
-                raise RegistryError(f"expected a value after {key}, found none. Usage: {USAGE}")
-            values[key] = value
-        elif word.startswith("-") or plain:
-            raise RegistryError(f"expected `{USAGE}`, found {word!r}")
-        else:
-            plain.append(word)
-    if as_json and "--add-to" in values:
-        raise RegistryError(f"expected one of --json and --add-to, found both. Usage: {USAGE}")
-    plot, add_to = values.get("--plot"), values.get("--add-to")
-    return Asked(
-        plain[0] if plain else None,
-        values.get("--store"),
-        as_json,
-        None if plot is None else Path(plot).expanduser(),
-        None if add_to is None else Path(add_to).expanduser(),
-    )
+        _show(item, drift, console, store_uri)
+    if plot is not None:
+        console.print(f"plot: {plot}", markup=False, highlight=False)
+    if add_to is not None:
+        _add(store, add_to, model, console)
 
 
 def _nothing(store: RecordStore, model: str | None) -> RegistryError:
@@ -156,12 +117,11 @@ def _show(item: History, drift: Drift, console: Console, store: str | None) -> N
     console.print()
 
 
-def _add(store: RecordStore, asked: Asked, console: Console) -> None:
+def _add(store: RecordStore, folder: Path, model: str | None, console: Console) -> None:
     from tencost.register.drift_dataset import add_to_dataset
 
-    assert asked.add_to is not None
-    added = add_to_dataset(store, asked.add_to, asked.model)
-    text = f"{asked.add_to}: added {added.records} records of {added.workloads} workloads, {added.tasks} new tasks"
+    added = add_to_dataset(store, folder, model)
+    text = f"{folder}: added {added.records} records of {added.workloads} workloads, {added.tasks} new tasks"
     if added.without_module:
         text += f"; left out, as their modules are nowhere: {', '.join(added.without_module)}"
     console.print(text, markup=False, highlight=False, soft_wrap=True)

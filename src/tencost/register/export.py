@@ -1,4 +1,4 @@
-"""``tencost register export <model> <folder>``: a registered model as a folder, for a machine without a network.
+"""`tencost register export`: a registered model as a folder, for a machine without a network.
 
 The folder is a bundle as `tencost register` registered it, with its starting points, and nothing else: it is its own
 registry, and its bundle.json lists the sha256 of every file in it.
@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from tencost.errors import BundleError, RegistryError
+from tencost.errors import BundleError
 from tencost.register.pull import manifest_digest, pull, verify
 from tencost.register.starts import shipped_starts
 from tencost.train.bundle import MANIFEST, BundleInfo, load_bundle
-
-USAGE = "tencost register export <models:/name@alias or models:/name/version> <folder>"
 
 
 @dataclass(frozen=True)
@@ -39,30 +36,25 @@ class Exported:
     is_new: bool
 
 
-def run(arguments: Sequence[str], root: Path, console: Console | None = None) -> None:
+def run(uri: str, folder: Path, root: Path, console: Console | None = None) -> None:
     """Export a model and say how it is used.
 
     Raises:
-        RegistryError: other words than a model and a folder, or no such model.
+        RegistryError: no such model.
         BundleError: the bundle is damaged, or the folder holds something else or cannot be written.
     """
-    if len(arguments) != 2 or any(word.startswith("-") for word in arguments):
-        raise RegistryError(
-            f"expected a model and a folder, found {' '.join(arguments) or 'nothing'}. Usage: {USAGE}"
-        )
-    uri, target = arguments
-    done = export_bundle(uri, Path(target).expanduser(), root=root)
+    done = export_bundle(uri, folder, root=root)
     files = [done.folder / name for name in (MANIFEST, *done.info.files)]
     size = sum(path.stat().st_size for path in files) / 1e6
     book = shipped_starts(done.folder)
     starts = f", {len(book)} starting points" if book else ""
     lines = (
         f"{uri}: {done.info.family} for {done.info.hardware}, {len(files)} files{starts}, {size:.1f} MB, "
-        f"{'in' if done.is_new else 'already in'} {target}",
+        f"{'in' if done.is_new else 'already in'} {folder}",
         f"sha256 of {MANIFEST}, which has that of every other file: {done.digest}",
         "Copy the folder; where it lies, no registry is asked:",
-        f"  tencost tune model_uri={target}",
-        f'  tencost.load_cost_model("{target}")',
+        f"  tencost tune model_uri={folder}",
+        f'  tencost.load_cost_model("{folder}")',
     )
     console = console or Console()
     for line in lines:

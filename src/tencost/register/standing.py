@@ -1,8 +1,4 @@
-"""`tencost register status` and `tencost register rollback`: the registry for people and for scripts.
-
-tencost register status [--json]
-tencost register rollback <model> [version]
-"""
+"""`tencost register status` and `tencost register rollback`: the registry for people and for scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tencost.errors import ConfigError, RegistryError
+from tencost.errors import RegistryError
 from tencost.evaluate.report import wide
 from tencost.register import notes, registry
 from tencost.register.promotion import METRICS, NO
@@ -27,21 +23,13 @@ from tencost.register.registry import Version
 _FIGURES = {"top1": "top-1", "top5": "top-5", "search_score": "search score"}
 
 
-def show(root: Path, words: list[str]) -> None:
-    """Answer `tencost register status [--json]`.
+def print_json(root: Path) -> None:
+    """Print what `versions` returns.
 
     Raises:
-        ConfigError: another word.
         RegistryError: the registry does not answer.
     """
-    if words == ["--json"]:
-        sys.stdout.write(_json(versions(root)))
-    elif words:
-        raise ConfigError(
-            f"expected `tencost register status [--json]`, found {' '.join(words)!r} after it"
-        )
-    else:
-        print_status(root)
+    sys.stdout.write(_json(versions(root)))
 
 
 def print_status(root: Path, console: Console | None = None) -> None:
@@ -98,22 +86,6 @@ def print_champions(root: Path, console: Console | None = None) -> None:
                     f"use it: models:/{name}@champion",
                     highlight=False,
                 )
-
-
-def rollback_command(root: Path, words: list[str]) -> None:
-    """Answer `tencost register rollback <model> [version]`.
-
-    Raises:
-        ConfigError: too many or too few words, or a version that is no whole number.
-        RegistryError: see `rollback`.
-    """
-    number = words[1] if len(words) == 2 else "1"
-    if len(words) not in (1, 2) or not (number.isascii() and number.isdigit()):
-        raise ConfigError(
-            "expected `tencost register rollback <model> [version]`, the version a whole number, "
-            f"found {' '.join(words) or 'nothing'!r}. Names and versions: tencost register status"
-        )
-    rollback(root, words[0], int(number) if len(words) == 2 else None)
 
 
 def rollback(root: Path, name: str, number: int | None = None) -> None:

@@ -31,7 +31,7 @@ import orjson
 
 from tencost.config import ModelConfig, Pool
 from tencost.config.parts import FAMILIES
-from tencost.errors import BundleError, FeatureError
+from tencost.errors import BundleError, ConfigError, FeatureError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FEATURE_ABI, FeatureSpec
 from tencost.train.calibration import Calibration
@@ -352,7 +352,7 @@ def _model_config(folder: Path, info: BundleInfo) -> ModelConfig:
     try:
         values["pool"] = Pool(values.get("pool", Pool.own.value))
         return FAMILIES.load(info.family).config(**values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ConfigError) as error:
         raise BundleError(
             f"bundle {folder}: model_config does not fit this tencost: {error}. Use the release "
             "that wrote it."

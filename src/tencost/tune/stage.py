@@ -243,7 +243,7 @@ def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> Reco
     except MissingDependencyError as error:
         console.print(
             f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
-            f"tencost records import {folder} hardware={hardware}",
+            f"tencost records import {folder} --hardware {hardware}",
             **_NOTE,
         )
         return None

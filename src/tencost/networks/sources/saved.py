@@ -38,7 +38,7 @@ FORMAT = "tencost network"
 VERSION = 1
 SUFFIX = ".npz"
 _WRITE_IT = (
-    "Write it where the network can be imported: tencost measure export network=... to=<file>.npz"
+    "Write it where the network can be imported: tencost measure export network=... --to <file>.npz"
 )
 
 
@@ -84,7 +84,7 @@ def save_network(network: Network, path: Path) -> None:
         with suppress(OSError):
             partial.unlink()
         raise MeasureError(
-            f"cannot write {path}: {error.strerror or error}. Make room or choose another place: to=<file>.npz"
+            f"cannot write {path}: {error.strerror or error}. Make room or choose another place: --to <file>.npz"
         ) from error
 
 
@@ -112,7 +112,7 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     if given:
         raise ConfigError(
             f"a saved network has its inputs in its file, found {', '.join(given)}. Leave that out, or save the "
-            f"network with it: tencost measure export network=... {given[0]} to=<file>.npz"
+            f"network with it: tencost measure export network=... {given[0]} --to <file>.npz"
         )
     with _opened(path) as file:
         header = _header(path, file)

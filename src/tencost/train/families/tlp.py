@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tencost.config.checking import at_least
+from tencost.config.checking import within
 from tencost.errors import ConfigError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
@@ -54,7 +54,7 @@ class TlpConfig(NeuralConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("model", self, heads=1, layers=1)
+        within("model", self, heads="[1, inf)", layers="[1, inf)")
         if isinstance(self.hidden, int) and self.hidden % self.heads:
             raise ConfigError(
                 f"model.hidden must be a multiple of model.heads ({self.heads}), found {self.hidden}"

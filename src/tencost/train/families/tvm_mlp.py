@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.config import ModelConfig
+from tencost.config.checking import within
 from tencost.features.kinds import per_store
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
@@ -49,6 +50,9 @@ class TvmMlpConfig(ModelConfig):
     """Programs a batch, tasks mixed, as TVM does it."""
     num_threads: int = 1
     """Threads while training."""
+
+    def __post_init__(self) -> None:
+        within("model", self, epochs="[1, inf)", batch_size="[1, inf)", num_threads="[1, inf)")
 
 
 class TvmMlpRanker:

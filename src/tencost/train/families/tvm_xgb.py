@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.config import ModelConfig
+from tencost.config.checking import within
 from tencost.features.kinds.per_store import PER_STORE_COLUMNS
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
@@ -44,6 +45,10 @@ class TvmXgbConfig(ModelConfig):
     """Rounds without a better error on the training data, as TVM does it."""
     num_threads: int = 1
     """Threads while training."""
+
+    def __post_init__(self) -> None:
+        within("model", self, num_rounds="[1, inf)", early_stopping_rounds="[1, inf)")
+        within("model", self, num_threads="[1, inf)")
 
 
 class TvmXgbRanker:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import orjson
 
 from tencost.config import ModelConfig
-from tencost.config.checking import at_least, one_of
+from tencost.config.checking import one_of, within
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.summary import summarize, summary_names
@@ -77,15 +77,12 @@ class XgbConfig(ModelConfig):
         one_of(
             "model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression")
         )
-        at_least(
-            "model",
-            self,
-            num_rounds=1,
-            num_models=1,
-            num_threads=1,
-            max_depth=1,
-            early_stopping_rounds=0,
-        )
+        within("model", self, label_power="[0, inf)", temperature="(0, inf)", max_bin="[2, inf)")
+        within("model", self, num_rounds="[1, inf)", early_stopping_rounds="[0, inf)")
+        within("model", self, max_depth="[1, inf)", eta="(0, 1]", gamma="[0, inf)")
+        within("model", self, min_child_weight="[0, inf)", reg_lambda="[0, inf)")
+        within("model", self, subsample="(0, 1]", colsample="(0, 1]")
+        within("model", self, num_models="[1, inf)", num_threads="[1, inf)")
 
 
 class XgbRanker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tencost.config import ModelConfig
-from tencost.config.checking import at_least, one_of
+from tencost.config.checking import one_of, within
 
 
 @dataclass(kw_only=True)
@@ -46,4 +46,8 @@ class NeuralConfig(ModelConfig):
             "model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression")
         )
         one_of("model.beside", self.beside, ("constants", "summary", "nothing"))
-        at_least("model", self, hidden=1, epochs=1, tasks_per_batch=1, num_models=1, num_threads=1)
+        within("model", self, label_power="[0, inf)", temperature="(0, inf)", hidden="[1, inf)")
+        within("model", self, dropout="[0, 1)", learning_rate="(0, 1]", weight_decay="[0, inf)")
+        within("model", self, epochs="[1, inf)", patience="[0, inf)", tasks_per_batch="[1, inf)")
+        within("model", self, gradient_clip="(0, inf)", num_models="[1, inf)")
+        within("model", self, num_threads="[1, inf)")

@@ -1,0 +1,92 @@
+"""Which command needs what beyond a bare install, and which extra of tencost brings it.
+
+`pip install tencost` is enough for help, completion and the configuration; tuning needs `tencost[tuner]`, the pipeline
+and the record store `tencost[pipeline]`, which holds all of `tuner`.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from tencost.errors import MissingDependencyError
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "tuner": ("alembic", "mlflow", "onnxruntime", "scipy", "sqlalchemy", "tvm", "tvm_ffi", "xgboost"),
+    "pipeline": (
+        "deltalake", "duckdb", "dvc", "flask", "hydra_plugins", "joblib", "lightning", "matplotlib", "msgspec",
+        "onnx", "onnxscript", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch",
+        "transformers", "zstandard",
+    ),
+}  # fmt: skip
+"""Extra -> the modules that it brings and smaller extras do not. `flask` stands for all of MLflow: tencost[tuner] has
+the client only."""
+
+_TABLES = ("deltalake", "polars", "pyarrow")
+_REGISTRY = ("alembic", "mlflow", "sqlalchemy")
+_LOGS = (*_TABLES, "msgspec", "zstandard")
+_SCORES = (*_TABLES, *_REGISTRY, "matplotlib", "scipy")
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "measure networks": ("tvm",),
+    "measure programs": ("tvm",),
+    "measure run": ("tvm", *_TABLES),
+    "measure hardware": ("tvm",),
+    "measure pack": ("tvm", "polars", "pyarrow", "zstandard"),
+    "measure export": ("tvm",),
+    "fetch": ("zstandard",),
+    "records": _LOGS,
+    "records import": _LOGS,
+    "records query": (*_TABLES, "duckdb"),
+    "records export": (*_LOGS, "duckdb"),
+    "records quarantine": _TABLES,
+    "records compact": _TABLES,
+    "features": _TABLES,
+    "splits": _TABLES,
+    "train": _SCORES,
+    "evaluate": _SCORES,
+    "register": _SCORES,
+    "register status": (*_TABLES, *_REGISTRY, "scipy"),
+    "register rollback": (*_TABLES, *_REGISTRY, "scipy"),
+    "register drift": (*_TABLES, "duckdb", "scipy"),
+    "register export": _REGISTRY,
+    "tune": ("mlflow", "scipy", "sqlalchemy", "tvm", "xgboost"),
+    "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
+    "ui": (*_REGISTRY, "flask"),
+    "pipeline": ("dvc",),
+    "params": (),
+    "completion": (),
+}
+"""Command -> what it cannot start without; sub-commands need what their longest prefix here says. What only some
+choices need (a model family, a network's source) is found missing when it is imported: see `missing`."""
+
+
+def require(command: str) -> None:
+    """Make sure that a command can start.
+
+    Args:
+        command: its words, without `tencost`.
+
+    Raises:
+        MissingDependencyError: something that it needs is not installed; the message names the extra.
+    """
+    words = command.split()
+    known = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    needs = next((NEEDS[name] for name in known if name in NEEDS), ())
+    absent = [name for name in needs if find_spec(name) is None]
+    if absent:
+        raise _error(f"tencost {command}", absent)
+
+
+def missing(command: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
+    """Return what to tell where an import failed in the middle of a command; None where no extra brings the module."""
+    name = (error.name or "").partition(".")[0]
+    known = any(name in modules for modules in EXTRAS.values())
+    return _error(command, [name]) if known else None
+
+
+def _error(command: str, absent: list[str]) -> MissingDependencyError:
+    extra = "tuner" if set(absent) <= set(EXTRAS["tuner"]) else "pipeline"
+    return MissingDependencyError(
+        f"`{command}` needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: "
+        f"pip install 'tencost[{extra}]'"
+    )

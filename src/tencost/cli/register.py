@@ -1,0 +1,115 @@
+"""`tencost register`: the stage, and the registry: status, drift, export, rollback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tencost.cli.grammar import Place, Text, Whole, option
+from tencost.cli.overrides import StageCommand, StageGroup, stage_function
+
+REGISTER = StageGroup(
+    StageCommand(
+        "register",
+        stage_function("tencost.register.stage"),
+        uses=(
+            "dataset", "hardware", "split", "rule", "experiment_name", "paths.records", "paths.features",
+            "paths.splits", "paths.models", "paths.reports", "paths.registry",
+        ),
+        examples=("tencost register hardware=epyc-avx2-1c",),
+        help="Register the winner of a hardware; it is promoted if the rule allows it.",
+    ),
+    examples=("tencost register status", "tencost register drift tencost-epyc-avx512-1c"),
+    help="Register and promote the winner of a hardware; ask the registry.\n\nWith a command below: the registry.",
+)  # fmt: skip
+
+
+def _root() -> Path:
+    from tencost.config import composition
+
+    return composition.config_folder()[0]
+
+
+@REGISTER.command("status", examples=["tencost register status", "tencost register status --json"])
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+def status(as_json: bool) -> None:
+    """Print all versions, their verdicts, and why one was refused."""
+    from tencost.register import standing
+
+    if as_json:
+        standing.print_json(_root())
+    else:
+        standing.print_status(_root())
+
+
+@REGISTER.command(
+    "drift",
+    examples=[
+        "tencost register drift",
+        "tencost register drift tencost-epyc-avx512-1c --plot drift.png",
+        "tencost register drift tencost-epyc-avx512-1c --add-to measured/tencost-epyc-2",
+    ],
+)
+@click.argument("model", required=False)
+@option(
+    "--store",
+    type=Text("URI"),
+    help="The record store that tuning runs wrote to. [default: the live one, data/store]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+@option("--plot", type=Place("FILE.png"), help="Draw it, too.")
+@option(
+    "--add-to",
+    type=Place("FOLDER"),
+    help="A raw dataset's folder that gets the records, for training again.",
+)
+def drift(
+    model: str | None, store: str | None, as_json: bool, plot: Path | None, add_to: Path | None
+) -> None:
+    """Print how versions rank in production, and whether to train again.
+
+    MODEL is a registered model's name or models:/<name>/<version>; without it all are shown.
+    """
+    from tencost.register import drift_command
+
+    if as_json and add_to is not None:
+        raise click.UsageError("expected one of --json and --add-to, found both")
+    drift_command.run(
+        _root(), model=model, store_uri=store, as_json=as_json, plot=plot, add_to=add_to
+    )
+
+
+@REGISTER.command(
+    "export",
+    examples=["tencost register export models:/tencost-epyc-avx512-1c@champion champion"],
+)
+@click.argument("model")
+@click.argument("folder", type=Place("FOLDER"))
+def export(model: str, folder: Path) -> None:
+    """Copy a model into a folder, for a machine without a network.
+
+    MODEL is models:/<name>@<alias> or models:/<name>/<version>.
+    """
+    from tencost.register import export as exporting
+
+    exporting.run(model, folder, _root())
+
+
+@REGISTER.command(
+    "rollback",
+    examples=[
+        "tencost register rollback tencost-epyc-avx2-1c",
+        "tencost register rollback tencost-epyc-avx2-1c 1",
+    ],
+)
+@click.argument("model")
+@click.argument("version", required=False, type=Whole(1))
+def rollback(model: str, version: int | None) -> None:
+    """Make a version the champion again, the one before by default.
+
+    Names and versions: tencost register status
+    """
+    from tencost.register import standing
+
+    standing.rollback(_root(), model, version)

@@ -1,0 +1,209 @@
+"""The stages without sub-commands, train with its sweeps, and what shows results: leaderboard and ui."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tencost.cli import grammar
+from tencost.cli.overrides import StageCommand, stage_function
+from tencost.config import Config
+from tencost.errors import MissingDependencyError, RegistryError
+
+FETCH = StageCommand(
+    "fetch",
+    stage_function("tencost.fetch.stage"),
+    uses=("dataset", "paths.raw"),
+    examples=("tencost fetch", "tencost fetch dataset=tencost-xeon"),
+    help="Bring a raw dataset from where it lives to data/raw/.",
+)
+FEATURES = StageCommand(
+    "features",
+    stage_function("tencost.features.stage"),
+    uses=("dataset", "features", "jobs", "paths.records", "paths.features"),
+    examples=(
+        "tencost features features=per_store_tiles",
+        "tencost features features=trace jobs=4",
+    ),
+    help="Turn every program into rows of named columns.",
+)
+SPLITS = StageCommand(
+    "splits",
+    stage_function("tencost.splits.stage"),
+    uses=("dataset", "split", "paths.records", "paths.splits"),
+    examples=(
+        "tencost splits split=by_network",
+        "tencost splits split=by_task split.test_fraction=0.3",
+    ),
+    help="Divide the records into train, valid and test, leak-proof.",
+)
+EVALUATE = StageCommand(
+    "evaluate",
+    stage_function("tencost.evaluate.stage"),
+    uses=(
+        "dataset", "hardware", "split", "experiment_name", "paths.records", "paths.features", "paths.splits",
+        "paths.models", "paths.reports",
+    ),
+    examples=("tencost evaluate hardware=epyc-avx2-1c",),
+    help="Compare all trained models of a hardware on the test split.",
+)  # fmt: skip
+TUNE = StageCommand(
+    "tune",
+    stage_function("tencost.tune.stage"),
+    uses=(
+        "network", "hardware", "tuner", "features", "model_uri", "jobs", "experiment_name", "paths.store",
+    ),
+    examples=(
+        "tencost tune network=bert_tiny hardware=epyc-avx512-1c tuner.trials=128",
+        "tencost tune network=onnx network.path=model.onnx hardware=local model_uri=models:/tencost-epyc-avx2-1c/1",
+        "tencost tune network=saved network.path=bert_tiny.npz model_uri=champion",
+    ),
+    help="Tune a network with TVM's MetaSchedule and a registered model.",
+)  # fmt: skip
+
+
+def train_and_score(config: Config, root: Path) -> float:
+    """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
+    from tencost.evaluate.stage import score_run
+    from tencost.train.data import Data
+    from tencost.train.stage import run
+
+    data = Data(config, root)
+    result = run(config, root, data)
+    if config.score_test:
+        score_run(data, result.folder)
+    return float(result.valid_score)
+
+
+def _train_sweep(overrides: list[str]) -> Any:
+    from tencost.config import composition
+    from tencost.train import tracking
+
+    root, _ = composition.config_folder()
+    name = "sweep " + " ".join(overrides)
+    with tracking.parent_run(root, name):
+        return composition.run_sweep(_sweep_job, "train", overrides)
+
+
+def _sweep_job(config: Config, root: Path) -> float:
+    """Train one combination of a sweep; one that cannot work is skipped with its reason, and the sweep goes on."""
+    from hydra.core.hydra_config import HydraConfig
+    from rich.console import Console
+
+    if config.features.name not in config.model.reads:
+        Console(stderr=True).print(
+            f"skipped model={config.model_name} features={config.features.name}: the family "
+            f"{config.model.family} reads {', '.join(config.model.reads)}"
+        )
+        return float("nan")
+    # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
+    config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
+    return train_and_score(config, root)
+
+
+TRAIN = StageCommand(
+    "train",
+    train_and_score,
+    uses=(
+        "dataset", "hardware", "features", "split", "model", "seeds", "score_test", "jobs", "experiment_name",
+        "paths.records", "paths.features", "paths.splits", "paths.models",
+    ),
+    examples=(
+        "tencost train model=mlp features=per_store_tiles hardware=epyc-avx512-1c",
+        "tencost train model.eta=0.05 'seeds=[0,1,2]'",
+        "tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c",
+        "tencost train -m experiment=search_xgb",
+        "tencost train model=tlp --cfg job",
+    ),
+    help="Train a model family and score it on the held-out split.\n\nWith -m: every combination of some choices.",
+    sweep=_train_sweep,
+)  # fmt: skip
+
+
+def _show_leaderboards(config: Config, root: Path) -> None:
+    from tencost.evaluate.report import print_leaderboards
+    from tencost.register import standing
+
+    print_leaderboards(root / config.paths.reports)
+    standing.print_champions(root)
+
+
+LEADERBOARD = StageCommand(
+    "leaderboard",
+    _show_leaderboards,
+    uses=("paths.reports",),
+    examples=("tencost leaderboard",),
+    help="Print the last leaderboards, and the champions in the registry.",
+)
+
+
+@click.command("params", cls=grammar.Command, examples=["tencost params"])
+def params() -> None:
+    """Write the items of params.yaml (what the stage train builds, by name) from its lists."""
+    from tencost.config.pipeline import FILE, write_items
+    from tencost.config.schema import project_root
+
+    changed = write_items(project_root())
+    sys.stdout.write(f"{FILE}: {'written anew' if changed else 'up to date'}\n")
+
+
+@click.command(
+    "pipeline",
+    cls=grammar.Command,
+    examples=["tencost pipeline", "tencost pipeline records", "tencost pipeline -- --dry"],
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def pipeline(words: tuple[str, ...]) -> None:
+    """Run every stage that is out of date.
+
+    It is `dvc repro`, with its stages and (after --) its options, on sound files: a dvc.lock that a kill cut off is
+    restored first, and the items of params.yaml are written from its lists.
+    """
+    from tencost.config import lockfile
+    from tencost.config.pipeline import write_items
+    from tencost.config.schema import project_root
+
+    root = project_root()
+    source = lockfile.mend(root)
+    if source is not None:
+        sys.stderr.write(f"dvc.lock was cut off, as by a kill; restored from {source}\n")
+    write_items(root)
+    os.chdir(root)
+    os.execv(sys.executable, [sys.executable, "-m", "dvc", "repro", *words])
+
+
+@click.command("ui", cls=grammar.Command, examples=["tencost ui", "tencost ui --port 5001"])
+@grammar.option(
+    "--port",
+    type=grammar.Whole(1),
+    default=5000,
+    show_default=True,
+    help="The port that it listens on, 1 to 65535.",
+)
+def ui(port: int) -> None:
+    """Serve the MLflow UI on loopback until Ctrl-C.
+
+    One worker, no job queue: it starts in seconds.
+    """
+    from tencost.config import composition
+    from tencost.train import tracking
+
+    if port > 65535:
+        raise click.UsageError(f"expected --port from 1 to 65535, found {port}")
+    root, _ = composition.config_folder()
+    uri = tracking.setup(root)
+    executable = Path(sys.executable).with_name("mlflow")
+    if not executable.exists():
+        raise MissingDependencyError(
+            "the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'"
+        )
+    environment: dict[str, Any] = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    command = [str(executable), "ui", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)]
+    try:
+        os.execve(executable, [*command, "--backend-store-uri", uri], environment)
+    except OSError as error:
+        raise RegistryError(f"cannot start {executable}: {error}") from error

@@ -1,0 +1,135 @@
+"""Options and overrides: in any order, old spellings, and what is printed instead of running."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tencost import cli
+from tencost.cli import stages
+from tencost.config import Config
+from tencost.errors import ConfigError
+
+
+def failing(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    captured = capsys.readouterr()
+    assert (stop.value.code, captured.out) == (2, "")
+    assert captured.err.startswith("tencost: ")
+    return captured.err
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    cli.main(list(words))
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def test_cfg_prints_all_defaults_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    found = yaml.safe_load(printed(capsys, "train", "model=mlp", "--cfg", "job"))
+    assert set(found) == set(Config.__dataclass_fields__)
+    assert found["measure"]["max_cv"] == 0.1  # set by no file
+    assert found["rule"] == {"min_seeds": 5}
+    assert (found["model"]["family"], found["model"]["pool"]) == ("mlp", "own")
+    assert found["paths"]["store"] == "data/store"
+    assert (found["split_name"], found["model_name"]) == ("by_network", "mlp")
+
+
+def test_options_stand_before_and_after_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=xgb", "model.eta=0.5", "seeds=[0,1]", "+jobs=3", "~experiment"]
+    before = printed(capsys, "train", "--cfg", "job", *words)
+    assert printed(capsys, "train", *words, "--cfg", "job") == before
+    assert printed(capsys, "train", *words[:2], "--cfg=job", *words[2:]) == before
+    assert printed(capsys, "train", "-c", "job", "--", *words) == before
+    assert "eta: 0.5" in before
+    assert "jobs: 3" in before
+
+
+def test_references_are_kept_or_resolved(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tune", "network=bert_tiny", "network.batch=3", "--cfg", "job"]
+    kept = yaml.safe_load(printed(capsys, *words))
+    resolved = yaml.safe_load(printed(capsys, *words, "--resolve"))
+    assert "${network.batch}" in str(kept["network"]["inputs"])
+    assert "${" not in str(resolved)
+    assert next(item["shape"][0] for item in resolved["network"]["inputs"].values()) == 3
+
+
+def test_info_says_where_the_configuration_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    told = printed(capsys, "train", "model=tlp", "--info")
+    assert "/conf" in told.split("Search path")[1]
+    assert "model=tlp " in told
+    assert "features=trace " in told  # the family's own
+    assert "tvm_xgb" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train", "--cfg", "job", "-m", "model=xgb,mlp"], "one of --multirun, --cfg and --info"),
+        (["train", "--resolve"], "expected --cfg job with --resolve"),
+        (["train", "--cfg", "everything"], "'everything' is not 'job'"),
+        (["train", "--cfg"], "expected a value after --cfg"),
+        (["train", "--model", "xgb"], "expected an option of -m, --multirun"),
+        (["train", "-x"], "found '-x'"),
+        (["train", "-3"], "overrides of the form key=value, found '-3'"),
+        (["train", "model.eta=-3"], "model.eta must be in (0, 1], found -3.0"),
+        (["train", "--", "model.eta=-3"], "model.eta must be in (0, 1], found -3.0"),
+        (["train", "model.eta=0.1", "model.max_depth=-2", "--cfg", "job"], "at least 1, found -2"),
+        (["measure"], "expected `tencost measure` and one of networks, programs"),
+        (["measure", "nothing"], "found 'nothing'"),
+        (["records", "query"], "one of best, history, new"),
+        (["ui", "--port", "web"], "expected a whole number of at least 1, found 'web'"),
+        (["ui", "--port", "70000"], "from 1 to 65535, found 70000"),
+        (["ui", "5000"], "expected no more words, found '5000'"),
+        (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["--nothing"], "found '--nothing'"),
+    ],
+)
+def test_what_is_not_understood(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = failing(words, capsys)
+    assert told in message
+    if "must be" not in message and "at least 1, found -2" not in message:
+        assert "\nUsage: tencost" in message
+        assert "--help`." in message
+
+
+def test_a_sweep_may_be_asked_for_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = []
+    monkeypatch.setattr(stages.TRAIN, "_sweep", swept.append)
+    words = ["model=xgb,mlp", "seeds=[0,1]"]
+    cli.main(["train", "-m", *words])
+    cli.main(["train", *words, "--multirun"])
+    cli.main(["train", words[0], "-m", words[1]])
+    assert swept == [words] * 3
+
+
+def test_an_interruption_exits_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages.TRAIN, "_function", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train"])
+    assert stop.value.code == 130
+    assert "tencost: interrupted; what was finished is kept" in capsys.readouterr().err
+
+
+def test_an_error_of_a_stage_exits_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(*_: object) -> None:
+        raise ConfigError("expected this, found that")
+
+    monkeypatch.setattr(stages.FETCH, "_function", wrong)
+    assert failing(["fetch"], capsys) == "tencost: expected this, found that\n"
+
+
+def test_version_and_help_as_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "version") == printed(capsys, "--version") == printed(capsys, "-V")
+    assert printed(capsys, "help") == printed(capsys, "-h") == printed(capsys)
