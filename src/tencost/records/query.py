@@ -442,7 +442,7 @@ def find_workload(store: Records, text: str, *, hardware: str | None = None) -> 
     raise RecordError(
         f"expected a workload's id, the beginning of one, or a task name in {place}, found {text!r}. "
         f"{'Alike' if alike else 'There are'}: {_candidates(near) or 'none'}. "
-        "See them all: tencost records query stats by=workload"
+        "See them all: tencost records query stats --by workload"
     )
 
 
