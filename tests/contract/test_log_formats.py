@@ -123,7 +123,7 @@ def test_gzip_whole_and_cut(name: str, tmp_path: Path) -> None:
     path.write_bytes(data[:-10])
     records, rejects = read(name, path)
     assert records.equals(good.slice(0, records.num_rows))
-    assert [reject.line for reject in rejects][-1:] > [records.num_rows]
+    assert rejects[-1].line >= records.num_rows
     assert "ends early" in rejects[-1].reason
 
 

@@ -713,6 +713,14 @@ def test_truncated_gzip_keeps_what_came_before(tmp_path: Path) -> None:
     assert "ends early" in rejects[0].reason
 
 
+def test_a_truncated_array_on_one_line_keeps_what_came_before(tmp_path: Path) -> None:
+    data = gzip.compress(json.dumps([{**DOCS, "timestamp": n} for n in range(3000)]).encode())
+    (tmp_path / "log.gz").write_bytes(data[: len(data) // 2])
+    table, rejects = read(tmp_path / "log.gz")
+    assert 1000 < table.num_rows < 3000
+    assert [item.line for item in rejects] == [1]
+
+
 def test_deep_nesting_is_a_reject(tmp_path: Path) -> None:
     deep = "[" * 100_000
     (tmp_path / "log").write_text(f'{{"workload": {deep}\n{json.dumps(DOCS)}\n')

@@ -25,6 +25,8 @@ CHUNK_BYTES = 1 << 20
 _BETWEEN = re.compile(r"[\s,\[\]\ufeff]*")
 _REST = re.compile(r"\s*\Z")
 _CANDIDATE = re.compile(r"[\[,\n]\s*(?=\{)")
+_TAIL = 16
+"""Longer than any word or escape of JSON."""
 _WASTE = 1 << 26
 """Characters parsed in vain after which a damaged file is given up, if they are also 4 times those read."""
 _decode = json.JSONDecoder().raw_decode
@@ -132,7 +134,11 @@ class _Window:
             value, end = _decode(self.text, self.at)
         except json.JSONDecodeError as error:
             # No token goes over a line's end: what is cut off by the window's end fails right there.
-            self.cut = _REST.match(self.text, error.pos) is not None
+            # Where the file itself is truncated, a token may be cut, too.
+            self.cut = _REST.match(self.text, error.pos) is not None or (
+                bool(self.truncated)
+                and (error.msg.startswith("Unterminated") or error.pos >= len(self.text) - _TAIL)
+            )
             looked_at, reason = error.pos - self.at, f"not JSON: {error.msg}"
         except RecursionError:
             reason = "JSON nested too deeply"
@@ -156,6 +162,7 @@ class _Window:
             self.ended = wanted > 0
         except TruncatedError as error:
             self.ended, self.truncated = True, str(error)
+            parts.append(error.rest.decode(errors="surrogateescape"))
         self.text, self.at = "".join(parts), 1
         self.read += len(self.text) - len(kept)
         return len(parts) > 1

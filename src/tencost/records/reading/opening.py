@@ -6,6 +6,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -19,7 +20,9 @@ _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class TruncatedError(ValueError):
-    """A compressed file ends early or is damaged; the lines before are good."""
+    """A compressed file ends early or is damaged; the lines before are good, `rest` is what there is of the next."""
+
+    rest: bytes = b""
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -54,15 +57,10 @@ def read_head(path: Path) -> bytes:
     """
     with open_log(path) as file:
         head = b""
-        try:
-            # read1, as read loses what it has when the file turns out to be damaged
-            while len(head) < HEAD_BYTES and (
-                chunk := cast(Any, file).read1(HEAD_BYTES - len(head))
-            ):
+        with suppress(TruncatedError):
+            while len(head) < HEAD_BYTES and (chunk := _chunk(file, [])):
                 head += chunk
-        except (EOFError, OSError, zlib.error, _zstandard_error()):
-            pass
-        return head
+        return head[:HEAD_BYTES]
 
 
 def first_line(head: bytes) -> bytes:
@@ -83,21 +81,32 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     with open_log(path) as file:
         number = 0
-        while True:
-            try:
-                line = file.readline(LONGEST_LINE)
-            except (EOFError, OSError, zlib.error, _zstandard_error()) as error:
-                raise TruncatedError(
-                    f"the compressed file ends early or is damaged: {error}"
-                ) from error
-            if not line:
-                return
-            number += 1
-            if len(line) == LONGEST_LINE:
+        parts: list[bytes] = []
+        while chunk := _chunk(file, parts):
+            first, *others = chunk.split(b"\n")
+            parts.append(first)
+            for other in others:
+                number += 1
+                parts.append(b"\n")
+                yield number, b"".join(parts)
+                parts = [other]
+            if len(parts) > 1 and sum(map(len, parts)) > LONGEST_LINE:
                 raise TruncatedError(
                     f"a line of more than {LONGEST_LINE} bytes is no line of a log"
                 )
-            yield number, line
+        if rest := b"".join(parts):
+            yield number + 1, rest
+
+
+def _chunk(file: BinaryIO, parts: list[bytes]) -> bytes:
+    """Return the next bytes of a file, b"" at its end; `parts` are of the line that is not yet whole."""
+    try:
+        # read1, as read loses what it has when the file turns out to be damaged
+        return cast(bytes, cast(Any, file).read1(HEAD_BYTES))
+    except (EOFError, OSError, zlib.error, _zstandard_error()) as error:
+        truncated = TruncatedError(f"the compressed file ends early or is damaged: {error}")
+        truncated.rest = b"".join(parts)
+        raise truncated from error
 
 
 def _zstandard_error() -> type[Exception]:
