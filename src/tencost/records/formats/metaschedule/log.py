@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import pyarrow as pa
 
 from tencost.errors import RecordError
 from tencost.records.formats.metaschedule.database import (
@@ -28,7 +27,6 @@ from tencost.records.formats.metaschedule.database import (
     parse_workload,
     parse_workload_text,
 )
-from tencost.records.reading.columns import networks, record_table, sources
 from tencost.records.reading.opening import TruncatedError, first_line, lines, read_head
 from tencost.records.reading.protocol import (
     BATCH_ROWS,
@@ -41,8 +39,10 @@ from tencost.records.reading.protocol import (
 )
 from tencost.records.reading.targets import device_of
 from tencost.store.ids import canonical_json, program_id, record_id, text_id
-from tencost.store.schema import SCHEMA
 from tencost.store.status import Status, timing_from_log
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _RECORDS, _WORKLOADS = "tuning_record", "workload"
 _EXAMPLE_WORKLOADS = """\
@@ -80,6 +80,8 @@ class MetascheduleFormat(LogFormat):
         """Yield the records; those of an unreadable workload, too."""
         workloads, rejects = _workloads(workload_file(path), about)
         if rejects:
+            from tencost.store.schema import SCHEMA
+
             yield Batch(SCHEMA.empty_table(), tuple(rejects))
         yield from read_lines(path, about, batch_rows, partial(_Rows, workloads))
 
@@ -250,6 +252,10 @@ class _Rows:
         self._lines.append(number)
 
     def batch(self) -> Batch:
+        # Here, not above: tuning writes databases with tencost[tuner] alone, which has no pyarrow.
+        from tencost.records.reading.columns import networks, record_table, sources
+        from tencost.store.schema import SCHEMA
+
         if not self._lines:
             return Batch(SCHEMA.empty_table(), tuple(self.rejects))
         rows = len(self._lines)
