@@ -12,6 +12,7 @@ from rich.table import Table
 from tencost.errors import RecordError
 from tencost.records.words import Words, read_words
 from tencost.store.record_store import RecordStore
+from tencost.store.tables import open_records
 
 QUARANTINE_USAGE = "tencost records quarantine [release=<record id>|all] [store=data/store]"
 COMPACT_USAGE = "tencost records compact [store=data/store]"
@@ -24,7 +25,7 @@ def quarantine(arguments: list[str], root: Path) -> None:
         RecordError: wrong words, no store, or no such record.
     """
     words = read_words(arguments, QUARANTINE_USAGE, keys=("release", "store"))
-    store = _store(words, root)
+    store = open_records(_place(words, root))
     kept = store.read(
         columns=["record_id", "hardware", "task_name", "quarantine", "source"], quarantined=True
     )
@@ -39,6 +40,11 @@ def quarantine(arguments: list[str], root: Path) -> None:
         raise RecordError(
             f"expected a quarantined record's id, found {release!r}. List them: tencost records quarantine"
         )
+    if not isinstance(store, RecordStore):
+        raise RecordError(
+            f"expected a store to release records in, found {store.uri}, which a build made. Correct the dataset "
+            "and build again"
+        )
     store.release(chosen)
     sys.stdout.write(f"released {len(chosen)} records\n")
 
@@ -50,12 +56,11 @@ def compact(arguments: list[str], root: Path) -> None:
         RecordError: wrong words, or no store.
     """
     words = read_words(arguments, COMPACT_USAGE, keys=("store",))
-    store = _store(words, root)
-    sys.stdout.write(f"{store.compact()}\n")
+    sys.stdout.write(f"{RecordStore(_place(words, root)).compact()}\n")
 
 
-def _store(words: Words, root: Path) -> RecordStore:
-    return RecordStore(words.keys.get("store") or str(root / "data" / "store"))
+def _place(words: Words, root: Path) -> str:
+    return words.keys.get("store") or str(root / "data" / "store")
 
 
 def _show(kept: pl.DataFrame) -> None:
