@@ -28,7 +28,7 @@ FLOW = [
     "tune",
     "cli",
 ]
-FOUNDATION = {"errors", "config"}
+FOUNDATION = {"errors", "config", "writing"}
 """May be imported from everywhere; every value they carry is in conf/ and tracked there."""
 
 

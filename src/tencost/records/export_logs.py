@@ -15,7 +15,8 @@ import polars as pl
 
 from tencost.errors import RecordError
 from tencost.records.words import Words, read_words
-from tencost.store.record_store import RecordStore
+from tencost.store.tables import open_records
+from tencost.writing import whole_file
 
 USAGE = (
     "tencost records export ansor|autotvm|tenset|rfc4304|table PLACE [hardware=<name>] [dataset=<name>] "
@@ -46,7 +47,7 @@ def run(arguments: list[str], root: Path) -> None:
 
 
 def _chosen(words: Words, root: Path, kind: str) -> pl.DataFrame:
-    store = RecordStore(words.keys.get("store") or str(root / "data" / "store"))
+    store = open_records(words.keys.get("store") or str(root / "data" / "store"))
     records = store.read(words.keys.get("hardware"))
     dataset = words.keys.get("dataset")
     if dataset is not None:
@@ -102,10 +103,8 @@ def _write_table(records: pl.DataFrame, place: Path, _words: Words) -> None:
 
 def _write_lines(lines: Iterator[str], place: Path) -> None:
     """Write lines beside their place and move them there, so that a killed run leaves no half of it."""
-    scratch = place.with_name(f".{place.name}.partial")
-    with scratch.open("w", encoding="utf-8") as file:
+    with whole_file(place) as scratch, scratch.open("w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
-    scratch.replace(place)
 
 
 _WRITERS: dict[str, Callable[[pl.DataFrame, Path, Words], Any]] = {

@@ -7,7 +7,6 @@ registry, and its bundle.json lists the sha256 of every file in it.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tencost.errors import BundleError, RegistryError
 from tencost.register.pull import manifest_digest, pull, verify
 from tencost.register.starts import shipped_starts
 from tencost.train.bundle import MANIFEST, BundleInfo, load_bundle
+from tencost.writing import whole_folder
 
 USAGE = "tencost register export <models:/name@alias or models:/name/version> <folder>"
 
@@ -90,17 +90,10 @@ def export_bundle(
     if _holds(folder, digest):
         return Exported(folder, info, digest, is_new=False)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            copy = scratch / "bundle"
-            copy.mkdir()
+        with whole_folder(folder) as copy:
             for name in (MANIFEST, *info.files):
                 shutil.copyfile(source / name, copy / name)
             verify(copy, digest)
-            copy.replace(folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         raise BundleError(
             f"cannot write {folder}: {error.strerror or error}. Make room or choose another folder"

@@ -22,7 +22,6 @@ may add keys.
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -38,6 +37,7 @@ from tencost.register import registry
 from tencost.register.promotion import METRICS, Comparison, Rule, Verdict, interval_text
 from tencost.register.registry import Version
 from tencost.register.round_time import CANDIDATES, RoundTime
+from tencost.writing import whole_file
 
 FORMAT_VERSION = 1
 REASONS_TAG = "reasons"
@@ -162,10 +162,8 @@ def content(
 
 def save(path: Path, values: dict[str, Any]) -> None:
     """Write the JSON file; it appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(_json(values))
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_bytes(_json(values))
 
 
 def _own_numbers(verdict: Verdict) -> dict[str, float | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
@@ -36,6 +35,7 @@ from tencost.train.ranker import Samples
 from tencost.train.samples import device_columns, load_samples, sample_spec
 from tencost.train.seeds import Job, Trained, train_seeds
 from tencost.train.tracking import Point, TrackedRun, start_run
+from tencost.writing import whole_folder
 
 RUN_FILE = "run.json"
 """Beside the bundles: the MLflow run, seeds, seconds and validation metrics."""
@@ -179,13 +179,10 @@ def _write(
     cfg: Config, root: Path, data: _Data, trained: list[Trained], result: TrainResult
 ) -> None:
     """Write all bundles and run.json; the folder appears whole or not at all."""
-    folder = result.folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(result.folder) as folder:
         for one in trained:
             info = _info(cfg, root, data, one)
-            save_bundle(work / "new" / f"seed{one.seed}", one.ranker, info)
+            save_bundle(folder / f"seed{one.seed}", one.ranker, info)
         values = {
             "run_id": result.run_id,
             "seeds": list(result.seeds),
@@ -193,12 +190,7 @@ def _write(
             "fit_seconds": {str(one.seed): round(one.seconds, 3) for one in trained},
             "valid": {str(one.seed): one.valid for one in trained},
         }
-        (work / "new" / RUN_FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
-        if folder.exists():
-            folder.rename(work / "old")
-        (work / "new").rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        (folder / RUN_FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
 def _info(cfg: Config, root: Path, data: _Data, one: Trained) -> BundleInfo:
