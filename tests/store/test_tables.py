@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_store import AVX2, record
 
+from tencost import cli
 from tencost.errors import RecordError
 from tencost.records import query
 from tencost.store import layout
@@ -19,6 +22,8 @@ from tencost.store.reading import RecordFile
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA, Record, to_arrow
 from tencost.store.tables import RECORDS, STORE, load_records, open_records, write_records
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def some_records() -> list[Record]:
@@ -112,3 +117,28 @@ def test_folders_of_both_kinds_load_alike(tmp_path: Path) -> None:
     assert isinstance(open_records(str(tmp_path / "old"), version=0), RecordStore)
     with pytest.raises(RecordError, match=r"found none\. Build it: tencost records"):
         load_records(tmp_path / "nowhere")
+
+
+def test_a_build_is_queried_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its folder, its file, or the dataset's name; its quarantine can be read, not lifted."""
+    shutil.copytree(CONF, tmp_path / "conf")
+    monkeypatch.chdir(tmp_path)
+    rows = to_arrow(some_records()).to_pylist()
+    rows[0]["quarantine"] = "too fast"
+    folder = tmp_path / "data" / "records" / "set"
+    folder.mkdir(parents=True)
+    write_records(folder, pa.Table.from_pylist(rows, schema=SCHEMA))
+    asked = ("query", "best", "hardware=a", "workload=w1", "--json")
+    for place in ("store=data/records/set", f"store={folder / RECORDS}", "dataset=set"):
+        cli.main(["records", *asked, place])
+        (found,) = json.loads(capsys.readouterr().out)
+        assert found["workload_id"] == "w1"
+    cli.main(["records", "query", "new", "dataset=set", "--limit", "1"])
+    assert "A build has no versions" in capsys.readouterr().out
+    cli.main(["records", "quarantine", f"store={folder}"])
+    assert "1 quarantined records" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["records", "quarantine", "release=all", f"store={folder}"])
+    assert "Correct the dataset and build again" in " ".join(capsys.readouterr().err.split())

@@ -14,6 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from tencost.writing import whole_file
+
 LOCK = "dvc.lock"
 COPY = Path(".dvc") / "tmp" / "dvc.lock.kept"
 
@@ -22,10 +24,8 @@ def keep(root: Path) -> None:
     """Copy dvc.lock, if it is sound and this is a DVC project."""
     lock, copy = root / LOCK, root / COPY
     if copy.parents[1].is_dir() and _is_sound(lock):
-        copy.parent.mkdir(exist_ok=True)
-        partial = copy.with_name(f"{copy.name}.partial")
-        partial.write_bytes(lock.read_bytes())
-        partial.replace(copy)
+        with whole_file(copy) as partial:
+            partial.write_bytes(lock.read_bytes())
 
 
 def mend(root: Path) -> str | None:

@@ -8,8 +8,6 @@ predictions.parquet (record_id, model, seed, raw, score, latency_s), plots/.
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +37,7 @@ from tencost.evaluate.report import markdown, print_board
 from tencost.evaluate.scoring import SeedScore, oracle, random_floor, score_records, statistic
 from tencost.evaluate.truth import Truth, build_truth
 from tencost.train.data import Data
+from tencost.writing import whole_folder
 
 GAIN_METRICS = ("search_score", "top1", "top5")
 """Compared with paired bootstrap intervals: what the promotion rule looks at."""
@@ -233,11 +232,8 @@ def _row_of(board: Board, item: Scored) -> Row:
 
 def _write_report(folder: Path, board: Board, truth: Truth, scored: Sequence[Scored]) -> None:
     """Write the report's folder; it appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        (partial / "plots").mkdir(parents=True)
+    with whole_folder(folder) as partial:
+        (partial / "plots").mkdir()
         content = boards.metrics_dict(board)
         options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
         (partial / "metrics.json").write_bytes(orjson.dumps(content, option=options) + b"\n")
@@ -245,13 +241,6 @@ def _write_report(folder: Path, board: Board, truth: Truth, scored: Sequence[Sco
         (partial / "leaderboard.md").write_text(markdown(board), encoding="utf-8")
         _predictions(truth, scored).write_parquet(partial / "predictions.parquet")
         _plot(board, truth, scored, partial / "plots")
-        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-        if folder.exists():
-            folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from tencost.errors import FeatureError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
+from tencost.writing import whole_folder
 
 FILE, SPEC, FAILURES = "features.parquet", "spec.json", "failures.jsonl"
 
@@ -58,11 +59,6 @@ def save_features(
     failures: Sequence[dict[str, Any]],
 ) -> None:
     """Write a table; the folder appears complete or not at all."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    if partial.exists():
-        for leftover in partial.iterdir():
-            leftover.unlink()
-    partial.mkdir(parents=True, exist_ok=True)
     numbers = pa.array(features.values.reshape(-1))
     lists = pa.ListArray.from_arrays(
         pa.array((features.offsets * features.num_columns).astype(np.int32)), numbers
@@ -75,16 +71,12 @@ def save_features(
             "values": lists,
         }
     )
-    pq.write_table(table, partial / FILE, compression="zstd")
-    spec.save(partial / SPEC)
-    (partial / FAILURES).write_bytes(
-        b"".join(orjson.dumps(failure) + b"\n" for failure in failures)
-    )
-    if folder.exists():
-        for old in folder.iterdir():
-            old.unlink()
-        folder.rmdir()
-    partial.rename(folder)
+    with whole_folder(folder) as partial:
+        pq.write_table(table, partial / FILE, compression="zstd")
+        spec.save(partial / SPEC)
+        (partial / FAILURES).write_bytes(
+            b"".join(orjson.dumps(failure) + b"\n" for failure in failures)
+        )
 
 
 def load_features(folder: Path) -> FeatureTable:

@@ -8,13 +8,13 @@ stored once in effect.
 from __future__ import annotations
 
 import hashlib
-import os
 import tarfile
 from pathlib import Path
 
 import zstandard
 
 from tencost.errors import DatasetError
+from tencost.writing import whole_file
 
 LEVEL = 19
 WINDOW_LOG = 27
@@ -43,21 +43,15 @@ def pack_folder(folder: Path, archive: Path) -> str:
     parameters = zstandard.ZstdCompressionParameters.from_level(
         LEVEL, window_log=WINDOW_LOG, enable_ldm=True, write_checksum=True
     )
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    partial = archive.with_name(f".{archive.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as raw:
-            compressor = zstandard.ZstdCompressor(compression_params=parameters)
-            with (
-                compressor.stream_writer(raw, closefd=False) as stream,
-                tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-            ):
-                for path in paths:
-                    with path.open("rb") as file:
-                        tar.addfile(_member(path, path.relative_to(folder).as_posix()), file)
-        partial.replace(archive)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(archive, durable=True) as partial, partial.open("wb") as raw:
+        compressor = zstandard.ZstdCompressor(compression_params=parameters)
+        with (
+            compressor.stream_writer(raw, closefd=False) as stream,
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for path in paths:
+                with path.open("rb") as file:
+                    tar.addfile(_member(path, path.relative_to(folder).as_posix()), file)
     return sha256_of(archive)
 
 

@@ -15,8 +15,8 @@ from rich.progress import Progress
 from tencost.config import Config, DatasetConfig
 from tencost.errors import DatasetError
 from tencost.fetch.pack import sha256_of
-from tencost.fetch.staging import publish, staged
 from tencost.fetch.unpack import SUFFIXES, is_archive, unpack
+from tencost.writing import put_folder, scratch_beside
 
 _CHUNK_BYTES = 2**20
 _TIMEOUT_S = 60
@@ -31,11 +31,11 @@ def run(cfg: Config, root: Path) -> Path:
     """
     folder = root / cfg.paths.raw / cfg.dataset.name
     console = Console(stderr=True)
-    with staged(folder) as scratch:
+    with scratch_beside(folder) as scratch:
         content = scratch / "content"
         content.mkdir()
         _bring(cfg.dataset, root, content, scratch, console)
-        publish(dataset_top(content, logs=cfg.dataset.hardware is not None), folder, scratch)
+        put_folder(dataset_top(content, logs=cfg.dataset.hardware is not None), folder, scratch)
     files = sum(1 for item in folder.rglob("*") if item.is_file())
     console.print(f"fetched {cfg.dataset.name}: {files} files in {folder}")
     return folder

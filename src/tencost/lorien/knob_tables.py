@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 import polars as pl
+
+from tencost.writing import whole_file
 
 THROUGHPUT = "thrpt"
 MISSING = "None"
@@ -73,14 +76,11 @@ def places(rows: Iterable[tuple[str, int]]) -> pl.DataFrame:
     return pl.DataFrame(list(rows), schema=schema, orient="row").unique()
 
 
-def make_table(
-    made: Rows, scratch: Path, final: Mapping[str, Path], chosen: pl.DataFrame | None
-) -> KnobTable:
+def make_table(made: Rows, final: Mapping[str, Path], chosen: pl.DataFrame | None) -> KnobTable:
     """Write a template's table.
 
     Args:
         made: its rows.
-        scratch: a folder on the file system of the table's own, where it is made.
         final: the table's files by suffix; written in one go each.
         chosen: file and line of the rows that statistics are taken from; None: all rows.
     """
@@ -93,9 +93,6 @@ def make_table(
     rows = frame if chosen is None else frame.join(chosen.lazy(), on=list(PLACE), how="semi")
     count, columns = _statistics(rows, names)
     cooked = [_cooked(column) for column in columns]
-    parts = {suffix: scratch / f"table{suffix}" for suffix in SUFFIXES}
-    frame.select(*cooked, THROUGHPUT).sink_csv(parts[".csv"])
-    frame.select(*PLACE, *cooked, THROUGHPUT).sink_parquet(parts[".parquet"])
     meta = {
         "target": made.target,
         "task_name": made.task_name,
@@ -104,10 +101,11 @@ def make_table(
         "unknown_flop_rows": made.unknown_flop_rows,
         "columns": columns,
     }
-    parts[".meta.json"].write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
-    for suffix, path in parts.items():
-        final[suffix].parent.mkdir(exist_ok=True)
-        path.replace(final[suffix])
+    with ExitStack() as stack:
+        parts = {suffix: stack.enter_context(whole_file(final[suffix])) for suffix in SUFFIXES}
+        frame.select(*cooked, THROUGHPUT).sink_csv(parts[".csv"])
+        frame.select(*PLACE, *cooked, THROUGHPUT).sink_parquet(parts[".parquet"])
+        parts[".meta.json"].write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
     return KnobTable(
         target=made.target,
         task_name=made.task_name,

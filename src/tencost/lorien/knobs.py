@@ -61,6 +61,7 @@ from tencost.records.reading.opening import TruncatedError, lines, read_head
 from tencost.records.reading.protocol import Reject
 from tencost.store.ids import text_id
 from tencost.store.status import Status, timing_from_log
+from tencost.writing import whole_file
 
 __all__ = [
     "Extracted",
@@ -181,14 +182,11 @@ def extract_feature_from_file(
                 _drop_rows(old, name)
         for key, made in extracted.files.items():
             final = _path(out, key, ".json")
-            final.parent.mkdir(exist_ok=True)
-            joined = made.with_suffix(".joined")
-            with joined.open("wb") as file:
+            with whole_file(final) as joined, joined.open("wb") as file:
                 for part in (final, made):
                     if part.exists():
                         with part.open("rb") as source:
                             shutil.copyfileobj(source, file)
-            joined.replace(final)
             extracted.files[key] = final
     return extracted
 
@@ -221,9 +219,7 @@ def gen_features(
             name = path.name if path == logs else path.relative_to(logs).as_posix()
             _extract(path, name, scratch, extracted)
         tables = [
-            make_table(
-                extracted.of(key), scratch, {end: _path(out, key, end) for end in SUFFIXES}, chosen
-            )
+            make_table(extracted.of(key), {end: _path(out, key, end) for end in SUFFIXES}, chosen)
             for key in sorted(extracted.files)
         ]
     return Generated(tuple(tables), tuple(extracted.rejects), tuple(skipped))
@@ -318,14 +314,12 @@ def _append(buffers: dict[tuple[str, str], list[bytes]], out: Path, extracted: E
 
 def _drop_rows(path: Path, name: str) -> None:
     """Take the rows of a log out of a file of JSON lines; a file without rows goes."""
-    kept = path.with_suffix(".kept")
     rows = 0
-    with path.open("rb") as old, kept.open("wb") as new:
+    with path.open("rb") as old, whole_file(path) as kept, kept.open("wb") as new:
         for row in old:
             if orjson.loads(row)["file"] != name:
                 new.write(row)
                 rows += 1
-    kept.replace(path)
     if not rows:
         path.unlink()
 

@@ -18,7 +18,6 @@ Files other than journals appear whole or not at all, so that a killed command l
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from tencost.records.formats.metaschedule import (
     read_workloads,
 )
 from tencost.records.raw_layout import folder_name
+from tencost.writing import whole_file
 
 ORIGIN_FILE = "origin.json"
 
@@ -248,13 +248,10 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         MeasureError: the disk is full or read-only.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with whole_file(path, durable=True) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise disk_error(path, error) from error
 
 

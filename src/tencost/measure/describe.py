@@ -22,6 +22,7 @@ from tencost.config import Config, HardwareConfig, Isa
 from tencost.config.checking import instantiate
 from tencost.errors import ConfigError, HardwareError, TencostError
 from tencost.measure.hardware import check_runnable, detect_host, host_flags, model_name
+from tencost.writing import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*( [\w.()-]+)*")
@@ -256,11 +257,9 @@ def write_hardware(hardware: HardwareConfig, folder: Path, *, overwrite: bool = 
             "Records of that name belong to it. Choose another name (hardware.name=...), or replace it: "
             "measure.overwrite=true"
         )
-    scratch = path.with_name(f".{path.name}.new")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(hardware_yaml(hardware), encoding="utf-8")
-        scratch.replace(path)
+        with whole_file(path) as scratch:
+            scratch.write_text(hardware_yaml(hardware), encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}. Make room or check its permissions, then run again"

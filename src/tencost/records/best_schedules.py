@@ -23,9 +23,7 @@ A schedule that uses hardware intrinsics needs them registered before TVM can lo
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +50,7 @@ from tencost.records.query_command import (
 from tencost.store.modules import read_modules
 from tencost.store.reading import Records
 from tencost.store.tables import WORKLOADS, load_workloads
+from tencost.writing import scratch_beside
 
 FORMAT = "metaschedule_trace"
 
@@ -267,13 +266,9 @@ def _require_free(folder: Path, overwrite: bool) -> None:
 
 def _write(folder: Path, workloads: list[LoggedWorkload], programs: list[LoggedProgram]) -> None:
     """Write the pair beside its place and move it there, so that a killed run leaves no half of it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
-    try:
+    with scratch_beside(folder / RECORD_FILE) as scratch:
         write_database(scratch, workloads, programs)
         for name in (RECORD_FILE, WORKLOAD_FILE):
             (folder / name).unlink(missing_ok=True)
         for name in (WORKLOAD_FILE, RECORD_FILE):
             (scratch / name).replace(folder / name)
-    finally:
-        shutil.rmtree(scratch)

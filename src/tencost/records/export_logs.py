@@ -15,7 +15,9 @@ import polars as pl
 
 from tencost.config import PathsConfig
 from tencost.errors import RecordError
-from tencost.store.record_store import RecordStore
+from tencost.store.reading import Records
+from tencost.store.tables import open_records
+from tencost.writing import whole_file
 
 Layout = Literal["columns", "json"]
 """The two versions of RFC 4304's records."""
@@ -51,16 +53,14 @@ def run(
         raise RecordError(
             f"expected a place that is free, found the file {place}. Name another, or remove it"
         )
-    store = RecordStore(store_uri or str(root / PathsConfig().store))
+    store = open_records(store_uri or str(root / PathsConfig().store))
     records = _chosen(store, kind, hardware, dataset)
     place.parent.mkdir(parents=True, exist_ok=True)
     _WRITERS[kind](records, place, layout)
     sys.stdout.write(f"{place}: {records.height} records\n")
 
 
-def _chosen(
-    store: RecordStore, kind: str, hardware: str | None, dataset: str | None
-) -> pl.DataFrame:
+def _chosen(store: Records, kind: str, hardware: str | None, dataset: str | None) -> pl.DataFrame:
     records = store.read(hardware)
     if dataset is not None:
         records = records.filter(pl.col("source").struct.field("dataset") == dataset)
@@ -112,10 +112,8 @@ def _write_table(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
 
 def _write_lines(lines: Iterator[str], place: Path) -> None:
     """Write lines beside their place and move them there, so that a killed run leaves no half of it."""
-    scratch = place.with_name(f".{place.name}.partial")
-    with scratch.open("w", encoding="utf-8") as file:
+    with whole_file(place) as scratch, scratch.open("w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
-    scratch.replace(place)
 
 
 _WRITERS: dict[str, Callable[[pl.DataFrame, Path, Layout], None]] = {

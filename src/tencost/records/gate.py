@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tencost.store.record_store import latency
+from tencost.store.layout import latency
 
 MARGIN = 10.0
 CROWD = 8

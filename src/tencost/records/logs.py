@@ -25,7 +25,8 @@ from tencost.records.gate import GROUP, Known, quarantine
 from tencost.records.reading.opening import read_head
 from tencost.records.reading.protocol import BATCH_ROWS, About, Reject
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
-from tencost.store.record_store import RecordStore, latency
+from tencost.store.layout import latency
+from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA, to_arrow
 
 COMMIT_ROWS = 120_000

@@ -117,7 +117,10 @@ def new(place: Place, form: Form, *, since: int | None = None, hardware: str | N
     if form.name == "table":
         now = query.current_version(store)
         command = f"tencost records query new --since {now}{place.words()}"
-        sys.stdout.write(f"Version {now}. What comes after it: {command}\n")
+        text = f"Version {now}. What comes after it: {command}"
+        if now is None:
+            text = "A build has no versions: what is new there is what another build makes."
+        sys.stdout.write(f"{text}\n")
 
 
 def compare(

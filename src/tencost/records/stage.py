@@ -16,12 +16,12 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import DatasetError
-from tencost.fetch.staging import publish, staged
 from tencost.records.databases import Import, import_dataset
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
 from tencost.store.schema import to_arrow
 from tencost.store.tables import TASKS, WORKLOADS, write_records
+from tencost.writing import whole_folder
 
 
 def run(cfg: Config, root: Path) -> Path:
@@ -50,11 +50,8 @@ def run(cfg: Config, root: Path) -> Path:
             f"{item.file}:{item.line}: {item.reason}" for item in imported.rejects[:3]
         )
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
-    with staged(folder) as scratch:
-        content = scratch / "content"
-        content.mkdir()
+    with whole_folder(folder) as content:
         summary = _write(content, imported)
-        publish(content, folder, scratch)
     _report(summary, console)
     return folder
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from tencost.config import PathsConfig
 from tencost.errors import RecordError
 from tencost.store.record_store import RecordStore
+from tencost.store.tables import open_records
 
 
 def quarantine(root: Path, *, store_uri: str | None = None, release: str | None = None) -> None:
@@ -25,7 +26,7 @@ def quarantine(root: Path, *, store_uri: str | None = None, release: str | None 
     Raises:
         RecordError: no store, or no such record.
     """
-    store = _store(store_uri, root)
+    store = open_records(_place(store_uri, root))
     kept = store.read(
         columns=["record_id", "hardware", "task_name", "quarantine", "source"], quarantined=True
     )
@@ -39,6 +40,11 @@ def quarantine(root: Path, *, store_uri: str | None = None, release: str | None 
         raise RecordError(
             f"expected a quarantined record's id, found {release!r}. List them: tencost records quarantine"
         )
+    if not isinstance(store, RecordStore):
+        raise RecordError(
+            f"expected a store to release records in, found {store.uri}, which a build made. Correct the dataset "
+            "and build again"
+        )
     store.release(chosen)
     sys.stdout.write(f"released {len(chosen)} records\n")
 
@@ -49,11 +55,11 @@ def compact(root: Path, *, store_uri: str | None = None) -> None:
     Raises:
         RecordError: no store.
     """
-    sys.stdout.write(f"{_store(store_uri, root).compact()}\n")
+    sys.stdout.write(f"{RecordStore(_place(store_uri, root)).compact()}\n")
 
 
-def _store(uri: str | None, root: Path) -> RecordStore:
-    return RecordStore(uri or str(root / PathsConfig().store))
+def _place(uri: str | None, root: Path) -> str:
+    return uri or str(root / PathsConfig().store)
 
 
 def _show(kept: pl.DataFrame) -> None:

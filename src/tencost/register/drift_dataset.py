@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from tencost.records.raw_layout import folder_name
 from tencost.records.raw_layout import read_modules as modules_of_networks
 from tencost.store.modules import read_modules
 from tencost.store.record_store import RecordStore
+from tencost.writing import put_folder, scratch_beside
 
 _OF_RECORD = ("round", "batch", "arm", "score")
 """Keys of additional_info that differ from record to record of a run."""
@@ -89,9 +88,7 @@ def _modules(store: RecordStore, folder: Path) -> dict[str, tuple[str, str | Non
 def _write_records(
     top: Path, source: str, rows: Sequence[dict[str, Any]], modules: dict[str, Any]
 ) -> None:
-    top.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".tune-", dir=top))
-    try:
+    with scratch_beside(top / source) as scratch:
         sessions: dict[str, dict[str, Any]] = {}
         for workload in sorted({row["workload_id"] for row in rows}):
             mine = [row for row in rows if row["workload_id"] == workload]
@@ -102,12 +99,8 @@ def _write_records(
             lines = [_measurement(row, sessions) for row in mine]
             _write_lines(place / MEASUREMENTS_FILE, lines)
         _write_lines(scratch / "sessions.jsonl", sessions.values())
-        if (top / source).exists():
-            shutil.rmtree(top / source)
-        (scratch / "content").replace(top / source)
+        put_folder(scratch / "content", top / source, scratch)
         (scratch / "sessions.jsonl").replace(top / f"sessions-{source}.jsonl")
-    finally:
-        shutil.rmtree(scratch)
 
 
 def _program(row: dict[str, Any], workload: LoggedWorkload) -> LoggedProgram:

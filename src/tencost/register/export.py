@@ -7,7 +7,6 @@ registry, and its bundle.json lists the sha256 of every file in it.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tencost.errors import BundleError
 from tencost.register.pull import manifest_digest, pull, verify
 from tencost.register.starts import shipped_starts
 from tencost.train.bundle import MANIFEST, BundleInfo, load_bundle
+from tencost.writing import whole_folder
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,10 @@ def export_bundle(
     if _holds(folder, digest):
         return Exported(folder, info, digest, is_new=False)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            copy = scratch / "bundle"
-            copy.mkdir()
+        with whole_folder(folder) as copy:
             for name in (MANIFEST, *info.files):
                 shutil.copyfile(source / name, copy / name)
             verify(copy, digest)
-            copy.replace(folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         raise BundleError(
             f"cannot write {folder}: {error.strerror or error}. Make room or choose another folder"

@@ -19,8 +19,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +32,7 @@ import orjson
 from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError
 from tencost.train.bundle import MANIFEST, read_info
+from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"
 """Tag of a model version: sha256 of its bundle.json."""
@@ -321,10 +320,8 @@ class _Cache:
     def put(self, version: str, bundle: Path) -> Path:
         """Move a bundle into the cache; what was there before gives way."""
         folder = self.folder / version
-        with self.scratch() as scratch:
-            if folder.exists():
-                folder.rename(scratch / "old")
-            bundle.replace(folder)
+        with scratch_beside(folder) as scratch:
+            put_folder(bundle, folder, scratch)
         self._write("sha256", {**self.digests(), version: manifest_digest(folder)})
         return folder
 
@@ -344,12 +341,8 @@ class _Cache:
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """Yield a folder on the cache's file system that is gone afterwards."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix=".pull-", dir=self.folder))
-        try:
+        with scratch_beside(self.folder / "pull") as path:
             yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
@@ -359,9 +352,7 @@ class _Cache:
         return index if isinstance(index, dict) else {}
 
     def _write(self, key: str, values: dict[str, str]) -> None:
-        with self.scratch() as scratch:
-            path = scratch / "index.json"
+        with whole_file(self.folder / "index.json") as path:
             path.write_bytes(
                 orjson.dumps({**self._read(), key: values}, option=orjson.OPT_INDENT_2)
             )
-            path.replace(self.folder / "index.json")

@@ -43,6 +43,7 @@ from tencost.register.starts import ship
 from tencost.train import tracking
 from tencost.train.bundle import Bundle
 from tencost.train.data import Data
+from tencost.writing import whole_file
 
 
 @dataclass(frozen=True)
@@ -223,11 +224,9 @@ def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
 
 def _mark(path: Path, version: Version) -> None:
     """Write what DVC keeps of a registration: which content has been offered to the registry beside it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     content = {"model": version.name, "content_digest": version.tags[registry.CONTENT_TAG]}
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from tencost.errors import SplitError
+from tencost.writing import whole_file
 
 FILE = "split.parquet"
 COLUMNS = ("record_id", "program_id", "workload_id", "hardware", "part")
@@ -37,7 +38,5 @@ def load_split(folder: Path) -> pl.DataFrame:
 
 def save_split(folder: Path, split: pl.DataFrame) -> None:
     """Write a split; complete or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{FILE}.partial"
-    split.select(COLUMNS).write_parquet(partial)
-    partial.replace(folder / FILE)
+    with whole_file(folder / FILE) as partial:
+        split.select(COLUMNS).write_parquet(partial)

@@ -34,11 +34,9 @@ from tencost.store.delta import (
     retry,
     writable_table,
 )
-from tencost.store.layout import PARTITION, DataFile, Folder, data_files, latency
+from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.reading import Records, StoreView, View
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
-
-__all__ = ["PARTITION", "RecordStore", "latency"]
 
 
 class RecordStore(Records):

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
@@ -36,6 +34,7 @@ from tencost.features.ragged import Ragged
 from tencost.features.spec import FEATURE_ABI, FeatureSpec
 from tencost.train.calibration import Calibration
 from tencost.train.ranker import Ranker, Scores, make_ranker
+from tencost.writing import whole_folder
 
 FORMAT_VERSION = 1
 MANIFEST = "bundle.json"
@@ -140,11 +139,7 @@ def save_bundle(folder: Path, ranker: Ranker, info: BundleInfo) -> BundleInfo:
     Returns:
         The info as written, with the sha256 of every file.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        content = work / "new"
-        content.mkdir()
+    with whole_folder(folder) as content:
         ranker.save(content)
         written = replace(
             info, files={path.name: _sha256(path) for path in sorted(content.iterdir())}
@@ -157,11 +152,6 @@ def save_bundle(folder: Path, ranker: Ranker, info: BundleInfo) -> BundleInfo:
             orjson.dumps(written.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
             + b"\n"
         )
-        if folder.exists():
-            folder.rename(work / "old")
-        content.replace(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return written
 
 

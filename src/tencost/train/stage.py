@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from tencost.train.ranker import Samples
 from tencost.train.samples import sample_spec
 from tencost.train.seeds import Job, Trained, train_seeds
 from tencost.train.tracking import BUNDLES_TAG, Point, TrackedRun, start_run
+from tencost.writing import whole_folder
 
 RUN_FILE = "run.json"
 """Beside the bundles: seeds and validation metrics. The MLflow run is found by the digest of the bundles."""
@@ -163,23 +163,15 @@ def _result(cfg: Config, root: Path, tracked: TrackedRun, trained: list[Trained]
 
 def _write(cfg: Config, material: _Material, trained: list[Trained], result: TrainResult) -> None:
     """Write all bundles and run.json; the folder appears whole or not at all."""
-    folder = result.folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(result.folder) as folder:
         for one in trained:
-            save_bundle(work / "new" / f"seed{one.seed}", one.ranker, _info(cfg, material, one))
+            save_bundle(folder / f"seed{one.seed}", one.ranker, _info(cfg, material, one))
         values = {
             "seeds": list(result.seeds),
             "best_seed": result.best_seed,
             "valid": {str(one.seed): one.valid for one in trained},
         }
-        (work / "new" / RUN_FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
-        if folder.exists():
-            folder.rename(work / "old")
-        (work / "new").rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        (folder / RUN_FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
 def _info(cfg: Config, material: _Material, one: Trained) -> BundleInfo:

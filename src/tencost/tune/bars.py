@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tencost.writing import whole_file
+
 BARS = (
     ("default schedules", "network_default_latency"),
     ("compared database", "network_compared_latency"),
@@ -40,7 +42,6 @@ def plot_bars(report: Mapping[str, Any], path: Path, title: str) -> bool:
     axes.margins(x=0.12)
     axes.set_xlabel("latency, ms (lower is better)")
     axes.set_title(title)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=120)
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
     return True

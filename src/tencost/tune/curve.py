@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tencost.errors import TuneError
+from tencost.writing import whole_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,6 @@ def plot_curve(points: Sequence[CurvePoint], path: Path, title: str) -> bool:
     lower.set_ylabel("rank corr.")
     lower.set_xlabel("programs measured")
     lower.grid(visible=True, alpha=0.3)
-    temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=120)
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
     return True

@@ -24,6 +24,7 @@ from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers.pool import Job, WorkerPool
 from tencost.workers.runner import References
 from tencost.workers.warm_worker import TracedProgram
+from tencost.writing import whole_file
 
 FAILED = [1e10]
 """Times of a program that failed, as MetaSchedule writes them: it never offers such a program."""
@@ -77,9 +78,8 @@ def mark_failed(folder: Path, wrong: Sequence[WrongProgram]) -> None:
         workload, record = json.loads(lines[one.program.line - 1])
         record[1] = FAILED
         lines[one.program.line - 1] = json.dumps([workload, record], separators=(",", ":"))
-    temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text("\n".join(lines), encoding="utf-8")
-    temporary.replace(file)
+    with whole_file(file, durable=True) as temporary:
+        temporary.write_text("\n".join(lines), encoding="utf-8")
 
 
 def _fastest_first(programs: Sequence[LoggedProgram]) -> list[LoggedProgram]:

@@ -30,6 +30,7 @@ from tencost.records.formats.metaschedule import (
     read_workloads,
 )
 from tencost.store.ids import canonical_target
+from tencost.writing import whole_file
 
 SESSION_VERSION = 1
 
@@ -176,9 +177,8 @@ def _is_json(line: str) -> bool:
 
 
 def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with whole_file(path, durable=True) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_report(folder: WorkFolder, values: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tencost.writing import whole_file
+
 Array = npt.NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
 """Runs the unscheduled workload: all arguments before -> all arguments after."""
@@ -136,9 +138,8 @@ class Expected:
         """Write everything but the inputs, which are drawn again; in one step, as others read it."""
         arrays: dict[str, Any] = {f"arg{n}": _plain(array) for n, array in self._outputs.items()}
         arrays["facts"] = np.array(json.dumps(asdict(self.facts)))
-        temporary = path.with_name(f".{path.name}.tmp.npz")
-        np.savez(temporary, **arrays)
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            np.savez(temporary, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Expected:

@@ -14,10 +14,9 @@ Arrays of a type that NumPy lacks (bfloat16, say) are stored as unsigned integer
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -30,6 +29,7 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array
 from tencost.networks.source import Imported, NetworkSource, first_sentence
+from tencost.writing import whole_file
 
 if TYPE_CHECKING:
     from tencost.networks.network import Network
@@ -74,15 +74,10 @@ def save_network(network: Network, path: Path) -> None:
     texts = {"header": orjson.dumps(header), "module": str(save_json(network.mod)).encode()}
     content: dict[str, Any] = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
     content |= {name: _storable(array) for name, array in arrays.items()}
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with whole_file(path) as partial, partial.open("wb") as file:
             np.savez(file, **content)
-        partial.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
         raise MeasureError(
             f"cannot write {path}: {error.strerror or error}. Make room or choose another place: --to <file>.npz"
         ) from error
