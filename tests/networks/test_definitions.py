@@ -11,7 +11,9 @@ import torch
 
 from tencost.config import NetworkConfig
 from tencost.config.composition import compose
+from tencost.networks.network import Network, load_network
 from tencost.networks.sources.transformers import torch_network
+from tencost.tune.deploy import Deployed, compare, compare_outputs, compile_network, meaningless
 
 CONF = Path(__file__).parents[2] / "conf" / "network"
 NAMES = sorted(
@@ -66,3 +68,26 @@ def test_every_layer_is_of_order_one(name: str) -> None:
     assert not off
     for tensor in outputs.values():
         assert 0.1 < float(tensor.std()) < 10
+
+
+def check_against_pytorch(network: Network, target: dict[str, Any]) -> None:
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
+    assert not meaningless(network)
+    for name, agreement in compare_outputs(network, outputs).items():
+        assert agreement.accepted, (name, agreement)
+    for found, expected in zip(outputs, network.expected, strict=True):
+        assert compare(found, expected).accepted
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_causal_mask_is_compiled(name: str, target: dict[str, Any]) -> None:
+    """It compares truth values with each other, which TVM's code generator takes for floating-point numbers."""
+    check_against_pytorch(load_network(small(name)), target)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@every_network
+def test_it_compiles_and_agrees_with_pytorch(name: str, target: dict[str, Any]) -> None:
+    check_against_pytorch(load_network(small(name)), target)
