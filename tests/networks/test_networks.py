@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,14 @@ from tencost.config.composition import compose
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.network import Network, load_network, variant_name
 from tencost.networks.sources.saved import save_network
-from tencost.tune.deploy import Agreement, Deployed, compare, compile_network
+from tencost.tune.deploy import (
+    Agreement,
+    Deployed,
+    compare,
+    compare_outputs,
+    compile_network,
+    worst,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -150,8 +156,51 @@ def test_a_wrong_output_is_an_error(network: Network) -> None:
         assert not compare(wrong, expected).accepted
     with pytest.raises(TuneError, match="expected an output of shape"):
         compare(expected[:, :2], expected)
-    assert dataclasses.asdict(compare(expected * 0, expected * 0)) == {
-        "max_abs": 0.0,
-        "max_rel": 0.0,
-    }
     assert not Agreement(max_abs=1e-6, max_rel=1e-3).accepted
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda x: x * 0, "all zeros"),
+        (lambda x: x * 3e-27, "at most 2e-26"),
+        (lambda x: np.full_like(x, 2.5), "2.5 throughout"),
+        (lambda x: 100 + x * 1e-7, "100 throughout"),
+        (lambda x: np.where(x > 0, np.nan, x), "not finite"),
+        (lambda x: np.where(x > 0, -np.inf, x), "not finite"),
+        (lambda x: x > 9, "all zeros"),
+    ],
+)
+def test_an_output_that_says_nothing_is_not_called_equal(make: Any, why: str) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 8)) * 3
+    expected = make(x)
+    same = compare(expected.copy(), expected)
+    assert (same.max_abs, same.max_rel) == (0.0, 0.0)
+    assert same.degenerate == why
+    assert not same.accepted
+    assert not same.differs, "nor is it called wrong"
+    finite = np.where(np.isfinite(expected), expected, 0)
+    assert compare(finite + np.ones(()), expected).differs, "something else is wrong all the same"
+    assert compare(np.full(x.shape, np.nan), np.zeros(x.shape)).differs
+
+
+@pytest.mark.parametrize(
+    "expected", [np.array([0.3]), np.array([7]), np.array([True, False]), np.eye(3) * 1e-5]
+)
+def test_an_output_that_says_something_is(expected: Any) -> None:
+    assert compare(expected.copy(), expected).accepted
+
+
+def test_the_pooled_output_is_compared_too(network: Network) -> None:
+    assert network.compared == {"last_hidden_state": 0, "pooler_output": 1}
+    assert load_network(tiny_bert(output="pooler_output")).compared == {"pooler_output": 1}
+    outputs = [output.copy() for output in network.expected]
+    assert all(one.accepted for one in compare_outputs(network, outputs).values())
+    outputs[1][0, 3] += 0.01
+    compared = compare_outputs(network, outputs)
+    assert compared["last_hidden_state"].accepted
+    assert worst(compared) is compared["pooler_output"]
+    assert worst(compared).differs
+    outputs[0][:] = np.nan
+    assert worst(compare_outputs(network, outputs)).max_abs != 0
+    assert np.isnan(worst(compare_outputs(network, outputs)).max_rel)

@@ -16,8 +16,11 @@ from tencost.config import NetworkConfig
 from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
+from tencost.networks.lowering import compilable, fuse
 from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
 
+_POOLED = "pooler_output"
+"""What transformers calls the summary of the last layer: the end of a network whose last_hidden_state is compared."""
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
 
 
@@ -50,7 +53,7 @@ class Network:
         params: the weights as TVM tensors, in the order of the parameters.
         inputs: input arrays by name, drawn with the configured seed.
         expected: what PyTorch or onnxruntime computes for the inputs, all tensor outputs in order.
-        output: index of the output that is compared.
+        output: index of the output that network.output chose.
         outputs: names of the outputs.
     """
 
@@ -61,6 +64,12 @@ class Network:
     expected: list[Array]
     output: int
     outputs: list[str]
+
+    @property
+    def compared(self) -> dict[str, int]:
+        """Name and index of the outputs that are compared: the chosen one, and `pooler_output` where there is one."""
+        pooled = [index for index, name in enumerate(self.outputs) if name == _POOLED]
+        return {self.outputs[index]: index for index in [self.output, *pooled]}
 
     def tasks(self, target: dict[str, Any], min_mflop: float = 0.0) -> list[NetworkTask]:
         """Return the workloads with at least so many MFLOP a call, the costliest first."""
@@ -106,7 +115,7 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
     imported = source.read(config, source_file(config, source, root))
     output = _output_index(config, imported)
     try:
-        mod = imported.mod if imported.fused else _fused(imported.mod)
+        mod = compilable(imported.mod if imported.fused else fuse(imported.mod))
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
@@ -130,12 +139,3 @@ def _output_index(config: NetworkConfig, imported: Imported) -> int:
     if imported.compared and config.output in ("", _DEFAULT_OUTPUT):
         return names.index(imported.compared)
     raise ConfigError(f"network.output must be one of {', '.join(names)}; found {config.output!r}")
-
-
-def _fused(mod: Any) -> Any:
-    """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes."""
-    from tvm import relax
-
-    mod = relax.transform.DecomposeOpsForInference()(mod)
-    mod = relax.transform.CanonicalizeBindings()(mod)  # else a tuple keeps ReLU out of the fusion
-    return relax.get_pipeline("zero")(mod)

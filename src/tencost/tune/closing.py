@@ -40,6 +40,15 @@ def _compared(report: dict[str, Any]) -> str:
     return f"{report['outputs_compared']} programs in {report['outputs_compared_seconds']:.1f} s{wrong}{left_out}"
 
 
+def _difference(report: dict[str, Any]) -> str:
+    told = []
+    if "max_abs_error" in report:
+        told = [f"{report['max_abs_error']:.1e} absolute, {report['max_rel_error']:.1e} relative"]
+    for name, why in report["outputs_that_say_nothing"].items():
+        told.append(f"none can be told of {name}, which is {why}")
+    return "; ".join(told)
+
+
 def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the whole network's rows: medians, in brackets the quartiles."""
 
@@ -61,8 +70,5 @@ def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             "network, beyond its tasks",
             f"{report['network_unexplained_s'] * 1e3:.3f} ms (untuned operators, memory, calls)",
         ),
-        (
-            "difference from PyTorch",
-            f"{report['max_abs_error']:.1e} absolute, {report['max_rel_error']:.1e} relative",
-        ),
+        ("difference from PyTorch", _difference(report)),
     ]

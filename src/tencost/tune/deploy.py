@@ -20,6 +20,8 @@ from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""
+_LEAST_OUTPUT = 1e-6
+"""An output whose largest value, or whose spread in relation to it, is below this says nothing."""
 _MAX_TIMING_S = 3.0
 _LEAST_TIME_S = 0.01
 
@@ -29,17 +31,24 @@ class Agreement:
     """How far an output is from what PyTorch computes.
 
     Attributes:
-        max_abs: largest absolute difference.
+        max_abs: largest absolute difference, where PyTorch's value is a finite number.
         max_rel: that, divided by the largest absolute value that PyTorch computes.
+        degenerate: why agreeing with PyTorch's output would say nothing; empty if it says something.
     """
 
     max_abs: float
     max_rel: float
+    degenerate: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is beyond TOLERANCE; a NaN is."""
+        return not self.max_rel <= TOLERANCE
 
     @property
     def accepted(self) -> bool:
-        """Whether it is within TOLERANCE; a NaN is not."""
-        return self.max_rel <= TOLERANCE
+        """Whether it is within TOLERANCE, and that says something."""
+        return not self.differs and not self.degenerate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +159,50 @@ def compare(found: Array, expected: Array) -> Agreement:
     """
     if found.shape != expected.shape:
         raise TuneError(f"expected an output of shape {expected.shape}, found {found.shape}")
-    difference = float(np.max(np.abs(found.astype(np.float64) - expected)))
-    scale = float(np.max(np.abs(expected)))
-    return Agreement(max_abs=difference, max_rel=difference / scale if scale > 0 else difference)
+    finite = np.isfinite(expected)
+    difference = float(
+        np.max(np.abs(found[finite].astype(np.float64) - expected[finite]), initial=0)
+    )
+    scale = float(np.max(np.abs(expected[finite]), initial=0))
+    max_rel = difference / scale if scale > 0 else difference
+    return Agreement(max_abs=difference, max_rel=max_rel, degenerate=degenerate(expected))
+
+
+def compare_outputs(network: Network, found: Sequence[Array]) -> dict[str, Agreement]:
+    """Compare those outputs of a network that are compared, by name, the chosen one first.
+
+    Raises:
+        TuneError: other shapes.
+    """
+    return {
+        name: compare(found[index], network.expected[index])
+        for name, index in network.compared.items()
+    }
+
+
+def worst(agreements: Mapping[str, Agreement]) -> Agreement:
+    """Return the one that differs most; a NaN is worse than any number."""
+    return max(agreements.values(), key=lambda one: (math.isnan(one.max_rel), one.max_rel))
+
+
+def degenerate(output: Array) -> str:
+    """Return why agreeing with this output would say nothing: "all zeros", say; empty if it says something."""
+    values = np.asarray(output, np.float64)
+    if not np.isfinite(values).all():
+        return "not finite"
+    scale = float(np.max(np.abs(values), initial=0))
+    if scale == 0:
+        return "all zeros"
+    if scale < _LEAST_OUTPUT:
+        return f"at most {scale:.0e}"
+    if values.size > 1 and np.ptp(values) < _LEAST_OUTPUT * scale:
+        return f"{values.flat[0]:.3g} throughout"
+    return ""
+
+
+def meaningless(network: Network) -> dict[str, str]:
+    """Return the compared outputs of a network that say nothing, and why."""
+    reasons = {
+        name: degenerate(network.expected[index]) for name, index in network.compared.items()
+    }
+    return {name: reason for name, reason in reasons.items() if reason}

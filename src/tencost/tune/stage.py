@@ -71,7 +71,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     from tencost.measure.run import cpus_of
     from tencost.networks.network import load_network
     from tencost.train.tracking import start_run
-    from tencost.tune.deploy import count_known, open_database
+    from tencost.tune.deploy import count_known, meaningless, open_database
     from tencost.tune.recording import Recorder
     from tencost.tune.session import Batch, Session
     from tencost.tune.verify import verify
@@ -88,6 +88,12 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     if not tasks:
         raise TuneError(
             f"network {network.name!r} has no task of at least {cfg.tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
+        )
+    for output, why in meaningless(network).items():
+        console.print(
+            f"output {output} of {network.name} is {why}, as PyTorch computes it: that the tuned network computes the "
+            "same will say nothing. Choose another with network.output, or import it with trained weights",
+            **_NOTE,
         )
     chosen = choose_model(cfg, root, console)
     options = MeasureOptions(

@@ -13,10 +13,12 @@ from tencost.tune.deploy import (
     TOLERANCE,
     Agreement,
     Deployed,
-    compare,
+    compare_outputs,
     compile_network,
+    meaningless,
     on_cores,
     time_in_turn,
+    worst,
 )
 from tencost.tune.session import Session
 from tencost.tune.suspects import mark_failed, wrong_programs
@@ -54,20 +56,22 @@ def verify(
             name: Deployed(compile_network(network, hardware.target, database), network)
             for name, database in databases.items()
         }
-        expected = network.expected[network.output]
-        agreement = compare(deployed["tuned"].outputs()[network.output], expected)
-        if agreement.accepted:
-            spread = time_in_turn(deployed)
+        agreements = compare_outputs(network, deployed["tuned"].outputs())
+        agreement = worst(agreements)
+        if agreement.differs:
+            untuned = worst(compare_outputs(network, deployed["default"].outputs()))
         else:
-            untuned = compare(deployed["default"].outputs()[network.output], expected)
-    if not agreement.accepted:
+            spread = time_in_turn(deployed)
+    if agreement.differs:
         raise _disagreement(network, agreement, untuned, hardware, session, folder, options)
     values: dict[str, Any] = {
-        "max_abs_error": agreement.max_abs,
-        "max_rel_error": agreement.max_rel,
+        "outputs_that_say_nothing": meaningless(network),
         "network_unexplained_s": spread["tuned"].median_s - session.total_latency_s,
         "network_turns": spread["tuned"].repeats,
     }
+    telling = {name: one for name, one in agreements.items() if one.accepted}
+    if telling:
+        values |= {"max_abs_error": worst(telling).max_abs, "max_rel_error": worst(telling).max_rel}
     for name, times in spread.items():
         key = "network_latency" if name == "tuned" else f"network_{name}_latency"
         values |= {
@@ -115,7 +119,7 @@ def _disagreement(
             f"{'; '.join(map(str, wrong))}. They are marked as failed in {folder.path} now: run the same command "
             "again, which takes the next best ones."
         )
-    if not untuned.accepted:
+    if untuned.differs:
         return TuneError(
             f"{told} Each task's best program computes what its task does, and the untuned network differs by "
             f"{untuned.max_rel:.2e}, too: the import is at fault, not the tuning. Look at network.output and "

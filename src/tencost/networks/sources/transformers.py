@@ -1,7 +1,9 @@
-"""Networks of transformers: a model class, a configuration, random weights."""
+"""Networks of transformers: a model class, a configuration, random weights that are calibrated."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,13 @@ import numpy as np
 
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
+from tencost.networks.calibration import calibrate
 from tencost.networks.inputs import Array, draw
 from tencost.networks.source import Imported, NetworkSource, require
 from tencost.networks.torch_relax import module_to_relax
+
+_SAMPLES = 8
+"""Inputs that the weights are calibrated on."""
 
 
 def read(config: NetworkConfig, path: Path | None = None) -> Imported:
@@ -26,16 +32,11 @@ def read(config: NetworkConfig, path: Path | None = None) -> Imported:
     require("torch", "transformers")
     import torch
 
-    model, names = _torch_model(config)
     inputs = _inputs(config)
     tensors = tuple(torch.from_numpy(array) for array in inputs.values())
-    with torch.no_grad():
-        try:
-            expected = [array.numpy() for array in model(*tensors)]
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"network {config.name!r} does not run on its configured inputs: {error}"
-            ) from error
+    model, names = _positional(torch_network(config), list(inputs))
+    with _running(config), torch.no_grad():
+        expected = [array.numpy() for array in model(*tensors)]
     mod, params = module_to_relax(config.name, model, tensors)
     return Imported(mod, params, inputs, expected, names)
 
@@ -53,8 +54,12 @@ def _check(config: NetworkConfig) -> None:
         )
 
 
-def _torch_model(config: NetworkConfig) -> tuple[Any, list[str]]:
-    """Return (module with positional inputs and a tuple of tensors as output, names of the outputs)."""
+def torch_network(config: NetworkConfig) -> Any:
+    """Return the network as a PyTorch module in evaluation mode, its weights drawn and calibrated.
+
+    Raises:
+        ConfigError: transformers has no such class, or refuses the configuration or the inputs.
+    """
     import torch
     import transformers
 
@@ -71,7 +76,25 @@ def _torch_model(config: NetworkConfig) -> tuple[Any, list[str]]:
         raise ConfigError(
             f"network {config.name!r}: {config.config_class} refuses its configuration: {error}"
         ) from error
-    arguments = list(config.inputs)
+    with _running(config):
+        calibrate(network, _samples(config), config.seed)
+    return network
+
+
+@contextmanager
+def _running(config: NetworkConfig) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"network {config.name!r} does not run on its configured inputs: {error}"
+        ) from error
+
+
+def _positional(network: Any, arguments: list[str]) -> tuple[Any, list[str]]:
+    """Return (module with positional inputs and a tuple of tensors as output, names of the outputs once it ran)."""
+    import torch
+
     names: list[str] = []
 
     class Positional(torch.nn.Module):
@@ -99,6 +122,18 @@ def _inputs(config: NetworkConfig) -> dict[str, Array]:
             raise ConfigError(f"{where} must be float32 or int64, found {item.dtype!r}")
         arrays[name] = draw(rng, tuple(item.shape), item.dtype, item.high, where)
     return arrays
+
+
+def _samples(config: NetworkConfig) -> dict[str, Any]:
+    """Return other inputs than the network's own, as many whatever its batch is, so that its weights are the same."""
+    import torch
+
+    rng = np.random.default_rng((config.seed, _SAMPLES))
+    samples = {}
+    for name, item in config.inputs.items():
+        shape = (_SAMPLES, *item.shape[1:])
+        samples[name] = torch.from_numpy(draw(rng, shape, item.dtype, item.high, name))
+    return samples
 
 
 def example(folder: Path) -> NetworkConfig:
