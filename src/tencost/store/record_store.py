@@ -125,7 +125,7 @@ class RecordStore:
 
         Raises:
             RecordError: there is no store, or it has no records of that hardware, or no such
-            column.
+                column.
         """
         wanted = _known_columns(columns)
         files = data_files(self._require())
@@ -169,7 +169,7 @@ class RecordStore:
 
         Raises:
             RecordError: there is no store, or it has no records of that hardware, or no such
-            column.
+                column.
         """
         wanted = _known_columns(columns)
         text = _canonical(target)
