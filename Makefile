@@ -17,11 +17,11 @@ TORCH_CPU := 2.13.0
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help setup pipeline test check lint format types ui leaderboard lock docker clean
+.PHONY: help setup pipeline test test-fast check lint format types docs hooks ui leaderboard lock docker clean
 
 help: ## print this page
 	@echo "tencost: learned cost models for tensor programs"; echo
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; echo "  then: tencost --help (in $(BIN)), for example"
 	@echo "        $(BIN)/tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c"
 
@@ -74,6 +74,12 @@ format: $(STAMP) ## let ruff rewrite the files
 types: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
 
+docs: $(STAMP) ## build the documentation into site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "open site/index.html"
+
+hooks: $(STAMP) ## let git run ruff, mypy and file checks before a commit
+	@$(BIN)/pre-commit install
+
 ui: $(STAMP) ## MLflow UI on http://127.0.0.1:5000 (PORT=... for another port)
 	@tencost ui $(if $(PORT),--port $(PORT))
 
@@ -95,4 +101,4 @@ docker: ## build the image (needs Docker)
 	docker build -t tencost .
 
 clean: ## remove caches and test leftovers (data/, mlruns/ and .venv stay)
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
