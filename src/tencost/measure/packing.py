@@ -68,7 +68,7 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
     console.print(
         f"packed {len(imported.records)} records into datasets/{name}.tar.zst ({size:.1f} MiB), described in "
         f"{described.relative_to(root)} and datasets/{name}.md. To train on it, put this into params.yaml and run "
-        "`dvc repro`:",
+        "`tencost pipeline`:",
     )
     split, why = fitting_split(root, imported)
     console.print(f"  dataset: {name}", markup=False, soft_wrap=True)

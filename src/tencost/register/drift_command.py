@@ -133,7 +133,7 @@ def _next(item: History, drift: Drift, store: str | None) -> str:
     if drift.action is Action.retrain:
         return (
             f"tencost register drift {name}{place} --add-to measured/<copy of the raw dataset>, then pack it and "
-            "dvc repro: docs/how-to/drift.md"
+            "tencost pipeline: docs/how-to/drift.md"
         )
     if drift.action is Action.keep:
         return f"nothing; tencost tune model_uri={item.version} goes on"
