@@ -17,7 +17,8 @@ from tencost.config import PathsConfig
 from tencost.errors import RegistryError
 from tencost.evaluate.report import wide
 from tencost.register.drift import Action, Drift, Estimate, History, histories, verdict
-from tencost.store.record_store import RecordStore
+from tencost.store.reading import Records
+from tencost.store.tables import open_records
 
 USAGE = (
     "tencost register drift [model name or models:/name/version] [--store URI] [--json] [--plot FILE.png] "
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str], root: Path, console: Console | None = None) ->
     """
     asked = read(arguments)
     uri = asked.store or str(root / PathsConfig().store)
-    store = RecordStore(uri)
+    store = open_records(uri)
     found = histories(store, asked.model)
     if not found:
         raise _nothing(store, asked.model)
@@ -108,7 +109,7 @@ def read(arguments: Sequence[str]) -> Asked:
     )
 
 
-def _nothing(store: RecordStore, model: str | None) -> RegistryError:
+def _nothing(store: Records, model: str | None) -> RegistryError:
     known = sorted({item.version for item in histories(store)}) if model else []
     return RegistryError(
         f"expected records of tuning runs with {model or 'a registered model'} in {store.uri}, found "
@@ -156,7 +157,7 @@ def _show(item: History, drift: Drift, console: Console, store: str | None) -> N
     console.print()
 
 
-def _add(store: RecordStore, asked: Asked, console: Console) -> None:
+def _add(store: Records, asked: Asked, console: Console) -> None:
     from tencost.register.drift_dataset import add_to_dataset
 
     assert asked.add_to is not None
