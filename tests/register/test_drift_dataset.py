@@ -20,7 +20,7 @@ from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import NetworkWeight, Provenance, Record, Source
 from tencost.store.status import Status
-from tencost.store.tables import load_records
+from tencost.store.tables import load_records, open_records
 
 pytestmark = pytest.mark.tvm
 
@@ -107,7 +107,7 @@ def test_the_pipeline_reads_what_was_added_with_all_that_the_store_knew(
     assert told.equals(before.sort("record_id").select(keys))
     # Drift can be told from the dataset, too.
     (then,), (now,) = (
-        histories(item) for item in (store, RecordStore(str(tmp_path / "data/records/more/store")))
+        histories(item) for item in (store, open_records(str(tmp_path / "data/records/more")))
     )
     assert now.runs == then.runs
     tasks = pl.read_parquet(tmp_path / "data/records/more/tasks.parquet")

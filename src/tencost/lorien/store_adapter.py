@@ -20,10 +20,12 @@ from tencost.lorien.containers import Records
 from tencost.lorien.dialects import AutoSchedulerRecords, AutoTVMRecords, MetaScheduleRecords
 from tencost.lorien.keys import target_of
 from tencost.lorien.rows import UNNAMED, RecordView, limit, rank
+from tencost.store import reading
 from tencost.store.ids import ID_LENGTH, canonical_target
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
 from tencost.store.status import Status
+from tencost.store.tables import open_records
 
 DIALECTS: dict[str, type[Records]] = {
     kind.program_format: kind
@@ -102,7 +104,7 @@ def query(
         RecordError: no store, no records of the hardware in it, or two workloads have this key (give the workload_id).
     """
     most = limit(nbest)
-    store = RecordStore(store_uri)
+    store = open_records(store_uri)
     identity = workload if _ID.fullmatch(workload) else _workload_of_key(store, workload, hardware)
     if identity is None:
         return []
@@ -129,7 +131,7 @@ def _row_on(kind: type[Records], record: RecordView, hardware: str | None) -> di
     return {**record.row, "hardware": device, "record_id": identity}
 
 
-def _workload_of_key(store: RecordStore, key: str, hardware: str) -> str | None:
+def _workload_of_key(store: reading.Records, key: str, hardware: str) -> str | None:
     """Return the workload_id of a dialect's workload key among the records of a hardware."""
     frame = store.read(hardware, _KEY_COLUMNS).unique("workload_id", keep="any")
     matching = [

@@ -20,7 +20,7 @@ import polars as pl
 
 from tencost.evaluate.interval import LEVEL
 from tencost.records.query_tables import Tables, quoted
-from tencost.store.record_store import RecordStore
+from tencost.store.reading import Records
 
 SCRATCH = "scratch"
 """What records of a run without a registered model are chosen by."""
@@ -127,7 +127,7 @@ class Drift:
     recent: Estimate | None
 
 
-def histories(store: RecordStore, model: str | None = None) -> list[History]:
+def histories(store: Records, model: str | None = None) -> list[History]:
     """Return what a store holds of every model version's tuning runs, sorted by version and hardware.
 
     Args:

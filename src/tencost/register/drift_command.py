@@ -16,7 +16,8 @@ from tencost.config import PathsConfig
 from tencost.errors import RegistryError
 from tencost.evaluate.report import wide
 from tencost.register.drift import Action, Drift, Estimate, History, histories, verdict
-from tencost.store.record_store import RecordStore
+from tencost.store.reading import Records
+from tencost.store.tables import open_records
 
 _SCALE = 10
 """Characters from 0 to 1 on the scale of the table."""
@@ -48,7 +49,7 @@ def run(
         RegistryError: no such model in the store.
         RecordError: no store.
     """
-    store = RecordStore(store_uri or str(root / PathsConfig().store))
+    store = open_records(store_uri or str(root / PathsConfig().store))
     found = histories(store, model)
     if not found:
         raise _nothing(store, model)
@@ -69,7 +70,7 @@ def run(
         _add(store, add_to, model, console)
 
 
-def _nothing(store: RecordStore, model: str | None) -> RegistryError:
+def _nothing(store: Records, model: str | None) -> RegistryError:
     known = sorted({item.version for item in histories(store)}) if model else []
     return RegistryError(
         f"expected records of tuning runs with {model or 'a registered model'} in {store.uri}, found "
@@ -117,7 +118,7 @@ def _show(item: History, drift: Drift, console: Console, store: str | None) -> N
     console.print()
 
 
-def _add(store: RecordStore, folder: Path, model: str | None, console: Console) -> None:
+def _add(store: Records, folder: Path, model: str | None, console: Console) -> None:
     from tencost.register.drift_dataset import add_to_dataset
 
     added = add_to_dataset(store, folder, model)

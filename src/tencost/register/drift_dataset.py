@@ -26,7 +26,7 @@ from tencost.records.query_tables import Tables, quoted
 from tencost.records.raw_layout import folder_name
 from tencost.records.raw_layout import read_modules as modules_of_networks
 from tencost.store.modules import read_modules
-from tencost.store.record_store import RecordStore
+from tencost.store.reading import Records
 from tencost.writing import put_folder, scratch_beside
 
 _OF_RECORD = ("round", "batch", "arm", "score")
@@ -45,7 +45,7 @@ class Added:
     without_module: tuple[str, ...]
 
 
-def add_to_dataset(store: RecordStore, folder: Path, model: str | None = None) -> Added:
+def add_to_dataset(store: Records, folder: Path, model: str | None = None) -> Added:
     """Add the records of tuning runs to a raw dataset's folder, which is made if it is not there.
 
     Args:
@@ -75,7 +75,7 @@ def add_to_dataset(store: RecordStore, folder: Path, model: str | None = None) -
     return Added(len(kept), len(workloads), tasks, tuple(sorted(lost)))
 
 
-def _modules(store: RecordStore, folder: Path) -> dict[str, tuple[str, str | None]]:
+def _modules(store: Records, folder: Path) -> dict[str, tuple[str, str | None]]:
     """Return (module as JSON text, TVM's hash or None) by workload, of the dataset and of the store."""
     found: dict[str, tuple[str, str | None]] = {
         item.workload_id: (item.mod_json, None) for item in modules_of_networks(folder)

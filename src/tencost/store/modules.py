@@ -61,9 +61,10 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
 def read_modules(store_uri: str) -> pl.DataFrame:
     """Return all modules: workload_id, mod_json, task_name, shash; no rows where there are none."""
     try:
-        table = DeltaTable(modules_uri(store_uri)).to_pyarrow_table()
+        files = DeltaTable(modules_uri(store_uri)).file_uris()
     except TableNotFoundError:
-        table = SCHEMA.empty_table()
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+        files = []
+    names = [field.name for field in SCHEMA]
+    if not files:
+        return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+    return pl.read_parquet(files, columns=names, glob=False, hive_partitioning=False)
