@@ -112,8 +112,8 @@ def toy_project_template(tmp_path_factory: pytest.TempPathFactory, mlflow_databa
         [],
     )
     frame = store.read(None, ["record_id", "program_id", "workload_id", "hardware"])
-    part = pl.Series("part", [parts[record] for record in frame["record_id"]])
-    save_split(root / "data" / "splits" / "toy" / "by_network", frame.with_columns(part))
+    column = pl.Series("part", [parts[record] for record in frame["record_id"]])
+    save_split(root / "data" / "splits" / "toy" / "by_network", frame.with_columns(column))
     (root / "mlruns" / "artifacts").mkdir(parents=True)
     shutil.copy(mlflow_database, root / "mlruns" / "mlflow.db")
     return root

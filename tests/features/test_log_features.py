@@ -29,7 +29,7 @@ def tiles(steps: list[list[Any]]) -> dict[str, float]:
     return dict(zip(TILE_COLUMNS, row[0].tolist(), strict=True))
 
 
-def logs(*amounts: float) -> list[float]:
+def logs(*amounts: float) -> list[Any]:
     return [pytest.approx(math.log2(1 + amount)) for amount in amounts]
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_a_dying_worker_does_not_take_what_waits_along(monkeypatch: pytest.Monke
     """Starting a worker imports TVM, which takes seconds: only what was in flight is run again."""
     pools = []
 
-    class Counted(parallel.ProcessPoolExecutor):
+    class Counted(ProcessPoolExecutor):
         def __init__(self, *args: Any, **settings: Any) -> None:
             pools.append(args)
             super().__init__(*args, **settings)

@@ -57,7 +57,10 @@ def test_names_are_those_of_the_block_worked_on() -> None:
 
 def test_a_decision_changes_the_rows() -> None:
     other = [TILE[0], [[2, [8, 8]], [4, 2]]]
-    assert (ENCODER.encode(TILE) != ENCODER.encode(other)).any()
+    first, second = ENCODER.encode(TILE), ENCODER.encode(other)
+    assert first is not None
+    assert second is not None
+    assert (first != second).any()
 
 
 def test_limits_and_unknown_primitives() -> None:

@@ -844,4 +844,4 @@ def test_the_fastest_of_real_logs(folder: str, result: type[TuneResult], nbest: 
         sorted(group.values())[: None if nbest == -1 else nbest] for group in best.values()
     )
     found = result.create_records_by_workloads(path, nbest)
-    assert sorted(costs(records) for records in found) == expected  # type: ignore[type-var]
+    assert sorted(costs(records) for records in found) == expected

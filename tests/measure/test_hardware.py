@@ -20,7 +20,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str, cpu: st
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor : 0\nmodel name\t: Pretended CPU\nflags\t\t: {flags}\n")
     monkeypatch.setattr(module, "CPUINFO", cpuinfo)
-    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(
         module, "_llvm", lambda name: cpu if name == "llvm_get_system_cpu" else "x86_64-linux-gnu"
     )

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,10 @@ def finish(root: Path, *words: str) -> str:
     _, told = process.communicate(timeout=300)
     assert process.returncode == 0, told
     return told
+
+
+def measured(root: Path, wanted: int) -> bool:
+    return num_lines(root) >= wanted
 
 
 def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
@@ -109,7 +114,7 @@ def test_all_three_commands_continue_after_kill_9(tmp_path: Path) -> None:
 
     for _ in range(2):
         more = num_lines(tmp_path) + chance.randint(2, 10)
-        kill_when(command(tmp_path, "run"), lambda more=more: num_lines(tmp_path) >= more)
+        kill_when(command(tmp_path, "run"), partial(measured, tmp_path, more))
     assert 0 < num_lines(tmp_path) < total
     finish(tmp_path, "run")
     imported = import_dataset(collection.path, "small")

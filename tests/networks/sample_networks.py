@@ -21,8 +21,11 @@ class ConvNet(nn.Module):
         self.block_norm = nn.BatchNorm2d(8)
         self.head = nn.Linear(8, 10)
         for norm in (self.stem_norm, self.block_norm):
-            nn.init.normal_(norm.running_mean)
-            nn.init.uniform_(norm.running_var, 0.5, 2.0)
+            mean, variance = norm.running_mean, norm.running_var
+            assert mean is not None
+            assert variance is not None
+            nn.init.normal_(mean)
+            nn.init.uniform_(variance, 0.5, 2.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.stem_norm(self.stem(x)))

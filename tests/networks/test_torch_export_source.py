@@ -66,6 +66,8 @@ class Outputs(NamedTuple):
 class Odd(nn.Module):
     """Arguments that are no tensors, nested outputs, an unused input, a buffer."""
 
+    table: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.arange(4.0))

@@ -14,15 +14,21 @@ from tencost.config import Config, DatasetConfig
 from tencost.errors import DatasetError, RecordError
 from tencost.records import stage
 from tencost.records.databases import import_dataset
-from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, read_workloads
+from tencost.records.formats.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedWorkload,
+    read_workloads,
+)
 from tencost.records.raw_layout import folder_name, read_tasks
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
 from tencost.store.tables import load_records, load_tasks, load_workloads
 
 GOLDEN = Path(__file__).parent / "golden"
-MODULE = read_workloads(GOLDEN / WORKLOAD_FILE)[0][0]
-assert MODULE is not None
+FOUND = read_workloads(GOLDEN / WORKLOAD_FILE)[0][0]
+assert FOUND is not None
+MODULE: LoggedWorkload = FOUND
 IDENTITY = MODULE.workload_id
 
 

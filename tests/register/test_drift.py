@@ -111,7 +111,9 @@ def test_rounds_that_say_nothing_are_left_out(store: RecordStore) -> None:
     store.write(records("a", 3, [(0.1, None), (0.2, None), (0.3, None)]))
     store.write(records("a", 4, GOOD))
     (history,) = histories(store)
-    assert history.runs[0].rankings == (Ranking(pytest.approx(1.0), 4),)
+    (ranking,) = history.runs[0].rankings
+    assert ranking == Ranking(ranking.spearman, 4)
+    assert ranking.spearman == pytest.approx(1.0)
     assert history.runs[0].programs == 12
 
 

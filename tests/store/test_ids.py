@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tencost.errors import RecordError
-from tencost.records.formats.metaschedule import read_programs, read_workloads
+from tencost.records.formats.metaschedule import LoggedProgram, read_programs, read_workloads
 from tencost.store.ids import (
     INLINE_INTEGERS,
     canonical_json,
@@ -53,7 +53,9 @@ def names_of(graph: dict[str, Any], kind: str, field: str) -> list[int]:
 
 def test_golden_ids() -> None:
     workloads, _ = read_workloads(GOLDEN / "database_workload.json")
-    programs = list(read_programs(GOLDEN / "database_tuning_record.json", workloads))
+    found = read_programs(GOLDEN / "database_tuning_record.json", workloads)
+    programs = [item for item in found if isinstance(item, LoggedProgram)]
+    assert workloads[0] is not None
     identity = workloads[0].workload_id
     ids = [program_id(identity, item.target["kind"], item.trace) for item in programs]
     assert identity == ID
@@ -68,7 +70,7 @@ def test_renumbering_and_sharing_do_not_count(rng: Any) -> None:
     order = list(range(1, len(nodes)))
     rng.shuffle(order)
     place = {0: 0, **{old: new for new, old in enumerate(order, start=1)}}
-    moved = [None] * len(nodes)
+    moved: list[Any] = [None] * len(nodes)
     for old, node in enumerate(nodes):
         data = node.get("data")
         if isinstance(data, list):
@@ -168,7 +170,7 @@ def test_other_graphs_are_refused(text: str) -> None:
 
 
 def test_deep_modules_need_no_recursion() -> None:
-    nodes = [{"type": "None"}]
+    nodes: list[dict[str, Any]] = [{"type": "None"}]
     nodes += [{"type": "ffi.Array", "data": [index]} for index in range(20_000)]
     assert len(identify({"root_index": 20_000, "nodes": nodes})) == 32
 

@@ -411,14 +411,14 @@ def test_best_is_what_a_scan_finds(
             patch.setattr(compaction, "RANGE_BYTES", 2000)
             store.compact(full=True)
     assert len(store.read(quarantined=True)) == len(rows)
-    for workload in ("w0", "w3"):
+    for wanted in ("w0", "w3"):
         scan = store.read("a").filter(
-            (pl.col("workload_id") == workload) & (pl.col("target") == canonical_target(AVX2))
+            (pl.col("workload_id") == wanted) & (pl.col("target") == canonical_target(AVX2))
         )
         scan = scan.with_columns(t=latency()).sort(["t", "record_id"], nulls_last=True)
         expected = scan.drop_nulls("t").head(n).drop("t")
-        assert store.best(workload, hardware="a", target=AVX2, n=n).equals(expected)
-        assert store.lookup(workload, hardware="a", target=AVX2).equals(scan.drop("t"))
+        assert store.best(wanted, hardware="a", target=AVX2, n=n).equals(expected)
+        assert store.lookup(wanted, hardware="a", target=AVX2).equals(scan.drop("t"))
 
 
 def test_golden_columns() -> None:

@@ -20,6 +20,7 @@ from test_store import AVX2, record
 from tencost.errors import RecordError
 from tencost.store import delta
 from tencost.store import record_store as store_module
+from tencost.store.compaction import rewrite
 from tencost.store.delta import commit
 from tencost.store.layout import data_files
 from tencost.store.record_store import RecordStore
@@ -213,7 +214,6 @@ def test_a_writer_that_is_always_overtaken_gives_up(
 
 def rewriting_while(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
     """Let `other` happen once, between what a compaction reads and its commit."""
-    rewrite = store_module.rewrite
 
     def slow(*arguments: Any) -> Any:
         made = rewrite(*arguments)

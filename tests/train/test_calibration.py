@@ -40,7 +40,7 @@ def test_order_is_strict_where_scores_differ(
 
 @given(st.lists(st.floats(-1e4, 1e4), min_size=2, unique=True))
 def test_realistic_scores_never_saturate(raw: list[float]) -> None:
-    apart = np.unique(np.round(np.asarray(raw, np.float64), 3))
+    apart = np.unique(np.asarray(raw, np.float64).round(3))
     scores = Calibration(center=0.0, scale=1.0)(apart)
     assert len(np.unique(scores)) == len(apart)
 

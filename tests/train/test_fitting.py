@@ -129,7 +129,8 @@ def test_the_loss_hands_its_gradient_to_autograd() -> None:
         ROWS.take(np.arange(4)), label, group, np.ones(4), np.array(["a", "b", "c", "d"])
     )
     scores = torch.tensor([0.3, 0.1, -0.2], requires_grad=True)
-    GroupLoss(config, samples, 0)(scores, np.array([2, 0, 1])).backward()
+    loss = GroupLoss(config, samples, 0)(scores, np.array([2, 0, 1]))
+    torch.autograd.backward(loss)
     direct, _ = RankingLoss("pairwise", label[:3], group[:3])(np.array([0.1, -0.2, 0.3]))
     assert scores.grad is not None
     assert scores.grad.numpy() == pytest.approx(direct[[2, 0, 1]] * 4 / 3, rel=1e-5)

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from tencost.errors import BundleError, RegistryError
 from tencost.features.ragged import Ragged
 from tencost.train.bundle import load_bundle
 from tencost.train.calibration import LOWEST_SCORE, Calibration
+from tencost.train.ranker import Ranker
 from tencost.tune.guard import Arm
 from tencost.tune.residual import Residual, aggregate
 
@@ -96,7 +97,7 @@ def test_an_all_negative_ranker_still_steers_the_search(
 
     bundle = load_bundle(make_bundle("xgb"))
     info = dataclasses.replace(bundle.info, calibration=Calibration())
-    negative = dataclasses.replace(bundle, ranker=Negative(), info=info)
+    negative = dataclasses.replace(bundle, ranker=cast(Ranker, Negative()), info=info)
     model = TencostModel(negative, make_extractor(info.feature_spec, {}))
     scores = model.predict(context, candidates)
     raw = Negative().predict(make_extractor(info.feature_spec, {}).extract(context, candidates))
@@ -112,7 +113,9 @@ def test_a_model_that_is_wrong_about_everything_costs_one_round(
 ) -> None:
     believed = model.predict(context, candidates)
     order = np.argsort(np.argsort(believed))
-    latencies = [float(1e-4 * (1 + rank)) for rank in order]  # what it likes best is slowest
+    latencies: list[float | None] = [
+        float(1e-4 * (1 + rank)) for rank in order
+    ]  # what it likes best is slowest
     half = len(candidates) // 2
     model.update(context, candidates[:half], results(latencies[:half]))
     first = model.history[-1]

@@ -106,10 +106,10 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
 
     database = tvm.s_tir.meta_schedule.database.JSONDatabase(work_dir=str(folder))
     assert len(database) == 24
-    records = RecordStore(str(root / "data" / "store")).read("local")
-    assert len(records) == 24
-    assert set(records["status"]) == {"ok"}
-    assert all(str(bundle) in text for text in records["additional_info"])
+    stored = RecordStore(str(root / "data" / "store")).read("local")
+    assert len(stored) == 24
+    assert set(stored["status"]) == {"ok"}
+    assert all(str(bundle) in text for text in stored["additional_info"])
 
     runs = rows(root, "select run_uuid, name, status from runs")
     assert [(name, status) for _, name, status in runs] == [("tune · tiny-local", "FINISHED")] * 2

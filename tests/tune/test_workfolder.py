@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from tencost.records.formats.metaschedule import (
     encode_module,
     write_database,
 )
-from tencost.tune.workfolder import artifacts, open_folder, write_report
+from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 TARGET = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
 MODULE = json.dumps({"root_index": 0, "nodes": [{"type": "None"}]})
@@ -25,7 +27,9 @@ def program(seconds: float) -> LoggedProgram:
     return LoggedProgram(WORKLOAD, [[], []], [seconds], TARGET, [], 1)
 
 
-def opened(path: Path, network: str = "net", target: dict[str, object] = TARGET):
+def opened(
+    path: Path, network: str = "net", target: dict[str, Any] = TARGET
+) -> AbstractContextManager[WorkFolder]:
     return open_folder(path, network, "local", dict(target))
 
 
@@ -47,7 +51,7 @@ def test_the_baseline_is_remembered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"network": "other"}, {"target": {**TARGET, "mcpu": "znver5"}}])
 def test_a_folder_made_for_something_else_is_refused(
-    tmp_path: Path, change: dict[str, object]
+    tmp_path: Path, change: dict[str, Any]
 ) -> None:
     with opened(tmp_path):
         pass

@@ -97,8 +97,7 @@ def test_our_own_work_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(noise, "_own_seconds", lambda: next(seconds))
     stat.write_text("cpu 0\n" + "\n".join(row.format(100) for row in rows))
     monkeypatch.setattr(
-        noise.time,
-        "sleep",
+        "time.sleep",
         lambda _: stat.write_text(
             "cpu0 110 0 0 1090 0 0 0 0 0 0\ncpu1 150 0 0 1040 0 0 0 10 0 0\nintr 7\n"
         ),

@@ -324,7 +324,9 @@ def test_a_collection_is_measured_on_remote_devices(
     records = import_dataset(small_root / "measured" / "small", "small").records
     assert Counter(record.status for record in records) == {Status.ok: 12}
     assert {record.hardware for record in records} == {"boards"}
-    assert records[0].provenance.runtime_config["runner"] == "rpc"
+    settings = records[0].provenance.runtime_config
+    assert settings is not None
+    assert settings["runner"] == "rpc"
 
 
 def compiled(module: Any, target: dict[str, Any]) -> Any:
@@ -351,7 +353,7 @@ def calling(function: str) -> Any:
     @I.ir_module
     class Module:
         @T.prim_func
-        def main(A: T.Buffer((4,), "float32")):
+        def main(A: T.Buffer((4,), "float32")) -> None:  # type: ignore[valid-type]
             T.func_attr({"global_symbol": "main"})
             T.evaluate(T.call_extern("int32", function))
             A[0] = T.float32(1)

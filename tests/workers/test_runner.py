@@ -8,7 +8,6 @@ import pytest
 
 from tencost.errors import MeasureError
 from tencost.store.status import Status
-from tencost.workers import warm_worker as module
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
 from tencost.workers.runner import WarmBuilder, WarmRunner, target_mapping, timing_from_result
@@ -35,7 +34,7 @@ def calling(function: str) -> Any:
     @I.ir_module
     class Module:
         @T.prim_func
-        def main(A: T.Buffer((4,), "float32")):
+        def main(A: T.Buffer((4,), "float32")) -> None:  # type: ignore[valid-type]
             T.func_attr({"global_symbol": "main"})
             T.evaluate(T.call_extern("int32", function))
             A[0] = T.float32(1)
@@ -96,7 +95,7 @@ def test_what_does_not_compile_is_a_build_error(
 def test_a_worker_that_cannot_start_is_said_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(module.sys, "executable", "/bin/false")
+    monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(MeasureError, match=r"tencost\.workers\.worker"):
         WarmWorker(MeasureOptions(), 1).measure(tmp_path / "x", target, [])
 

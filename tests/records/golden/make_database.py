@@ -5,6 +5,7 @@ A 16x16 matmul: one program measured, one failed, one not measured.
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import te
@@ -14,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 TARGET = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
 
 
-def matmul():
+def matmul() -> Any:
     a = te.placeholder((16, 16), name="A")
     b = te.placeholder((16, 16), name="B")
     k = te.reduce_axis((0, 16), name="k")
@@ -22,7 +23,7 @@ def matmul():
     return te.create_prim_func([a, b, c])
 
 
-def main():
+def main() -> None:
     target = tvm.target.Target(TARGET)
     context = ms.TuneContext(
         mod=matmul(),
