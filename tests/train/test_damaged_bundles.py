@@ -380,7 +380,7 @@ def test_junk_in_the_manifest(family: str, copy: Callable[[str], Path]) -> None:
     """Any JSON value in any field: a BundleError, or a bundle that scores."""
     folder = copy(family)
     whole = orjson.loads((folder / MANIFEST).read_bytes())
-    places = [(name,) for name in whole]
+    places: list[tuple[str, ...]] = [(name,) for name in whole]
     for part in ("model_config", "feature_spec", "calibration", "files"):
         places += [(part, name) for name in whole[part]]
     refused = 0
