@@ -11,7 +11,11 @@ What was pulled is kept in a cache, so that tuning goes on while the registry is
 
 <registry> is made of the tracking URI: two registries may both have a ``tencost-local`` version 1.
 The sha256 is that of bundle.json, which lists the sha256 of every other file; the version's tag
-`bundle_sha256` holds it too.
+`bundle_sha256` holds it too, and a cached copy is used only if it has it. Of an index of another
+shape the entries that make no sense are left out.
+
+A registry that does not answer is given up after TENCOST_REGISTRY_TIMEOUT seconds, 10 unless set:
+a request has half of it and is repeated once. MLflow's own variables have precedence.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,13 +43,9 @@ DIGEST_TAG = "bundle_sha256"
 
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 _RUNS_URI = re.compile(r"runs:/(?P<run>[0-9a-f]{32})(?:/(?P<path>.+))?")
-QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
-"""A registry that is down is noticed in seconds; the user's own environment has precedence."""
+TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"
+TIMEOUT_S = 10
+"""Seconds after which a registry that does not answer is given up."""
 
 
 class StaleBundleWarning(UserWarning):
@@ -66,7 +66,8 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
 
     Raises:
         RegistryError: not a URI of these forms; no such model, version or alias (the message lists
-            what there is); the registry is down and nothing was pulled before.
+            what there is); the registry is down or answers something else, and nothing was pulled
+            before; the cache cannot be written.
         BundleError: what was found is not a whole bundle.
 
     Warns:
@@ -75,14 +76,34 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
     models, runs = _MODELS_URI.fullmatch(uri), _RUNS_URI.fullmatch(uri)
     if models is None and runs is None:
         return _local(uri)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    settle_mlflow()
     tracking = registry_uri(root)
     if models is not None:
         cache = _Cache(cache_dir, tracking, models["name"])
         return _pull_version(tracking, cache, models["name"], models["alias"], models["version"])
     assert runs is not None
     return _pull_run(tracking, _Cache(cache_dir, tracking, "runs"), runs["run"], runs["path"] or "")
+
+
+def settle_mlflow() -> None:
+    """Make MLflow quiet, and quick to notice that a registry is down; the user's own environment has precedence.
+
+    Raises:
+        ConfigError: TENCOST_REGISTRY_TIMEOUT is no time.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT_S))
+    if not re.fullmatch(r"0*[1-9]\d{0,4}", text):
+        raise ConfigError(
+            f"{TIMEOUT_VARIABLE} must be whole seconds, from 1 to 99999, found {text!r}. Unset it for {TIMEOUT_S}"
+        )
+    settings = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, int(text) // 2)),
+    }
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
 
 
 def registry_uri(root: Path | None = None) -> str:
@@ -249,6 +270,8 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
                 f"the registry {tracking} has no model {name!r}; it has: {names}. "
                 "Register one with `tencost register`."
             ) from error
+        if model.name != name:
+            raise _Unreachable(f"{tracking} does not answer as an MLflow registry (no name)")
         versions = sorted(
             int(item.version) for item in client.search_model_versions(f"name='{name}'")
         )
@@ -261,18 +284,28 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
                 f"{', '.join(map(str, versions)) or 'none'}; aliases: {aliases or 'none'}. "
                 "See `tencost register status`."
             )
-        return client.get_model_version(name, str(number))
+        found = client.get_model_version(name, str(number))
+        if str(found.version) != str(number):
+            raise _Unreachable(
+                f"{tracking} does not answer as an MLflow registry (another version)"
+            )
+        return found
 
 
 @contextmanager
 def _reaching(tracking: str) -> Iterator[None]:
-    """Turn what MLflow raises when a server, database or store is down into _Unreachable."""
+    """Turn what MLflow raises when a server, database or store is down, or no MLflow, into _Unreachable."""
+    from google.protobuf.json_format import Error as ProtobufError  # type: ignore[import-untyped]
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError) as error:
+    except (
+        MlflowException, SQLAlchemyError, OSError,
+        # What its client makes of an answer that is no JSON, or JSON of another shape:
+        ProtobufError, ValueError, TypeError, AttributeError, LookupError,
+    ) as error:  # fmt: skip
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise _Unreachable(f"{tracking} does not answer ({first_line})") from error
 
@@ -309,50 +342,80 @@ class _Cache:
     def get(self, version: str, digest: str | None) -> Path | None:
         """Return the cached version if it is whole and has the digest."""
         folder = self.folder / version
-        if not folder.is_dir():
-            return None
         try:
+            if not folder.is_dir():
+                return None
             verify(folder, digest)
-        except BundleError:
+        except (BundleError, OSError):
             return None
         return folder
 
     def put(self, version: str, bundle: Path) -> Path:
-        """Move a bundle into the cache; what was there before gives way."""
+        """Move a bundle into the cache; what was there before gives way.
+
+        Raises:
+            RegistryError: the cache cannot be written.
+        """
         folder = self.folder / version
-        with scratch_beside(folder) as scratch:
-            put_folder(bundle, folder, scratch)
-        self._write("sha256", {**self.digests(), version: manifest_digest(folder)})
+        try:
+            with scratch_beside(folder) as scratch:
+                put_folder(bundle, folder, scratch)
+            self._write("sha256", {**self.digests(), version: manifest_digest(folder)})
+        except OSError as error:
+            raise self._unusable(error) from error
         return folder
 
     def remember(self, alias: str, version: str) -> None:
         """Note what an alias meant when the registry was last asked."""
         if self.aliases().get(alias) != version:
-            self._write("aliases", {**self.aliases(), alias: version})
+            # Only asked for when the registry is down: a cache that cannot be written stops no pull that needs no room.
+            with suppress(OSError, RegistryError):
+                self._write("aliases", {**self.aliases(), alias: version})
 
     def aliases(self) -> dict[str, str]:
         """Alias -> version."""
-        return self._read().get("aliases", {})
+        found = self._read("aliases").items()
+        return {alias: version for alias, version in found if version.isdecimal()}
 
     def digests(self) -> dict[str, str]:
         """Version -> sha256 of bundle.json."""
-        return self._read().get("sha256", {})
+        return self._read("sha256")
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Yield a folder on the cache's file system that is gone afterwards."""
-        with scratch_beside(self.folder / "pull") as path:
+        """Yield a folder on the cache's file system that is gone afterwards.
+
+        Raises:
+            RegistryError: the cache cannot be written.
+        """
+        with ExitStack() as stack:
+            try:
+                path = stack.enter_context(scratch_beside(self.folder / "pull"))
+            except OSError as error:
+                raise self._unusable(error) from error
             yield path
 
-    def _read(self) -> dict[str, dict[str, str]]:
+    def _unusable(self, error: OSError) -> RegistryError:
+        return RegistryError(
+            f"cannot keep pulled bundles in {self.folder}: {error.strerror or error}. Make it a folder that can be "
+            "written, or set XDG_CACHE_HOME to another place."
+        )
+
+    def _read(self, key: str) -> dict[str, str]:
         try:
             index = orjson.loads((self.folder / "index.json").read_bytes())
         except (OSError, orjson.JSONDecodeError):
             return {}
-        return index if isinstance(index, dict) else {}
+        values = index.get(key) if isinstance(index, dict) else None
+        if not isinstance(values, dict):
+            return {}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
 
     def _write(self, key: str, values: dict[str, str]) -> None:
         with whole_file(self.folder / "index.json") as path:
             path.write_bytes(
-                orjson.dumps({**self._read(), key: values}, option=orjson.OPT_INDENT_2)
+                orjson.dumps(
+                    {"aliases": self.aliases(), "sha256": self.digests(), key: values},
+                    option=orjson.OPT_INDENT_2,
+                )
             )

@@ -17,7 +17,6 @@ Alias `challenger`: the version proposed last. Alias `champion`: the version to 
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tencost.errors import RegistryError
-from tencost.register.pull import DIGEST_TAG, QUIET, manifest_digest
+from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
 from tencost.train.bundle import BundleInfo, content_digest, read_info
 from tencost.train.pyfunc_model import save_pyfunc
 
@@ -69,8 +68,7 @@ def model_name(hardware: str) -> str:
 
 def connect(uri: str) -> Any:
     """Return an MlflowClient for a tracking URI, whose database must exist."""
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    settle_mlflow()
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -29,9 +29,10 @@ import orjson
 
 from tencost.config import ModelConfig, Pool
 from tencost.config.parts import FAMILIES
-from tencost.errors import BundleError, ConfigError, FeatureError
+from tencost.errors import BundleError, ConfigError, FeatureError, TencostError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FEATURE_ABI, FeatureSpec
+from tencost.train.bundle_checks import check_settings, check_types, try_out
 from tencost.train.calibration import Calibration
 from tencost.train.ranker import Ranker, Scores, make_ranker
 from tencost.writing import whole_folder
@@ -205,15 +206,18 @@ def read_info(folder: Path) -> BundleInfo:
         raise BundleError(
             f"bundle {folder}: {MANIFEST} is not JSON ({error}). Pull or train the model again."
         ) from error
+    except OSError as error:
+        raise BundleError(f"bundle {folder}: cannot read {MANIFEST}: {error}") from error
     version = values.get("format_version") if isinstance(values, dict) else None
     if version != FORMAT_VERSION:
         raise BundleError(
             f"bundle {folder}: expected format_version {FORMAT_VERSION}, found {version!r}. "
             "Use the tencost release that wrote it, or train the model again."
         )
+    known = {name: value for name, value in values.items() if name not in _LEFT_OUT}
     try:
+        check_types(known)
         spec = FeatureSpec.from_dict(values["feature_spec"])
-        known = {name: value for name, value in values.items() if name not in _LEFT_OUT}
         return BundleInfo(
             **{
                 **known,
@@ -224,12 +228,14 @@ def read_info(folder: Path) -> BundleInfo:
         )
     except FeatureError as error:
         found = values["feature_spec"].get("abi")
+        if found == FEATURE_ABI:
+            raise BundleError(f"bundle {folder}: {error}") from error
         raise BundleError(
             f"bundle {folder}: feature ABI {found} does not fit, this tencost has feature ABI "
             f"{FEATURE_ABI}. "
             "Use a model version with that MAJOR number, or train again."
         ) from error
-    except (KeyError, TypeError, AssertionError) as error:
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
         raise BundleError(
             f"bundle {folder}: {MANIFEST} lacks or misspells a field: {error}"
         ) from error
@@ -238,7 +244,10 @@ def read_info(folder: Path) -> BundleInfo:
 def load_bundle(
     folder: Path, *, target_kind: str | None = None, tvm_version: str | None = None
 ) -> Bundle:
-    """Check a bundle completely, then load it. Nothing in it can execute code.
+    """Check a bundle completely, load it and let it score a few made-up programs. Nothing in it can execute code.
+
+    The hashes tell damage, not malice: whoever changes weights can write their hash again. So every part is also
+    checked for itself, by what its family expects of it.
 
     Args:
         folder: the bundle's folder.
@@ -264,8 +273,19 @@ def load_bundle(
             "may differ. "
             "Install a TVM in that range, or train again with this one."
         )
-    ranker = make_ranker(_model_config(folder, info), info.feature_spec)
-    ranker.load(folder)
+    try:
+        ranker = make_ranker(_model_config(folder, info), info.feature_spec)
+        ranker.load(folder)
+        try_out(folder, info.feature_spec, info.calibration, ranker)
+    except BundleError:
+        raise
+    except (
+        TencostError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+        AssertionError, MemoryError, RecursionError,
+    ) as error:  # fmt: skip
+        raise BundleError(
+            f"bundle {folder}: its parts do not fit together ({type(error).__name__}: {error}). Pull or train it again."
+        ) from error
     return Bundle(folder, info, ranker)
 
 
@@ -340,10 +360,13 @@ def _model_config(folder: Path, info: BundleInfo) -> ModelConfig:
         )
     values = dict(info.model_config)
     try:
+        schema = FAMILIES.load(info.family).config
         values["pool"] = Pool(values.get("pool", Pool.own.value))
-        return FAMILIES.load(info.family).config(**values)
+        check_settings(schema, values)
+        config: ModelConfig = schema(**values)
     except (TypeError, ValueError, ConfigError) as error:
         raise BundleError(
             f"bundle {folder}: model_config does not fit this tencost: {error}. Use the release "
             "that wrote it."
         ) from error
+    return config

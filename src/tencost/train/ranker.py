@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from tencost.config import ModelConfig
 from tencost.config.parts import FAMILIES
@@ -129,6 +130,26 @@ def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:
     """
     family: Family = FAMILIES.load(config.family)
     return family.ranker(config, spec)
+
+
+def read_divisors(path: Path, expected: int) -> list[float]:
+    """Read the divisors of a model's parts from ``{"divisors": [...]}``, one positive number a part.
+
+    Raises:
+        BundleError: missing, something else, or for another number of parts than configured.
+    """
+    try:
+        found = [float(value) for value in orjson.loads(path.read_bytes())["divisors"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(
+            f'{path}: expected {{"divisors": [numbers]}}, found something else ({error}). Pull or train it again.'
+        ) from error
+    if len(found) != expected or not all(0.0 < value < float("inf") for value in found):
+        raise BundleError(
+            f"{path}: expected {expected} divisors as configured, each positive; found {found[:8]}. Pull or train the "
+            "model again."
+        )
+    return found
 
 
 def check_width(path: Path, spec: FeatureSpec, found: int, expected: int) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tencost.errors import BundleError
 from tencost.train.ranker import Scores
+from tencost.train.tree_check import check_trees
 
 Packed = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], int]
 """(rows [R, C], the program of each row [R], number of programs)."""
@@ -33,11 +35,27 @@ def predict_rows(booster: Any, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.
 
 
 def load_booster(path: Path) -> Any:
-    """Load UBJSON weights for serving on one thread."""
+    """Load UBJSON weights for serving on one thread, after every node was looked at.
+
+    Raises:
+        BundleError: no trees that can be loaded and walked.
+    """
+    content = path.read_bytes()
+    try:
+        check_trees(content)
+    except (ValueError, TypeError) as error:
+        raise BundleError(
+            f"{path}: expected boosted trees as tencost writes them (UBJSON), found others: {error}. Pull or train "
+            "the model again."
+        ) from error
     import xgboost
 
     booster = xgboost.Booster({"nthread": 1})
-    booster.load_model(str(path))
+    try:
+        booster.load_model(bytearray(content))
+    except xgboost.core.XGBoostError as error:
+        reason = (str(error).splitlines() or ["no reason"])[0]
+        raise BundleError(f"{path}: XGBoost cannot load it: {reason}") from error
     return booster
 
 

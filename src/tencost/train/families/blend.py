@@ -19,11 +19,19 @@ import numpy as np
 import orjson
 
 from tencost.config import ModelConfig, model_config
-from tencost.errors import BundleError, ConfigError
+from tencost.errors import ConfigError
 from tencost.features.kind import kind_of
 from tencost.features.ragged import IntArray, Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.ranker import Family, LogMetric, Ranker, Samples, Scores, make_ranker
+from tencost.train.ranker import (
+    Family,
+    LogMetric,
+    Ranker,
+    Samples,
+    Scores,
+    make_ranker,
+    read_divisors,
+)
 
 
 @dataclass(kw_only=True)
@@ -82,11 +90,7 @@ class BlendRanker:
         (folder / "blend.json").write_bytes(orjson.dumps({"divisors": divisors}))
 
     def load(self, folder: Path) -> None:
-        divisors = orjson.loads((folder / "blend.json").read_bytes())["divisors"]
-        if len(divisors) != len(self._members):
-            raise BundleError(
-                f"{folder}: expected {len(self._members)} members as configured, found {len(divisors)} in blend.json"
-            )
+        divisors = read_divisors(folder / "blend.json", len(self._members))
         with tempfile.TemporaryDirectory() as scratch:
             for index, (member, divisor) in enumerate(zip(self._members, divisors, strict=True)):
                 part = Path(scratch) / str(index)
@@ -95,7 +99,7 @@ class BlendRanker:
                 for path in folder.glob(f"{prefix}*"):
                     shutil.copyfile(path, part / path.name.removeprefix(prefix))
                 member.ranker.load(part)
-                member.divisor = float(divisor)
+                member.divisor = divisor
 
     def importance(self) -> dict[str, float]:
         shares: dict[str, float] = {}

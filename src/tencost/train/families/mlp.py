@@ -14,7 +14,7 @@ import numpy as np
 from tencost.train.neural.layers import Array, dense, dot
 from tencost.train.neural.network_ranker import Inputs, NetworkRanker
 from tencost.train.neural.settings import NeuralConfig
-from tencost.train.neural.weights import Weights
+from tencost.train.neural.weights import Weights, layer_shapes
 from tencost.train.ranker import Family, LogMetric, Samples
 
 
@@ -41,6 +41,20 @@ class MlpRanker(NetworkRanker):
         from tencost.train.neural.mlp_training import fit_mlp
 
         return fit_mlp(self._config, train, valid, inputs, valid_inputs, seed=seed, log=log)
+
+    def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
+        del most
+        hidden = self._config.hidden
+        shapes = {
+            **layer_shapes("rows1", rows, hidden),
+            **layer_shapes("rows2", hidden, hidden),
+            **layer_shapes("head1", hidden * (2 if beside else 1), hidden),
+            **layer_shapes("head2", hidden, 1),
+        }
+        if beside:
+            shapes |= layer_shapes("beside1", beside, hidden)
+            shapes |= layer_shapes("beside2", hidden, hidden)
+        return shapes
 
     def _forward(self, weights: Weights, inputs: Inputs) -> Array:
         rows = inputs.rows

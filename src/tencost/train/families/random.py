@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from tencost.config import ModelConfig
+from tencost.errors import BundleError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.ranker import Family, LogMetric, Samples, Scores
@@ -50,7 +51,14 @@ class RandomRanker:
         (folder / "random.json").write_bytes(orjson.dumps({"seed": self._seed}))
 
     def load(self, folder: Path) -> None:
-        self._seed = int(orjson.loads((folder / "random.json").read_bytes())["seed"])
+        path = folder / "random.json"
+        try:
+            seed = orjson.loads(path.read_bytes())["seed"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BundleError(f'{path}: expected {{"seed": number}}, found {error}') from error
+        if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+            raise BundleError(f"{path}: expected a seed of 64 bits, found {seed!r}")
+        self._seed = int(seed)
 
     def importance(self) -> dict[str, float]:
         return {}

@@ -23,7 +23,7 @@ from tencost.features.spec import FeatureSpec
 from tencost.train.neural.layers import MASKED, POOL_SCALE, Array, dense, dot, layer_norm, softmax
 from tencost.train.neural.network_ranker import Inputs, NetworkRanker
 from tencost.train.neural.settings import NeuralConfig
-from tencost.train.neural.weights import Weights
+from tencost.train.neural.weights import Weights, layer_shapes
 from tencost.train.ranker import Family, LogMetric, Samples
 
 MAX_STEPS = 64
@@ -87,6 +87,28 @@ class TlpRanker(NetworkRanker):
         return fit_tlp(
             self._tlp, self._max_steps, train, valid, inputs, valid_inputs, seed=seed, log=log
         )
+
+    def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
+        hidden, wide = self._tlp.hidden, 2 * self._tlp.hidden
+        shapes = {
+            "position": (self._max_steps, hidden),
+            **layer_shapes("encode1", rows, hidden),
+            **layer_shapes("encode2", hidden, hidden),
+            **layer_shapes("head1", wide * (2 if beside else 1), wide),
+            **layer_shapes("head2", wide, 1),
+        }
+        if beside:
+            shapes |= layer_shapes("beside1", beside, wide)
+            shapes |= layer_shapes("beside2", wide, wide)
+        for block in range(min(self._tlp.layers, most)):
+            name = f"blocks.{block}"
+            shapes |= {f"{name}.norm1.weight": (hidden,), f"{name}.norm1.bias": (hidden,)}
+            shapes |= {f"{name}.norm2.weight": (hidden,), f"{name}.norm2.bias": (hidden,)}
+            shapes |= layer_shapes(f"{name}.qkv", hidden, 3 * hidden)
+            shapes |= layer_shapes(f"{name}.project", hidden, hidden)
+            shapes |= layer_shapes(f"{name}.wide", hidden, 2 * hidden)
+            shapes |= layer_shapes(f"{name}.narrow", 2 * hidden, hidden)
+        return shapes
 
     def _forward(self, weights: Weights, inputs: Inputs) -> Array:
         return forward(weights, inputs, self._tlp)

@@ -30,13 +30,20 @@ import numpy.typing as npt
 
 from tencost.config import ModelConfig
 from tencost.config.checking import within
+from tencost.errors import BundleError
 from tencost.features.kinds import per_store
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.labels import featurized
 from tencost.train.neural.layers import dense, dot
 from tencost.train.neural.network_ranker import served
-from tencost.train.neural.weights import Weights, read_weights, write_weights
+from tencost.train.neural.weights import (
+    Weights,
+    check_weights,
+    layer_shapes,
+    read_weights,
+    write_weights,
+)
 from tencost.train.ranker import Family, LogMetric, Samples, Scores
 
 
@@ -61,6 +68,7 @@ class TvmMlpRanker:
     family: ClassVar[str] = "tvm_mlp"
 
     def __init__(self, config: TvmMlpConfig, spec: FeatureSpec) -> None:
+        self._spec = spec
         self._columns = spec.positions(per_store.COLUMNS)
         self._config = config
         self._weights: Weights = {}
@@ -95,7 +103,21 @@ class TvmMlpRanker:
         write_weights(folder / "network_0.safetensors", self._weights)
 
     def load(self, folder: Path) -> None:
-        self._weights = read_weights(folder / "network_0.safetensors")
+        columns = len(self._spec.columns if self._columns is None else self._columns)
+        path = folder / "network_0.safetensors"
+        self._weights = read_weights(path)
+        hidden = self._weights.get("encoder1.bias", np.zeros(0, np.float32)).size
+        shapes = {
+            **layer_shapes("encoder1", columns, hidden),
+            **layer_shapes("encoder2", hidden, hidden),
+            **layer_shapes("layer0", hidden, hidden),
+            **layer_shapes("layer1", hidden, hidden),
+            **layer_shapes("decoder", hidden, 1),
+            "scale": (columns,),
+        }
+        check_weights(path, self._weights, shapes)
+        if not self._weights["scale"].all():
+            raise BundleError(f"{path}: expected a scale other than 0 for every column, found 0")
 
     def importance(self) -> dict[str, float]:
         return {}

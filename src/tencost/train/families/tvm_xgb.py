@@ -28,7 +28,7 @@ from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingMetrics
-from tencost.train.ranker import Family, LogMetric, Samples, Scores
+from tencost.train.ranker import Family, LogMetric, Samples, Scores, check_width
 from tencost.train.trees import gain_shares, load_booster, packed_sum, predict_rows
 
 _BASE_SEED = 43
@@ -118,7 +118,10 @@ class TvmXgbRanker:
         self._booster.save_model(str(folder / "model_0.ubj"))
 
     def load(self, folder: Path) -> None:
-        self._booster = load_booster(folder / "model_0.ubj")
+        path = folder / "model_0.ubj"
+        self._booster = load_booster(path)
+        read = len(self._spec.columns if self._columns is None else self._columns)
+        check_width(path, self._spec, self._booster.num_features(), read)
 
     def importance(self) -> dict[str, float]:
         return gain_shares([self._booster], list(self._spec.columns))

@@ -28,7 +28,7 @@ from tencost.features.spec import FeatureSpec
 from tencost.features.summary import summarize, summary_names
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingLoss, RankingMetrics
-from tencost.train.ranker import Family, LogMetric, Samples, Scores, check_width
+from tencost.train.ranker import Family, LogMetric, Samples, Scores, check_width, read_divisors
 from tencost.train.trees import Packed, gain_shares, load_booster, packed_sum, predict_rows
 
 _WATCH_EVERY = 10
@@ -147,9 +147,7 @@ class XgbRanker:
         (folder / "xgb.json").write_bytes(orjson.dumps({"divisors": self._divisors}))
 
     def load(self, folder: Path) -> None:
-        self._divisors = [
-            float(value) for value in orjson.loads((folder / "xgb.json").read_bytes())["divisors"]
-        ]
+        self._divisors = read_divisors(folder / "xgb.json", self._config.num_models)
         paths = [folder / f"model_{index}.ubj" for index in range(len(self._divisors))]
         self._boosters = [load_booster(path) for path in paths]
         for path, booster in zip(paths, self._boosters, strict=True):

@@ -27,8 +27,8 @@ from tencost.features.summary import (
 from tencost.train.labels import featurized
 from tencost.train.neural.layers import Array, Scaler
 from tencost.train.neural.settings import NeuralConfig
-from tencost.train.neural.weights import Weights, read_weights, write_weights
-from tencost.train.ranker import LogMetric, Samples, Scores, check_width
+from tencost.train.neural.weights import Weights, check_weights, read_weights, write_weights
+from tencost.train.ranker import LogMetric, Samples, Scores, check_width, read_divisors
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,16 @@ class NetworkRanker(ABC):
     def _forward(self, weights: Weights, inputs: Inputs) -> Array:
         """Score programs, each with at least one row: float32 [N]."""
 
+    @abstractmethod
+    def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
+        """Name every weight that is served and its shape.
+
+        Args:
+            rows: columns of a row.
+            beside: columns beside the rows; 0 for nothing.
+            most: number of weights found; no need to name many more.
+        """
+
     def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
         train, valid = featurized(train), featurized(valid)
         self._rows = Scaler.fit(own_rows(train.features, self._spec).values)
@@ -119,16 +129,24 @@ class NetworkRanker(ABC):
         (folder / "network.json").write_bytes(orjson.dumps({"divisors": self._divisors}))
 
     def load(self, folder: Path) -> None:
-        values = orjson.loads((folder / "network.json").read_bytes())
-        self._divisors = [float(value) for value in values["divisors"]]
-        names = [f"network_{index}.safetensors" for index in range(len(self._divisors))]
-        self._networks = [read_weights(folder / name) for name in names]
-        scalers = read_weights(folder / "scaler.safetensors")
-        self._rows = Scaler(scalers["rows.mean"], scalers["rows.inverse"])
+        self._divisors = read_divisors(folder / "network.json", self._config.num_models)
+        path = folder / "scaler.safetensors"
+        scalers = read_weights(path)
+        rows, beside = num_rows_columns(self._spec), num_beside(self._spec, self._config.beside)
         if "beside.mean" in scalers:
-            self._beside = Scaler(scalers["beside.mean"], scalers["beside.inverse"])
-            found, expected = len(self._beside.mean), num_beside(self._spec, self._config.beside)
-            check_width(folder / "scaler.safetensors", self._spec, found, expected)
+            check_width(path, self._spec, scalers["beside.mean"].size, beside)
+        shapes = {"rows.mean": (rows,), "rows.inverse": (rows,)}
+        if beside:
+            shapes |= {"beside.mean": (beside,), "beside.inverse": (beside,)}
+        check_weights(path, scalers, shapes)
+        self._rows = Scaler(scalers["rows.mean"], scalers["rows.inverse"])
+        self._beside = Scaler(scalers["beside.mean"], scalers["beside.inverse"]) if beside else None
+        self._networks = []
+        for index in range(len(self._divisors)):
+            path = folder / f"network_{index}.safetensors"
+            weights = read_weights(path)
+            check_weights(path, weights, self._shapes(rows, beside, len(weights)))
+            self._networks.append(weights)
 
     def importance(self) -> dict[str, float]:
         return {}
@@ -150,6 +168,12 @@ def own_rows(features: Ragged, spec: FeatureSpec) -> Ragged:
     derived = with_derived(features, spec)
     columns = np.r_[0:own, len(spec.columns) : derived.num_columns]
     return Ragged(np.ascontiguousarray(derived.values[:, columns]), derived.offsets)
+
+
+def num_rows_columns(spec: FeatureSpec) -> int:
+    """Count the columns of :func:`own_rows`."""
+    one = Ragged(np.zeros((1, len(spec.columns)), np.float32), np.array([0, 1], np.int64))
+    return own_rows(one, spec).num_columns
 
 
 def beside_rows(features: Ragged, spec: FeatureSpec, beside: str) -> Array | None:

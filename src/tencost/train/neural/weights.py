@@ -9,7 +9,9 @@ names in sorted order. Nothing in such a file can run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,22 +43,71 @@ def read_weights(path: Path) -> Weights:
     """Read every array of a file.
 
     Raises:
-        BundleError: not a safetensors file of float32 arrays.
+        BundleError: not a safetensors file of float32 arrays, laid end to end.
     """
-    content = path.read_bytes()
+    try:
+        return _read(path, path.read_bytes())
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise BundleError(
+            f"{path}: expected a safetensors file, found {error}. Pull or train the model again."
+        ) from error
+
+
+def _read(path: Path, content: bytes) -> Weights:
     size = int.from_bytes(content[:8], "little")
+    if size > len(content) - 8:
+        raise ValueError(f"a header of {size} bytes in a file of {len(content)}")
+    header = orjson.loads(content[8 : 8 + size])
+    if not isinstance(header, dict):
+        raise TypeError(f"a header that is no object: {str(header)[:40]}")
+    header.pop("__metadata__", None)
+    spans = sorted((entry["data_offsets"], name) for name, entry in header.items())
     body = memoryview(content)[8 + size :]
     weights: Weights = {}
-    try:
-        header = orjson.loads(content[8 : 8 + size])
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            begin, end = entry["data_offsets"]
-            if entry["dtype"] != "F32":
-                raise BundleError(f"{path}: expected float32 weights, {name} is {entry['dtype']}")
-            array = np.frombuffer(body[begin:end], dtype="<f4").reshape(entry["shape"])
-            weights[name] = array.astype(np.float32)
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{path}: expected a safetensors file, found {error}") from error
-    return weights
+    position = 0
+    for span, name in spans:
+        weights[name] = _array(path, name, header[name], span, position, body)
+        position += weights[name].nbytes
+    if position != len(body):
+        raise ValueError(f"{len(body)} bytes of tensors, {position} of them named")
+    return {name: weights[name] for name in header}
+
+
+def _array(
+    path: Path, name: str, entry: dict[str, Any], span: Any, position: int, body: memoryview
+) -> npt.NDArray[np.float32]:
+    if entry["dtype"] != "F32":
+        raise BundleError(f"{path}: expected float32 weights, {name} is {entry['dtype']}")
+    shape = entry["shape"]
+    if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
+        raise ValueError(f"the shape {str(shape)[:40]} of {name}")
+    end = position + 4 * prod(shape)
+    if span != [position, end] or end > len(body):
+        raise ValueError(
+            f"{name} of shape {shape} at {str(span)[:60]}, expected [{position}, {end}]"
+        )
+    return np.frombuffer(body[position:end], dtype="<f4").reshape(shape).astype(np.float32)
+
+
+def layer_shapes(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a dense layer's two weights as they are served: [in, out] and [out]."""
+    return {f"{name}.weight": (inputs, outputs), f"{name}.bias": (outputs,)}
+
+
+def check_weights(path: Path, weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights that are not exactly those of the configured model.
+
+    Raises:
+        BundleError: one is missing, too much, of another shape, or not finite.
+    """
+    for name in sorted({*weights, *expected}):
+        found = weights[name].shape if name in weights else None
+        if found != expected.get(name):
+            raise BundleError(
+                f"{path}: expected {name} of shape {expected.get(name, 'none')} as configured, found "
+                f"{found or 'none'}. Pull or train the model again."
+            )
+        if not np.isfinite(weights[name]).all():
+            raise BundleError(
+                f"{path}: expected finite weights, {name} has others (NaN or infinite). Pull or train the model again."
+            )
