@@ -311,16 +311,17 @@ def _reaching(tracking: str) -> Iterator[None]:
 
 
 def _existing(location: str, tracking: str) -> str:
-    """Return the location, or where it went when the project was moved with its mlruns/."""
+    """Return the location, or where the registry's own project has it since it was copied or moved."""
     parsed = urlparse(location)
     if parsed.scheme not in ("", "file") or not tracking.startswith("sqlite:///"):
         return location
     path = Path(unquote(parsed.path))
     marker = "/mlruns/artifacts/"
-    if path.exists() or marker not in str(path):
+    if marker not in str(path):
         return location
     artifacts = Path(tracking.removeprefix("sqlite:///")).parent / "artifacts"
-    return str(artifacts / str(path).split(marker, 1)[1])
+    own = artifacts / str(path).rsplit(marker, 1)[1]
+    return str(own) if own.exists() or not path.exists() else location
 
 
 @dataclass(frozen=True)

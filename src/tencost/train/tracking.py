@@ -1,8 +1,9 @@
 """MLflow: where runs go, and what every run of a stage says about itself.
 
 Runs go to ``MLFLOW_TRACKING_URI``, or to ``<root>/mlruns/mlflow.db`` with artifacts in ``<root>/mlruns/artifacts``. The
-database is created under a file lock: two processes that create it together crash. Nothing here changes MLflow's
-global state; a run that ends with an exception is FAILED, not left RUNNING.
+database is created under a file lock: two processes that create it together crash; under it, the database of a
+project that was copied or moved is made to point to where it lies now (:mod:`tencost.train.moved`). Nothing here
+changes MLflow's global state; a run that ends with an exception is FAILED, not left RUNNING.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import orjson
 
 from tencost.config import Config
+from tencost.train import moved
 from tencost.train.provenance import git_state, installed_versions
 
 EXPERIMENT = "tencost"
@@ -225,6 +227,8 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     location = None if chosen else (folder / "artifacts").as_uri()
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
+        if not chosen:
+            moved.follow(folder / "mlflow.db")
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = client.get_experiment_by_name(experiment)
         if found is None:
