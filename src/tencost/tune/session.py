@@ -31,6 +31,7 @@ from tencost.tune.cost_model import Round, latencies_s
 from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search, program_key
 from tencost.tune.workfolder import WorkFolder
+from tencost.workers.expected import Reference
 from tencost.workers.pool import Job, WorkerPool
 from tencost.workers.runner import References, WarmBuilder, WarmRunner, arg_json, timing_from_result
 
@@ -99,6 +100,13 @@ class Session:
         self._refitter = Refitter(book) if book is not None and tuner.starts > 0 else None
         self._stop = threading.Event()
         self._known: list[set[int]] = [set() for _ in tasks]
+        self._given = list(tasks)
+        self._origins = list(range(len(tasks)))
+        self._references = (
+            References([task.mod for task in tasks], self._origin_of)
+            if tuner.check_outputs
+            else None
+        )
         self._started = 0.0
         self._scheduler = ms.task_scheduler.GradientBased(seed=tuner.seed)
 
@@ -122,10 +130,25 @@ class Session:
             on_task(done)
             if identity in self._folder.baseline_s:
                 continue
-            timing = self._time(task)
+            timing = self._time(task.mod)
             seconds = statistics.median(timing.run_secs) if timing.status is Status.ok else limit
             self._folder.baseline_s[identity] = seconds
             self._folder.save_session()
+
+    def time_here(self, place: int, mod: Any) -> Timing:
+        """Time a program of a task, which is no trial; compared with its workload if it is the fastest one so far.
+
+        Args:
+            place: of its task among those that the session was made with.
+            mod: the scheduled IRModule.
+        """
+        return self._time(mod, None if self._references is None else self._references[place])
+
+    @property
+    def not_compared(self) -> dict[str, str]:
+        """Why the outputs of a task's programs cannot be compared, by the task's name."""
+        unchecked = self._pool.unchecked
+        return {self._given[int(place.stem)].name: why for place, why in unchecked.items()}
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
         """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
@@ -159,7 +182,7 @@ class Session:
                     remaining, len(self.tasks), self._tuner.trials_per_round
                 ),
                 builder=WarmBuilder(),
-                runner=WarmRunner(self._pool, self._references()),
+                runner=WarmRunner(self._pool, self._references),
                 database=database,
                 cost_model=self._model,
                 measure_callbacks=callbacks,
@@ -204,7 +227,7 @@ class Session:
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
-        self.trials = -self._folder.adopted
+        self.trials = -len(self._folder.adopted)
         for record in database.get_all_tuning_records():
             self.trials += 1
             place = places.get(structural_hash(record.workload.mod))
@@ -226,18 +249,13 @@ class Session:
         self.tasks = [self.tasks[place] for place in order]
         self.ids = [self.ids[place] for place in order]
         self._known = [self._known[place] for place in order]
+        self._origins = order
         return [contexts[place] for place in order]
 
-    def _references(self) -> References | None:
-        """Return what programs are checked against; after `_warm_start`, which gives the tasks their order."""
-        if not self._tuner.check_outputs:
-            return None
-        return References([task.mod for task in self.tasks], self._place_of)
-
-    def _place_of(self, key: int) -> int | None:
-        """Return the task that proposed the program with this key, see :func:`program_key`."""
+    def _origin_of(self, key: int) -> int | None:
+        """Return the task that proposed the program with this key, see :func:`program_key`: its place as given."""
         places = (place for place, known in enumerate(self._known) if key in known)
-        return next(places, None)
+        return next((self._origins[place] for place in places), None)
 
     def _room(self) -> int:
         """Take in finished batches, then say how many programs may still be measured; none after Ctrl-C.
@@ -273,13 +291,13 @@ class Session:
         if latencies:
             self.best_s[identity] = min([*latencies, self.best_s.get(identity, float("inf"))])
 
-    def _time(self, task: NetworkTask) -> Timing:
-        args = ms.arg_info.ArgInfo.from_entry_func(task.mod, False)
+    def _time(self, mod: Any, reference: Reference | None = None) -> Timing:
+        args = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)
         with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as folder:
             module = Path(folder) / "module.json"
-            module.write_text(str(save_json(task.mod)), encoding="utf-8")
+            module.write_text(str(save_json(mod)), encoding="utf-8")
             return self._pool.measure_one(
-                Job(module, self._target, [arg_json(arg) for arg in args])
+                Job(module, self._target, [arg_json(arg) for arg in args], reference)
             )
 
     def _tvm_target(self) -> Any:

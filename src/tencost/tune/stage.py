@@ -137,9 +137,13 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
             from tencost.tune.adopt import adopt
 
             recorder.keep_modules(store.uri)
-            adopted = adopt(folder, tasks, session.ids, hardware, store)
-            if adopted:
-                console.print(f"{adopted} programs of the live store taken over, with their times")
+            adoption = adopt(folder, tasks, session.ids, hardware, store, session.time_here)
+            if adoption.programs:
+                console.print(
+                    f"{adoption.programs} programs of the live store taken over, {adoption.timed} of them timed here"
+                )
+            for note in adoption.notes:
+                console.print(note, **_NOTE)
         try:
             session.measure_baseline(lambda done: bar.update(shown, completed=done))
             if not folder.curve.exists():
@@ -159,8 +163,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
                 "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')",
                 **_NOTE,
             )
-        for place, why in pool.unchecked.items():
-            task = session.tasks[int(place.stem)].name
+        for task, why in session.not_compared.items():
             console.print(f"outputs of {task} cannot be compared: {why}", style="yellow")
         databases = {"tuned": outcome.database, "default": None}
         if compared is not None:
