@@ -111,14 +111,20 @@ class Session:
         self._scheduler = ms.task_scheduler.GradientBased(seed=tuner.seed)
 
     @property
-    def total_latency_s(self) -> float:
-        """Weighted sum over tasks of the best latency known; the default schedule's where it is faster."""
+    def latency_s(self) -> dict[str, float]:
+        """The best latency known of each task, by workload id; the default schedule's where it is faster."""
         baseline = self._folder.baseline_s
+        return {
+            identity: min(self.best_s.get(identity, baseline[identity]), baseline[identity])
+            for identity in self.ids
+        }
+
+    @property
+    def total_latency_s(self) -> float:
+        """Weighted sum of the tasks' best latencies."""
+        known = self.latency_s
         pairs = zip(self.tasks, self.ids, strict=True)
-        return sum(
-            task.weight * min(self.best_s.get(identity, baseline[identity]), baseline[identity])
-            for task, identity in pairs
-        )
+        return sum(task.weight * known[identity] for task, identity in pairs)
 
     def measure_baseline(self, on_task: Callable[[int], None] = lambda _done: None) -> None:
         """Time every task with the default schedule, where an earlier run has not.

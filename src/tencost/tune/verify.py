@@ -9,14 +9,17 @@ from tencost.config import HardwareConfig
 from tencost.errors import TuneError
 from tencost.measure.run import cpus_of
 from tencost.networks.network import Network
+from tencost.tune.breakdown import break_down, task_programs
 from tencost.tune.deploy import (
+    MAX_TIMING_S,
     TOLERANCE,
     Agreement,
     Deployed,
     compare,
     compile_network,
     on_cores,
-    time_in_turn,
+    spread_of,
+    times_in_turn,
 )
 from tencost.tune.session import Session
 from tencost.tune.suspects import mark_failed, wrong_programs
@@ -33,7 +36,7 @@ def verify(
     folder: WorkFolder,
     options: MeasureOptions,
 ) -> dict[str, Any]:
-    """Compile the network with each database, compare the tuned output with PyTorch's, time all in turn.
+    """Compile the network with each database, compare the tuned output with PyTorch's, time all and the tasks in turn.
 
     Args:
         network: the network.
@@ -57,27 +60,31 @@ def verify(
         expected = network.expected[network.output]
         agreement = compare(deployed["tuned"].outputs()[network.output], expected)
         if agreement.accepted:
-            spread = time_in_turn(deployed)
+            tasks = dict(zip(session.ids, session.tasks, strict=True))
+            programs = task_programs(tasks, databases["tuned"], hardware.target)
+            times = times_in_turn({**deployed, **programs}, MAX_TIMING_S * (len(deployed) + 1))
         else:
             untuned = compare(deployed["default"].outputs()[network.output], expected)
     if not agreement.accepted:
         raise _disagreement(network, agreement, untuned, hardware, session, folder, options)
+    spread = {name: spread_of(times[name]) for name in deployed}
+    parts = break_down(times["tuned"], tasks, times, session.latency_s)
     values: dict[str, Any] = {
         "max_abs_error": agreement.max_abs,
         "max_rel_error": agreement.max_rel,
-        "network_unexplained_s": spread["tuned"].median_s - session.total_latency_s,
         "network_turns": spread["tuned"].repeats,
+        **parts.report(),
     }
-    for name, times in spread.items():
+    for name, found in spread.items():
         key = "network_latency" if name == "tuned" else f"network_{name}_latency"
         values |= {
-            f"{key}_s": times.median_s,
-            f"{key}_q1_s": times.lower_s,
-            f"{key}_q3_s": times.upper_s,
+            f"{key}_s": found.median_s,
+            f"{key}_q1_s": found.lower_s,
+            f"{key}_q3_s": found.upper_s,
         }
         if name != "tuned":
             ratio = "network_speedup" if name == "default" else f"network_{name}_ratio"
-            values[ratio] = times.median_s / spread["tuned"].median_s
+            values[ratio] = found.median_s / spread["tuned"].median_s
     return values
 
 
