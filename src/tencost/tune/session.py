@@ -23,6 +23,7 @@ from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
 from tencost.config import TunerConfig
+from tencost.errors import TencostError
 from tencost.networks.network import NetworkTask
 from tencost.register.starts import StartBook
 from tencost.store.ids import workload_id
@@ -171,10 +172,12 @@ class Session:
         return Outcome(time.monotonic() - self._started, self._stop.is_set(), database)
 
     def _tune(self, database: Any, contexts: list[Any], remaining: int) -> None:
+        runner = WarmRunner(self._pool, self._references)
+        observer = _Observer(self._observe)
         callbacks = [
             ms.measure_callback.AddToDatabase(),
             ms.measure_callback.UpdateCostModel(),
-            _Observer(self._observe),
+            observer,
             ms.measure_callback.RemoveBuildArtifact(),
         ]
         try:
@@ -188,13 +191,16 @@ class Session:
                     remaining, len(self.tasks), self._tuner.trials_per_round
                 ),
                 builder=WarmBuilder(),
-                runner=WarmRunner(self._pool, self._references),
+                runner=runner,
                 database=database,
                 cost_model=self._model,
                 measure_callbacks=callbacks,
                 task_scheduler=self._scheduler,
             )
         except (Exception, KeyboardInterrupt):
+            failure = runner.failure or observer.failure
+            if failure is not None:  # TVM made a RuntimeError of it on its way through C++
+                raise failure from None
             if not self._stop.is_set():  # a second Ctrl-C ends the run from wherever it is
                 raise
 
@@ -342,11 +348,16 @@ def round_size(trials: int, num_tasks: int, per_round: int) -> int:
 
 @derived_object
 class _Observer(ms.measure_callback.PyMeasureCallback):
-    """Tells the session about every measured batch, after the database and the cost model have it."""
+    """Tells the session about every measured batch, after the database and the cost model have it.
+
+    Attributes:
+        failure: what went wrong while a batch was written, if that ended a run.
+    """
 
     def __init__(self, observe: Callable[[int, Sequence[Any]], None]) -> None:
         super().__init__()
         self._observe = observe
+        self.failure: TencostError | None = None
 
     def apply(
         self,
@@ -357,7 +368,11 @@ class _Observer(ms.measure_callback.PyMeasureCallback):
         runner_results: Sequence[Any],
     ) -> None:
         if len(runner_results):
-            self._observe(int(task_id), runner_results)
+            try:
+                self._observe(int(task_id), runner_results)
+            except TencostError as error:
+                self.failure = error
+                raise
 
 
 @contextmanager
