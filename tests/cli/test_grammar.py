@@ -98,7 +98,7 @@ def test_what_is_not_understood(
 
 
 def test_a_sweep_may_be_asked_for_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    swept = []
+    swept: list[list[str]] = []
     monkeypatch.setattr(stages.TRAIN, "_sweep", swept.append)
     words = ["model=xgb,mlp", "seeds=[0,1]"]
     cli.main(["train", "-m", *words])

@@ -187,13 +187,19 @@ def test_new_since_a_version(store: RecordStore) -> None:
         query.new(store, 99)
 
 
+def version_of(store: RecordStore) -> int:
+    version = query.current_version(store)
+    assert version is not None
+    return version
+
+
 def test_compaction_brings_nothing_up_and_a_release_does(store: RecordStore) -> None:
     for number in range(4):
         store.write([record(number)])
     store.write_table(quarantined(record(7)))
-    before = query.current_version(store)
+    before = version_of(store)
     store.compact(full=True)
-    assert query.current_version(store) > before
+    assert version_of(store) > before
     assert query.new(store, before).is_empty()
     store.write([record(8)])
     store.compact(full=True)
@@ -304,7 +310,7 @@ def test_sql_reads_without_quarantine(store: RecordStore) -> None:
     assert query.sql(store, text.format("all_records"))["n"].to_list() == [3, 1]
     described = query.sql(store, "DESCRIBE records")["column_name"].to_list()
     assert described == [*SCHEMA.names, "latency_s"]
-    last = query.current_version(store)
+    last = version_of(store)
     earlier = RecordStore(store.uri, last - 1)
     assert query.sql(earlier, text.format("all_records"))["n"].to_list() == [2, 1]
 

@@ -7,6 +7,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -75,7 +76,7 @@ def test_a_file_answers_what_a_store_answers(tmp_path: Path) -> None:
     for quarantined in (False, True):
         assert file.read(quarantined=quarantined).equals(store.read(quarantined=quarantined))
         for name in store.hardware():
-            asked = {"hardware": name, "target": AVX2, "quarantined": quarantined}
+            asked: dict[str, Any] = {"hardware": name, "target": AVX2, "quarantined": quarantined}
             for workload in ("w", "w0", "w1", "none"):
                 assert file.lookup(workload, **asked).equals(store.lookup(workload, **asked))
                 assert file.best(workload, n=3, **asked).equals(store.best(workload, n=3, **asked))

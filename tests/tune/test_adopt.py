@@ -1,117 +1,182 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from known_programs import key_of, records_of
 
 from matmuls import make_matmul
 from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
-from tencost.features.traces import trace_values
 from tencost.networks.network import NetworkTask
-from tencost.store.ids import program_id, workload_id
+from tencost.store.ids import program_id
 from tencost.store.record_store import RecordStore
-from tencost.store.schema import Record, Source
-from tencost.store.status import Status
-from tencost.tune.adopt import adopt
-from tencost.tune.refit import apply, decisions, sketch
-from tencost.tune.session import Batch, Session
-from tencost.tune.workfolder import open_folder
+from tencost.store.status import Status, Timing
+from tencost.tune.adopt import TIMED, adopt
+from tencost.tune.session import Session
+from tencost.tune.workfolder import WorkFolder, open_folder
+from tencost.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.tvm
 
 
-def key_of(mod: Any) -> str:
-    from tvm.ir import save_json
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    from tencost.workers.evaluator import MeasureOptions
 
-    return workload_id(str(save_json(mod)))
+    one = WorkerPool(MeasureOptions(number=1, repeat=2, min_repeat_ms=0))
+    yield one
+    one.close()
 
 
-def records_of(mod: Any, target: dict[str, Any], hardware: str) -> list[Record]:
-    """One program of each design space, the first the fastest."""
-    from tvm.s_tir import meta_schedule as ms
-    from tvm.target import Target
+def make_session(
+    folder: WorkFolder, tasks: list[NetworkTask], target: dict[str, Any], pool: Any
+) -> Session:
+    from tencost.tune.cost_model import scratch_cost_model
 
-    context = ms.TuneContext(
-        mod=mod,
-        target=Target(target),
-        space_generator="post-order-apply",
-        search_strategy="evolutionary",
-        task_name="matmul",
-        rand_state=1,
-        num_threads=1,
-    )
-    found = []
-    for number, space in enumerate(context.generate_design_space(), start=1):
-        trace = space.trace.simplified(True)
-        made = sketch(trace_values(trace))
-        schedule = apply(context, trace, made.places, decisions(trace_values(trace), made), 0)
-        assert schedule is not None
-        program = trace_values(schedule.trace)
-        identity = program_id(key_of(mod), "llvm", program)
-        found.append(
-            Record(
-                record_id=f"{hardware}-{identity}",
-                program_id=identity,
-                workload_id=key_of(mod),
-                task_name="matmul",
-                networks=(),
-                hardware=hardware,
-                target=target,
-                program_format="metaschedule_trace",
-                program=json.dumps(program),
-                run_secs=(number * 1e-9, number * 1e-9),
-                status=Status.ok,
-                error="",
-                source=Source("tune", "elsewhere.json", number),
-            )
-        )
-    return found
+    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
+    tuner = TunerConfig(trials=4, population=16, generations=1)
+    return Session(tasks, target, tuner, model, folder, pool, threads=1, on_batch=lambda _: None)
+
+
+def one_task(size: int = 32) -> list[NetworkTask]:
+    return [NetworkTask("matmul", make_matmul(size), 1, 65536.0, None)]
+
+
+def hardware_of(name: str, target: dict[str, Any]) -> HardwareConfig:
+    return HardwareConfig(name=name, target=target, simd_bits=256)
 
 
 def test_what_the_store_knows_is_not_measured_again(
-    tmp_path: Path, target: dict[str, Any], cpu_intrinsics: None
+    tmp_path: Path, target: dict[str, Any], pool: Any, cpu_intrinsics: None
 ) -> None:
-    from tencost.tune.cost_model import scratch_cost_model
-    from tencost.workers.evaluator import MeasureOptions
-    from tencost.workers.pool import WorkerPool
-
-    mod = make_matmul(32)
-    tasks = [NetworkTask("matmul", mod, 1, 65536.0, None)]
-    mine, other = (
-        HardwareConfig(name=name, target=target, simd_bits=256) for name in ("mine", "other")
-    )
+    tasks = one_task()
+    ids = [key_of(tasks[0].mod)]
+    mine, other = (hardware_of(name, target) for name in ("mine", "other"))
     store = RecordStore(str(tmp_path / "store"))
+
+    def no_need(_place: int, _mod: Any) -> Timing:
+        raise AssertionError
+
     with open_folder(tmp_path / "empty", "one", "mine", target) as folder:
-        assert adopt(folder, tasks, [key_of(mod)], mine, store) == 0
-    known = records_of(mod, target, "mine")
-    store.write([*known, *records_of(mod, target, "other")[:1]])
+        assert adopt(folder, tasks, ids, mine, store, no_need).programs == 0
+    known = records_of(tasks[0].mod, target, "mine")
+    store.write([*known, *records_of(tasks[0].mod, target, "other")[:1]])
 
     with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
-        assert adopt(folder, tasks, [key_of(mod)], mine, store) == len(known)
-        assert adopt(folder, tasks, [key_of(mod)], mine, store) == 0
+        session = make_session(folder, tasks, target, pool)
+        assert adopt(folder, tasks, ids, mine, store, session.time_here).programs == len(known)
+        assert adopt(folder, tasks, ids, mine, store, no_need).programs == 0
         assert folder.new_programs() == []
     with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
-        assert folder.adopted == len(known)
-        model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
-        tuner = TunerConfig(trials=4, population=16, generations=1)
-        pool = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
-        batches: list[Batch] = []
-        try:
-            session = Session(
-                tasks, target, tuner, model, folder, pool, threads=1, on_batch=batches.append
-            )
-            session.measure_baseline()
-            outcome = session.run()
-        finally:
-            pool.close()
+        assert len(folder.adopted) == len(known)
+        session = make_session(folder, tasks, target, pool)
+        session.measure_baseline()
+        outcome = session.run()
         assert session.trials == 4
         assert len(outcome.database) == len(known) + 4
-        assert session.total_latency_s == pytest.approx(1e-9)  # the store's best program counts
         programs = {json.dumps(one.trace) for one in folder.new_programs()}
         assert not programs & {record.program for record in known}
+        assert adopt(folder, tasks, ids, mine, store, no_need).programs == 0
 
     with open_folder(tmp_path / "other", "one", "other", target) as folder:
-        assert adopt(folder, tasks, [key_of(mod)], other, store) == 1
+        session = make_session(folder, tasks, target, pool)
+        assert adopt(folder, tasks, ids, other, store, session.time_here).programs == 1
+
+
+def test_a_remembered_time_is_not_believed(
+    tmp_path: Path, target: dict[str, Any], pool: Any, cpu_intrinsics: None
+) -> None:
+    """Programs remembered with a nanosecond are timed before they can be the best."""
+    from tvm.target import Target
+
+    tasks = one_task()
+    ids = [key_of(tasks[0].mod)]
+    store = RecordStore(str(tmp_path / "store"))
+    known = records_of(tasks[0].mod, target, "mine")
+    store.write([dataclasses.replace(record, run_secs=(1e-9,) * 3) for record in known])
+    with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
+        session = make_session(folder, tasks, target, pool)
+        mine = hardware_of("mine", target)
+        adoption = adopt(folder, tasks, ids, mine, store, session.time_here)
+        assert adoption.programs == adoption.timed == len(known) <= TIMED
+        for record, note in zip(known, sorted(adoption.notes), strict=True):
+            assert "is remembered with 1e-06 ms, and takes" in note
+            assert any(one.record_id in note for one in known), record.record_id
+        assert pool.num_checked > 0
+        best = folder.database().query_tuning_record(tasks[0].mod, Target(target), "main")
+        assert min(map(float, best.run_secs)) > 5e-8
+        session.measure_baseline()
+        session.run()
+        assert session.trials == 4
+        assert session.total_latency_s > 5e-8
+
+
+def test_what_cannot_all_be_timed_is_left_out(
+    tmp_path: Path, target: dict[str, Any], cpu_intrinsics: None
+) -> None:
+    """Of more claims than are timed, those that claim to be faster than what was timed stay out; the others come."""
+    tasks = one_task()
+    ids = [key_of(tasks[0].mod)]
+    store = RecordStore(str(tmp_path / "store"))
+    (record, *_) = records_of(tasks[0].mod, target, "mine")
+    instructions, decisions_ = json.loads(record.program)
+    at = next(n for n, one in enumerate(instructions) if one[0] == "SampleCategorical")
+    claims = [1e-9] * (TIMED + 1) + [2e-3]
+    made = []
+    for number, claim in enumerate(claims):  # the unroll limit's decision tells programs apart
+        pairs = [[n, number % 4 if n == at else value] for n, value in decisions_]
+        tile = next(pair for pair in pairs if instructions[pair[0]][0] == "SamplePerfectTile")
+        extent = 32
+        tile[1] = [extent >> (number // 4 + 1), 2 ** (number // 4 + 1), 1, 1]
+        program = [instructions, pairs]
+        identity = program_id(ids[0], "llvm", program)
+        made.append(
+            dataclasses.replace(
+                record,
+                record_id=f"mine-{number}",
+                program_id=identity,
+                program=json.dumps(program),
+                run_secs=(claim,),
+            )
+        )
+    store.write(made)
+    calls = []
+
+    def time_here(place: int, _mod: Any) -> Timing:
+        calls.append(place)
+        if len(calls) == 1:
+            return Timing(Status.wrong_answer, (), "argument 2 differs")
+        return Timing(Status.ok, (1e-3,))
+
+    with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
+        adoption = adopt(folder, tasks, ids, hardware_of("mine", target), store, time_here)
+        assert (adoption.timed, adoption.programs) == (TIMED, TIMED + 1) == (len(calls), TIMED + 1)
+        assert "never offered (wrong_answer: argument 2 differs)" in adoption.notes[0]
+        assert "1 programs of the live store are left out" in adoption.notes[-1]
+        times = [program.run_secs for program in folder.programs()]
+        assert times == [[1e10], *[[1e-3]] * (TIMED - 1), [2e-3]]
+
+
+def test_a_folder_with_a_count_opens(
+    tmp_path: Path, target: dict[str, Any], cpu_intrinsics: None
+) -> None:
+    """Folders of before told only how many records at the beginning came from a store."""
+    tasks = one_task()
+    store = RecordStore(str(tmp_path / "store"))
+    store.write(records_of(tasks[0].mod, target, "mine"))
+    with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
+        mine, ids = hardware_of("mine", target), [key_of(tasks[0].mod)]
+        adopt(folder, tasks, ids, mine, store, lambda *_: Timing(Status.ok, (1e-9,)))
+        count = len(folder.adopted)
+        assert count == len(folder.programs()) > 1
+    (folder.path / "adopted.jsonl").unlink()
+    session = json.loads((folder.path / "session.json").read_text())
+    (folder.path / "session.json").write_text(json.dumps({**session, "adopted": count - 1}))
+    for _ in range(2):
+        with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
+            assert len(folder.adopted) == count - 1

@@ -88,6 +88,10 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert report["network_latency_s"] <= report["network_latency_q3_s"]
     beyond = report["network_latency_s"] - report["tasks_total_latency_s"]
     assert report["network_unexplained_s"] == pytest.approx(beyond)
+    assert report["network_unexplained_q1_s"] <= report["network_unexplained_q3_s"]
+    assert 0 < report["tasks_total_latency_q1_s"] <= report["tasks_total_latency_s"]
+    assert report["tasks_tuning_latency_s"] == pytest.approx(points[-1].total_latency_s)
+    assert report["host_noise"] >= 1
     assert report["outputs_compared"] >= report["tasks"]
     assert report["wrong_answers"] == report["tasks_not_compared"] == 0
     assert (folder / "network.png").is_file()

@@ -1,12 +1,21 @@
 """What the live store knows about a network's own workloads, taken into the work folder: nothing is measured twice.
 
-The records of the same hardware and target become records of the folder's MetaSchedule database, with their times; the
-search begins from them, the model learns from them, and they do not count as trials of the run.
+The records of the same hardware and target become records of the folder's MetaSchedule database; the search begins from
+them, the model learns from them, and they do not count as trials of the run.
+
+A store's times are hints: they come from other runs, other days and other people's files. What says to be faster than
+all that was timed here is timed here first, its output compared with its workload's, and enters with those times, at
+most TIMED programs a task; what says so beyond that stays out. Thus the fastest record of a task is always one that
+was timed here. The others enter with their times, slower than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -16,12 +25,46 @@ from tvm.target import Target
 from tencost.config import HardwareConfig
 from tencost.features.replay import replay
 from tencost.networks.network import NetworkTask
+from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.register.start_records import COLUMNS, fastest
 from tencost.store.record_store import RecordStore
+from tencost.store.status import Status, Timing, timing_from_log
+from tencost.tune.suspects import FAILED
 from tencost.tune.workfolder import WorkFolder
 
 PER_WORKLOAD = 64
 """Records of a workload that are taken over, the fastest ones."""
+TIMED = 6
+"""Programs of a task that are timed before they are taken over, at most."""
+SURPRISE = 2.0
+"""A program that takes so many times as long here as the store remembers is named."""
+
+TimeHere = Callable[[int, Any], Timing]
+"""(place of a task, scheduled IRModule) -> what came of it on this host, its output compared."""
+
+
+@dataclass
+class Adoption:
+    """What was taken over: programs, those of them timed here, and what of the store did not hold, in words."""
+
+    programs: int = 0
+    timed: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Best:
+    """The shortest mean and median that were timed here, seconds; databases sort by the one or the other."""
+
+    mean: float = math.inf
+    median: float = math.inf
+
+    def note(self, times: Sequence[float]) -> None:
+        self.mean = min(self.mean, statistics.fmean(times))
+        self.median = min(self.median, statistics.median(times))
+
+    def is_beaten_by(self, times: Sequence[float]) -> bool:
+        return statistics.fmean(times) <= self.mean or statistics.median(times) <= self.median
 
 
 def adopt(
@@ -30,8 +73,9 @@ def adopt(
     ids: Sequence[str],
     hardware: HardwareConfig,
     store: RecordStore,
-) -> int:
-    """Take the store's records of the tasks over, where the folder has none of a task; return how many.
+    time_here: TimeHere,
+) -> Adoption:
+    """Take the store's records over for each task of which this folder has measured nothing; say what was taken.
 
     Args:
         folder: an open work folder.
@@ -39,44 +83,122 @@ def adopt(
         ids: their workload ids.
         hardware: records of this one, for its target, are taken.
         store: need not exist.
+        time_here: times a program and compares its output, as for every new best.
     """
+    adoption = Adoption()
     if not store.exists() or hardware.name not in store.hardware():
-        return 0
-    database = folder.database()
-    empty = {
-        identity: task.mod
-        for identity, task in zip(ids, tasks, strict=True)
-        if not database.has_workload(task.mod)
-        or not database.get_top_k(database.commit_workload(task.mod), 1)
-    }
-    target = Target(hardware.target)
-    adopted = 0
-    for workload, program, times in _fastest(store, hardware, list(empty)):
-        found = replay(empty[workload], program)
-        if found.schedule is None:
-            continue
-        database.commit_tuning_record(
+        return adoption
+    there: dict[str, list[LoggedProgram]] = {identity: [] for identity in ids}
+    for program in folder.programs():
+        there.setdefault(program.workload.workload_id, []).append(program)
+    open_ids = [one for one in ids if all(program.line in folder.adopted for program in there[one])]
+    known = _fastest(store, hardware, open_ids)
+    database = folder.database() if known else None
+    for place, (identity, task) in enumerate(zip(ids, tasks, strict=True)):
+        if identity in known:
+            taking = _Taking(folder, database, task, Target(hardware.target), adoption)
+            taking.resume(there[identity])
+            for row in known[identity]:
+                taking.take(*row, partial(time_here, place))
+            taking.end()
+    folder.new_programs()
+    return adoption
+
+
+class _Taking:
+    """One task's records on their way from the store into the folder, the fastest first."""
+
+    def __init__(
+        self,
+        folder: WorkFolder,
+        database: Any,
+        task: NetworkTask,
+        target: Any,
+        adoption: Adoption,
+    ) -> None:
+        self._folder, self._database, self._task = folder, database, task
+        self._target, self._adoption = target, adoption
+        self._best = _Best()
+        self._timed = self._left_out = 0
+
+    def resume(self, programs: Sequence[LoggedProgram]) -> None:
+        """Take in what a run before this one took over."""
+        for program in programs:
+            if self._folder.adopted[program.line].timed:
+                self._timed += 1
+                timing = timing_from_log(program.run_secs)
+                if timing.status is Status.ok:
+                    self._best.note(timing.run_secs)
+
+    def take(
+        self,
+        record_id: str,
+        program: str,
+        remembered: Sequence[float],
+        time_here: Callable[[Any], Timing],
+    ) -> None:
+        """Take a record over, timed if it has to be."""
+        if any(mark.record_id == record_id for mark in self._folder.adopted.values()):
+            return
+        must_be_timed = self._best.is_beaten_by(remembered)
+        if must_be_timed and self._timed == TIMED:
+            self._left_out += 1
+            return
+        schedule = replay(self._task.mod, program).schedule
+        if schedule is None:
+            return
+        times = list(remembered)
+        if must_be_timed:
+            timing = time_here(schedule.mod)
+            times = list(timing.run_secs) or list(FAILED)
+            self._timed += 1
+            self._adoption.timed += 1
+            self._judge(record_id, remembered, timing)
+        self._folder.mark_next(record_id, timed=must_be_timed)
+        self._database.commit_tuning_record(
             ms.database.TuningRecord(
-                found.schedule.trace,
-                database.commit_workload(empty[workload]),
+                schedule.trace,
+                self._database.commit_workload(self._task.mod),
                 times,
-                target,
-                ms.arg_info.ArgInfo.from_entry_func(found.schedule.mod, remove_preproc=True),
+                self._target,
+                ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True),
             )
         )
-        adopted += 1
-    folder.new_programs()
-    folder.adopted += adopted
-    folder.save_session()
-    return adopted
+        self._adoption.programs += 1
+
+    def end(self) -> None:
+        """Say how many records stayed out."""
+        if self._left_out:
+            self._adoption.notes.append(
+                f"{self._task.name}: {self._left_out} programs of the live store are left out: they are remembered as "
+                f"faster than what was timed here, and {TIMED} of a task are timed"
+            )
+
+    def _judge(self, record_id: str, remembered: Sequence[float], timing: Timing) -> None:
+        told = f"{self._task.name}: record {record_id} of the live store is remembered with "
+        before = statistics.median(remembered)
+        told += f"{before * 1e3:.3g} ms, and "
+        if timing.status is not Status.ok:
+            note = (
+                f"{told}failed here, so that it is never offered ({timing.status}: {timing.error})"
+            )
+            self._adoption.notes.append(note)
+            return
+        self._best.note(timing.run_secs)
+        now = statistics.median(timing.run_secs)
+        if now > SURPRISE * before:
+            self._adoption.notes.append(f"{told}takes {now * 1e3:.3g} ms here, which counts")
 
 
 def _fastest(
     store: RecordStore, hardware: HardwareConfig, workloads: Sequence[str]
-) -> list[tuple[str, str, Any]]:
-    """Return (workload id, trace as JSON text, times in seconds), fastest first."""
+) -> dict[str, list[tuple[str, str, list[float]]]]:
+    """Return (record id, trace as JSON text, times in seconds) by workload id, fastest first."""
     records = store.read(hardware.name, COLUMNS).filter(
         pl.col("workload_id").is_in(list(workloads))
     )
     kept = fastest(records, hardware.target, PER_WORKLOAD)
-    return kept.select("workload_id", "program", "run_secs").rows()
+    found: dict[str, list[tuple[str, str, list[float]]]] = {}
+    for workload, *row in kept.select("workload_id", "record_id", "program", "run_secs").rows():
+        found.setdefault(workload, []).append((row[0], row[1], list(row[2])))
+    return found

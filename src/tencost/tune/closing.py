@@ -2,14 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from tencost.tune.cost_model import Round
+
+WEAK = 0.2
+"""Rank correlation of the registered model below which it is said that it does not rank a task's programs."""
+ENOUGH = 16
+"""Programs of a task from which on that is said: the rank correlation of fewer is mostly noise."""
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class WeakTask:
+    """A task whose programs the registered model does not rank: its rank correlation over so many programs."""
+
+    task: str
+    spearman: float
+    programs: int
+
+    def __str__(self) -> str:
+        return f"{self.task} ({self.spearman:+.2f} over {self.programs} programs)"
+
+
+def weak_tasks(history: Sequence[Round]) -> list[WeakTask]:
+    """Return the tasks whose programs the registered model does not rank, the worst first.
+
+    Args:
+        history: the run's rounds; a round counts with its programs.
+    """
+    found: dict[str, list[tuple[float, int]]] = {}
+    for one in history:
+        if one.base_spearman is not None:
+            found.setdefault(one.task, []).append((one.base_spearman, one.num_measured))
+    tasks = []
+    for task, rounds in found.items():
+        programs = sum(number for _, number in rounds)
+        mean = sum(value * number for value, number in rounds) / programs
+        if programs >= ENOUGH and mean < WEAK:
+            tasks.append(WeakTask(task, round(mean, 3), programs))
+    return sorted(tasks, key=lambda one: one.spearman)
+
+
+def weak_report(history: Sequence[Round]) -> dict[str, Any]:
+    """Return rows of the report."""
+    return {"not_ranked": [asdict(one) for one in weak_tasks(history)]}
+
 
 def print_summary(report: dict[str, Any], folder: Path, console: Console) -> None:
+    """Print the table, and what has to be said about it."""
     table = Table(title=f"{report['network']} on {report['hardware']}", show_header=False)
     ended = "stopped by Ctrl-C; the same command continues" if report["interrupted"] else "done"
     rows = [
@@ -17,7 +65,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
         ("programs measured", f"{report['trials']} in {report['tasks']} tasks ({ended})"),
         ("time", f"{report['seconds']:.0f} s"),
         ("tasks, default schedules", f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"),
-        ("tasks, best programs", f"{report['tasks_total_latency_s'] * 1e3:.3f} ms"),
+        ("tasks, best programs", _best(report)),
     ]
     if "mean_spearman" in report:
         rows.append(
@@ -27,10 +75,40 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
         rows.append(("outputs compared", _compared(report)))
     if "network_latency_s" in report:
         rows += _network_rows(report)
+    if report["host_told"]:
+        rows.append(("host", f"{report['host_told']}: times scatter"))
     rows.append(("database", str(folder)))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)
+    weak = [WeakTask(**one) for one in report["not_ranked"]]
+    if weak:
+        more = f", and {len(weak) - _NAMED} more tasks" if len(weak) > _NAMED else ""
+        told = f"the model does not rank this task's programs: {', '.join(map(str, weak[:_NAMED]))}{more}."
+        told += " Whether that lasts: tencost register drift"
+        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _best(report: dict[str, Any]) -> str:
+    """Return the tasks' row: median, in brackets the quartiles where they were timed again at the end."""
+    told = f"{report['tasks_total_latency_s'] * 1e3:.3f} ms"
+    if "tasks_total_latency_q1_s" not in report:
+        return told
+    low, high = (report[f"tasks_total_latency_{end}_s"] * 1e3 for end in ("q1", "q3"))
+    return f"{told} [{low:.3f}, {high:.3f}]"
+
+
+def _beyond(report: dict[str, Any]) -> str:
+    """Return what the network takes beyond its tasks; in words where that cannot be."""
+    beyond, low, high = (report[f"network_unexplained{end}_s"] * 1e3 for end in ("", "_q1", "_q3"))
+    if beyond > 0:
+        return f"{beyond:.3f} ms [{low:.3f}, {high:.3f}] (untuned operators, memory, calls)"
+    if high >= 0:
+        return "nothing that can be told from noise"
+    return (
+        "nothing: timed in turn with it, its tasks one by one take longer than the network that holds them. Inside it "
+        "their inputs are still in the caches, or the host was disturbed"
+    )
 
 
 def _compared(report: dict[str, Any]) -> str:
@@ -66,9 +144,6 @@ def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         *rows,
         ("network, tuned", told("network_latency", speedup)),
-        (
-            "network, beyond its tasks",
-            f"{report['network_unexplained_s'] * 1e3:.3f} ms (untuned operators, memory, calls)",
-        ),
+        ("network, beyond its tasks", _beyond(report)),
         ("difference from PyTorch", _difference(report)),
     ]

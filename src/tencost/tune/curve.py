@@ -13,6 +13,7 @@ schedule); spearman is the rank correlation of the cost model's scores with the 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -47,13 +48,16 @@ COLUMNS = tuple(item.name for item in fields(CurvePoint))
 
 
 def append_point(path: Path, point: CurvePoint) -> None:
-    """Add a row to the CSV, with a header if it is new."""
-    is_new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if is_new:
-            writer.writerow(COLUMNS)
-        writer.writerow(["" if value is None else value for value in asdict(point).values()])
+    """Add a row to the CSV, with a header if it is new, in one step; a row that a killed run left half is dropped."""
+    whole = _whole_rows(path)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    if not whole:
+        writer.writerow(COLUMNS)
+    writer.writerow(["" if value is None else value for value in asdict(point).values()])
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(whole + text.getvalue(), encoding="utf-8")
+    temporary.replace(path)
 
 
 def read_points(path: Path) -> list[CurvePoint]:
@@ -62,16 +66,18 @@ def read_points(path: Path) -> list[CurvePoint]:
     Raises:
         TuneError: other columns.
     """
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    rows = list(csv.reader(io.StringIO(_whole_rows(path), newline="")))
     if rows and tuple(rows[0]) != COLUMNS:
         raise TuneError(
             f"{path}: expected the columns {', '.join(COLUMNS)}, found {', '.join(rows[0])}. Move the file away; "
             "tuning goes on without its past curve."
         )
     return [_point(row) for row in rows[1:] if len(row) == len(COLUMNS)]
+
+
+def _whole_rows(path: Path) -> str:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return text[: text.rfind("\n") + 1]
 
 
 def _point(row: list[str]) -> CurvePoint:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
@@ -22,7 +22,8 @@ TOLERANCE = 1e-4
 """Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
-_MAX_TIMING_S = 3.0
+MAX_TIMING_S = 3.0
+"""Seconds that a network is timed for, about."""
 _LEAST_TIME_S = 0.01
 
 
@@ -127,26 +128,41 @@ def on_cores(cores: int) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def time_in_turn(networks: Mapping[str, Deployed]) -> dict[str, Spread]:
-    """Time networks one after the other, again and again, so that what disturbs the host disturbs all of them.
+class Timed(Protocol):
+    """What can be timed: a network, or a task's program."""
 
-    Some 3 s a network, and 3 turns at least; short networks are called several times for one time.
+    def seconds(self, number: int = 1) -> float:
+        """Return the mean seconds of so many calls."""
+
+
+def times_in_turn(parts: Mapping[str, Timed], limit_s: float) -> dict[str, list[float]]:
+    """Time parts one after the other, again and again, so that what disturbs the host disturbs all of them.
+
+    3 turns at least, 30 at most; short ones are called several times for one time.
+
+    Args:
+        parts: by name.
+        limit_s: seconds that all turns take, about.
+
+    Returns:
+        Seconds of a call in each turn, by name.
     """
-    once = {name: network.seconds() for name, network in networks.items()}
+    once = {name: part.seconds() for name, part in parts.items()}
     number = {
         name: max(1, math.ceil(_LEAST_TIME_S / max(seconds, 1e-7)))
         for name, seconds in once.items()
     }
-    turn_s = sum(number[name] * once[name] for name in networks)
-    turns = int(np.clip(_MAX_TIMING_S * len(networks) / max(turn_s, 1e-6), 3, 30))
-    times: dict[str, list[float]] = {name: [] for name in networks}
+    turn_s = sum(number[name] * once[name] for name in parts)
+    turns = int(np.clip(limit_s / max(turn_s, 1e-6), 3, 30))
+    times: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(turns):
-        for name, network in networks.items():
-            times[name].append(network.seconds(number[name]))
-    return {name: _spread(values) for name, values in times.items()}
+        for name, part in parts.items():
+            times[name].append(part.seconds(number[name]))
+    return times
 
 
-def _spread(values: list[float]) -> Spread:
+def spread_of(values: Sequence[float]) -> Spread:
+    """Return median and quartiles of times, or of differences, in seconds."""
     lower, median, upper = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
     return Spread(median_s=median, lower_s=lower, upper_s=upper, repeats=len(values))
 

@@ -30,7 +30,7 @@ from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import MissingDependencyError
 from tencost.networks.network import NetworkTask
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
-from tencost.store.ids import program_id, record_id
+from tencost.store.ids import program_id, record_id, workload_id
 from tencost.store.record import NetworkWeight, Provenance, Record, Source
 from tencost.store.status import Timing
 
@@ -62,6 +62,13 @@ def open_store(uri: str) -> RecordStore:
             f"a live record store needs {package}, which is not installed (pip install 'tencost[pipeline]')"
         ) from error
     return RecordStore(uri)
+
+
+def by_workload(tasks: Sequence[NetworkTask]) -> dict[str, NetworkTask]:
+    """Return tasks by workload id."""
+    from tvm.ir import save_json
+
+    return {workload_id(str(save_json(task.mod))): task for task in tasks}
 
 
 @dataclass(frozen=True)

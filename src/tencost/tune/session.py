@@ -23,6 +23,7 @@ from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
 from tencost.config import TunerConfig
+from tencost.errors import TencostError
 from tencost.networks.network import NetworkTask
 from tencost.register.starts import StartBook
 from tencost.store.ids import workload_id
@@ -31,6 +32,7 @@ from tencost.tune.cost_model import Round, latencies_s
 from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search, program_key
 from tencost.tune.workfolder import WorkFolder
+from tencost.workers.expected import Reference
 from tencost.workers.pool import Job, WorkerPool
 from tencost.workers.runner import References, WarmBuilder, WarmRunner, arg_json, timing_from_result
 
@@ -99,18 +101,31 @@ class Session:
         self._refitter = Refitter(book) if book is not None and tuner.starts > 0 else None
         self._stop = threading.Event()
         self._known: list[set[int]] = [set() for _ in tasks]
+        self._given = list(tasks)
+        self._origins = list(range(len(tasks)))
+        self._references = (
+            References([task.mod for task in tasks], self._origin_of)
+            if tuner.check_outputs
+            else None
+        )
         self._started = 0.0
         self._scheduler = ms.task_scheduler.GradientBased(seed=tuner.seed)
 
     @property
-    def total_latency_s(self) -> float:
-        """Weighted sum over tasks of the best latency known; the default schedule's where it is faster."""
+    def latency_s(self) -> dict[str, float]:
+        """The best latency known of each task, by workload id; the default schedule's where it is faster."""
         baseline = self._folder.baseline_s
+        return {
+            identity: min(self.best_s.get(identity, baseline[identity]), baseline[identity])
+            for identity in self.ids
+        }
+
+    @property
+    def total_latency_s(self) -> float:
+        """Weighted sum of the tasks' best latencies."""
+        known = self.latency_s
         pairs = zip(self.tasks, self.ids, strict=True)
-        return sum(
-            task.weight * min(self.best_s.get(identity, baseline[identity]), baseline[identity])
-            for task, identity in pairs
-        )
+        return sum(task.weight * known[identity] for task, identity in pairs)
 
     def measure_baseline(self, on_task: Callable[[int], None] = lambda _done: None) -> None:
         """Time every task with the default schedule, where an earlier run has not.
@@ -122,10 +137,25 @@ class Session:
             on_task(done)
             if identity in self._folder.baseline_s:
                 continue
-            timing = self._time(task)
+            timing = self._time(task.mod)
             seconds = statistics.median(timing.run_secs) if timing.status is Status.ok else limit
             self._folder.baseline_s[identity] = seconds
             self._folder.save_session()
+
+    def time_here(self, place: int, mod: Any) -> Timing:
+        """Time a program of a task, which is no trial; compared with its workload if it is the fastest one so far.
+
+        Args:
+            place: of its task among those that the session was made with.
+            mod: the scheduled IRModule.
+        """
+        return self._time(mod, None if self._references is None else self._references[place])
+
+    @property
+    def not_compared(self) -> dict[str, str]:
+        """Why the outputs of a task's programs cannot be compared, by the task's name."""
+        unchecked = self._pool.unchecked
+        return {self._given[int(place.stem)].name: why for place, why in unchecked.items()}
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
         """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
@@ -142,10 +172,12 @@ class Session:
         return Outcome(time.monotonic() - self._started, self._stop.is_set(), database)
 
     def _tune(self, database: Any, contexts: list[Any], remaining: int) -> None:
+        runner = WarmRunner(self._pool, self._references)
+        observer = _Observer(self._observe)
         callbacks = [
             ms.measure_callback.AddToDatabase(),
             ms.measure_callback.UpdateCostModel(),
-            _Observer(self._observe),
+            observer,
             ms.measure_callback.RemoveBuildArtifact(),
         ]
         try:
@@ -159,13 +191,16 @@ class Session:
                     remaining, len(self.tasks), self._tuner.trials_per_round
                 ),
                 builder=WarmBuilder(),
-                runner=WarmRunner(self._pool, self._references()),
+                runner=runner,
                 database=database,
                 cost_model=self._model,
                 measure_callbacks=callbacks,
                 task_scheduler=self._scheduler,
             )
         except (Exception, KeyboardInterrupt):
+            failure = runner.failure or observer.failure
+            if failure is not None:  # TVM made a RuntimeError of it on its way through C++
+                raise failure from None
             if not self._stop.is_set():  # a second Ctrl-C ends the run from wherever it is
                 raise
 
@@ -204,7 +239,7 @@ class Session:
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
-        self.trials = -self._folder.adopted
+        self.trials = -len(self._folder.adopted)
         for record in database.get_all_tuning_records():
             self.trials += 1
             place = places.get(structural_hash(record.workload.mod))
@@ -226,18 +261,13 @@ class Session:
         self.tasks = [self.tasks[place] for place in order]
         self.ids = [self.ids[place] for place in order]
         self._known = [self._known[place] for place in order]
+        self._origins = order
         return [contexts[place] for place in order]
 
-    def _references(self) -> References | None:
-        """Return what programs are checked against; after `_warm_start`, which gives the tasks their order."""
-        if not self._tuner.check_outputs:
-            return None
-        return References([task.mod for task in self.tasks], self._place_of)
-
-    def _place_of(self, key: int) -> int | None:
-        """Return the task that proposed the program with this key, see :func:`program_key`."""
+    def _origin_of(self, key: int) -> int | None:
+        """Return the task that proposed the program with this key, see :func:`program_key`: its place as given."""
         places = (place for place, known in enumerate(self._known) if key in known)
-        return next(places, None)
+        return next((self._origins[place] for place in places), None)
 
     def _room(self) -> int:
         """Take in finished batches, then say how many programs may still be measured; none after Ctrl-C.
@@ -273,13 +303,13 @@ class Session:
         if latencies:
             self.best_s[identity] = min([*latencies, self.best_s.get(identity, float("inf"))])
 
-    def _time(self, task: NetworkTask) -> Timing:
-        args = ms.arg_info.ArgInfo.from_entry_func(task.mod, False)
+    def _time(self, mod: Any, reference: Reference | None = None) -> Timing:
+        args = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)
         with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as folder:
             module = Path(folder) / "module.json"
-            module.write_text(str(save_json(task.mod)), encoding="utf-8")
+            module.write_text(str(save_json(mod)), encoding="utf-8")
             return self._pool.measure_one(
-                Job(module, self._target, [arg_json(arg) for arg in args])
+                Job(module, self._target, [arg_json(arg) for arg in args], reference)
             )
 
     def _tvm_target(self) -> Any:
@@ -318,11 +348,16 @@ def round_size(trials: int, num_tasks: int, per_round: int) -> int:
 
 @derived_object
 class _Observer(ms.measure_callback.PyMeasureCallback):
-    """Tells the session about every measured batch, after the database and the cost model have it."""
+    """Tells the session about every measured batch, after the database and the cost model have it.
+
+    Attributes:
+        failure: what went wrong while a batch was written, if that ended a run.
+    """
 
     def __init__(self, observe: Callable[[int, Sequence[Any]], None]) -> None:
         super().__init__()
         self._observe = observe
+        self.failure: TencostError | None = None
 
     def apply(
         self,
@@ -333,7 +368,11 @@ class _Observer(ms.measure_callback.PyMeasureCallback):
         runner_results: Sequence[Any],
     ) -> None:
         if len(runner_results):
-            self._observe(int(task_id), runner_results)
+            try:
+                self._observe(int(task_id), runner_results)
+            except TencostError as error:
+                self.failure = error
+                raise
 
 
 @contextmanager

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,34 +13,36 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tencost.config import Config, RunnerKind
-from tencost.errors import HardwareError, MissingDependencyError, RegistryError, TuneError
-from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.errors import HardwareError
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.networks.network import variant_name
-from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.bars import plot_bars
 from tencost.tune.closing import print_summary
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
+from tencost.tune.inputs import NOTE, Inputs, read_inputs
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 if TYPE_CHECKING:
-    from tencost.store.record_store import RecordStore
+    from tencost.train.tracking import TrackedRun
+    from tencost.tune.conditions import Conditions
+    from tencost.tune.cost_model import Round
+    from tencost.tune.recording import Recorder
+    from tencost.tune.session import Batch, Outcome, Session
 
 BARS_FILE = "network.png"
-_NOTE: dict[str, Any] = {"style": "yellow", "markup": False, "highlight": False, "soft_wrap": True}
-
-SCRATCH = "scratch"
-"""model_uri of a run without a registered model; the name of its model."""
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The cost model of a run and what it is called in records and reports."""
+class Tuned:
+    """What tuning found: the session and how it ended, what its pool compared, the host's conditions."""
 
-    model: Any
-    name: str
+    session: Session
+    outcome: Outcome
+    num_checked: int
+    checked_s: float
+    conditions: Conditions
 
 
 def run(cfg: Config, root: Path) -> Path:
@@ -53,227 +54,206 @@ def run(cfg: Config, root: Path) -> Path:
             cfg.tuner.compare_with is no database.
         RegistryError: cfg.model_uri cannot be found.
     """
+    from tencost.train.tracking import start_run
+
     console = Console(stderr=True)
-    hardware = resolve_hardware(cfg.hardware)
+    hardware = _local(resolve_hardware(cfg.hardware))
+    cfg = replace(cfg, hardware=hardware)
+    name = variant_name(cfg.network)
+    path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
+    with open_folder(path, name, hardware.name, hardware.target) as folder:
+        inputs = read_inputs(cfg, root, folder, console)
+        tags = {"model": inputs.chosen.name}
+        title = f"tune · {inputs.name}"
+        with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
+            tuned = tune(inputs, tracked)
+            report = make_report(inputs, tuned)
+            write(inputs, tuned, report, tracked)
+    print_summary(report, path, console)
+    return path
+
+
+def _local(hardware: HardwareConfig) -> HardwareConfig:
+    """Return the hardware if it is this host; raises HardwareError."""
     if hardware.runner is RunnerKind.rpc:
         raise HardwareError(
             f"hardware {hardware.name!r} is reached through an RPC tracker, and `tencost tune` measures on the host it "
             "runs on. Run it on the device itself: hardware.runner=local"
         )
     check_runnable(hardware)
-    name = variant_name(cfg.network)
-    path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
-    with open_folder(path, name, hardware.name, hardware.target) as folder:
-        return _run(replace(cfg, hardware=hardware), root, folder, console)
+    return hardware
 
 
-def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
+def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
+    """Take over what the store knows, time the default schedules, tune; each batch is written when it is measured."""
     from tencost.measure.run import cpus_of
-    from tencost.networks.network import load_network
-    from tencost.train.tracking import start_run
-    from tencost.tune.deploy import count_known, meaningless, open_database
-    from tencost.tune.recording import Recorder
-    from tencost.tune.session import Batch, Session
-    from tencost.tune.verify import verify
-    from tencost.workers.evaluator import MeasureOptions
+    from tencost.tune.conditions import Conditions
+    from tencost.tune.session import Session
     from tencost.workers.pool import CpuPlan, WorkerPool
 
-    hardware = cfg.hardware
-    compared = open_database(root / cfg.tuner.compare_with) if cfg.tuner.compare_with else None
-    console.print(f"importing {cfg.network.name}")
-    with _native_messages_to(folder.logs / "import.log"):
-        register_cpu_intrinsics()
-        network = load_network(cfg.network, root)
-        tasks = network.tasks(hardware.target, cfg.tuner.min_mflop)
-    if not tasks:
-        raise TuneError(
-            f"network {network.name!r} has no task of at least {cfg.tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
-        )
-    for output, why in meaningless(network).items():
-        console.print(
-            f"output {output} of {network.name} is {why}, as PyTorch computes it: that the tuned network computes the "
-            "same will say nothing. Choose another with network.output, or import it with trained weights",
-            **_NOTE,
-        )
-    chosen = choose_model(cfg, root, console)
-    options = MeasureOptions(
-        number=cfg.tuner.number, repeat=cfg.tuner.repeat, min_repeat_ms=cfg.tuner.min_repeat_ms
-    )
-    cores = cpus_of(hardware)
-    cpus = CpuPlan.choose(cores, name=hardware.name)
-    store = _live_store(str(root / cfg.paths.store), cfg.hardware.name, folder.path, console)
-    pool = WorkerPool(options, cores, cpus, folder.logs / "worker.log")
-    name = f"{network.name}-{hardware.name}"
-    started = start_run(cfg, root, stage="tune", name=f"tune · {name}", tags={"model": chosen.name})
-    with started as tracked, _progress(console) as bar:
-        shown = bar.add_task("default schedules", total=len(tasks), state="")
-
-        def on_batch(batch: Batch) -> None:
-            number = len(chosen.model.history)
-            programs = folder.new_programs()
-            if store is not None:
-                store.write(recorder.records(programs, batch.timings, batch.round, number))
-            append_point(folder.curve, _point(batch, chosen.name))
-            bar.update(shown, completed=batch.trials, state=_state(batch))
-            tracked.log_metrics(_metrics(batch), step=batch.trials)
-
+    cfg, folder, console, model = inputs.cfg, inputs.folder, inputs.console, inputs.chosen.model
+    cores = cpus_of(cfg.hardware)
+    plan = CpuPlan.choose(cores, name=cfg.hardware.name)
+    pool = WorkerPool(inputs.options, cores, plan, folder.logs / "worker.log")
+    with closing(pool), _progress(console) as bar:
+        conditions = Conditions.at_start(pool)
+        if conditions.busy:
+            console.print(f"This host is busy: {conditions.busy}. Times will scatter.", **NOTE)
+        shown = bar.add_task("default schedules", total=len(inputs.tasks), state="")
+        writer = _BatchWriter(inputs, tracked, bar, shown)
         session = Session(
-            tasks,
-            hardware.target,
+            inputs.tasks,
+            cfg.hardware.target,
             cfg.tuner,
-            chosen.model,
+            model,
             folder,
             pool,
             threads=cfg.jobs or os.cpu_count() or 1,
-            on_batch=on_batch,
-            book=_starting_points(cfg, chosen.model, store, console),
+            on_batch=writer.write,
+            book=inputs.book,
         )
-        by_id = dict(zip(session.ids, tasks, strict=True))
+        _adopt(inputs, session, writer.recorder)
+        try:
+            outcome = _search(inputs, session, bar, shown)
+        finally:
+            title = f"{inputs.name}, {inputs.chosen.name}"
+            is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
+        tuned = Tuned(session, outcome, pool.num_checked, pool.checked_s, conditions.at_end(pool))
+    if not is_drawn:
+        told = "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')"
+        console.print(told, **NOTE)
+    for task, why in session.not_compared.items():
+        console.print(f"outputs of {task} cannot be compared: {why}", **NOTE)
+    return tuned
+
+
+def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
+    """Take over what the live store knows of the network's own workloads."""
+    if inputs.store is None:
+        return
+    from tencost.tune.adopt import adopt
+
+    recorder.keep_modules(inputs.store.uri)
+    adoption = adopt(
+        inputs.folder,
+        inputs.tasks,
+        session.ids,
+        inputs.cfg.hardware,
+        inputs.store,
+        session.time_here,
+    )
+    if adoption.programs:
+        inputs.console.print(
+            f"{adoption.programs} programs of the live store taken over, {adoption.timed} of them timed here"
+        )
+    for note in adoption.notes:
+        inputs.console.print(note, **NOTE)
+
+
+def _search(inputs: Inputs, session: Session, bar: Progress, shown: Any) -> Outcome:
+    """Time the default schedules, then tune until the budget is spent."""
+    session.measure_baseline(lambda done: bar.update(shown, completed=done))
+    curve = inputs.folder.curve
+    if not curve.exists():
+        append_point(curve, CurvePoint(trials=0, total_latency_s=session.total_latency_s))
+    trials = inputs.cfg.tuner.trials
+    bar.update(shown, description="preparing", completed=0, total=trials)
+    return session.run(lambda: bar.update(shown, description="tuning", completed=session.trials))
+
+
+class _BatchWriter:
+    """Writes each measured batch: records, the curve, metrics, progress."""
+
+    def __init__(self, inputs: Inputs, tracked: TrackedRun, bar: Progress, shown: Any) -> None:
+        from tencost.tune.recording import Recorder, by_workload
+
+        cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
-        recorder = Recorder(
-            network.name,
-            hardware,
+        self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
+        self.recorder = Recorder(
+            inputs.network.name,
+            cfg.hardware,
             cfg.tuner,
             chosen.name,
-            folder.path.name,
-            by_id,
+            inputs.folder.path.name,
+            by_workload(inputs.tasks),
             model_tvm="" if bundle is None else bundle.info.versions.get("tvm", ""),
         )
-        if store is not None:
-            from tencost.tune.adopt import adopt
 
-            recorder.keep_modules(store.uri)
-            adopted = adopt(folder, tasks, session.ids, hardware, store)
-            if adopted:
-                console.print(f"{adopted} programs of the live store taken over, with their times")
-        try:
-            session.measure_baseline(lambda done: bar.update(shown, completed=done))
-            if not folder.curve.exists():
-                append_point(
-                    folder.curve, CurvePoint(trials=0, total_latency_s=session.total_latency_s)
-                )
-            bar.update(shown, description="preparing", completed=0, total=cfg.tuner.trials)
-            outcome = session.run(
-                lambda: bar.update(shown, description="tuning", completed=session.trials)
-            )
-        finally:
-            pool.close()
-            is_drawn = plot_curve(read_points(folder.curve), folder.plot, f"{name}, {chosen.name}")
-        bar.stop()
-        if not is_drawn:
-            console.print(
-                "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')",
-                **_NOTE,
-            )
-        for place, why in pool.unchecked.items():
-            task = session.tasks[int(place.stem)].name
-            console.print(f"outputs of {task} cannot be compared: {why}", style="yellow")
-        databases = {"tuned": outcome.database, "default": None}
-        if compared is not None:
-            databases["compared"] = compared
-        values = {}
-        if session.trials > 0:
-            with console.status("compiling and timing the network"):
-                values = verify(network, hardware, databases, session, folder, options)
-            if compared is not None:
-                values["compared_tasks"] = count_known(compared, tasks, hardware.target)
-        report = {
-            "network": network.name,
-            "hardware": hardware.name,
-            "model": chosen.name,
-            "trials": session.trials,
-            "tasks": len(tasks),
-            "seconds": outcome.seconds,
-            "interrupted": outcome.interrupted,
-            "wrong_answers": session.num_wrong,
-            "outputs_compared": pool.num_checked,
-            "outputs_compared_seconds": pool.checked_s,
-            "tasks_not_compared": len(pool.unchecked),
-            "tasks_total_latency_s": session.total_latency_s,
-            "tasks_default_latency_s": _default_latency(session, folder),
-            **_correlations(chosen.model),
-            **values,
-        }
-        write_report(folder, report)
-        if "network_latency_s" in report:
-            plot_bars(report, folder.path / BARS_FILE, name)
-        final = {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}
-        tracked.log_metrics(final, step=session.trials)
-        for file in artifacts(folder):
-            tracked.log_artifact(file)
-    print_summary(report, folder.path, console)
-    return folder.path
+    def write(self, batch: Batch) -> None:
+        inputs, model = self._inputs, self._inputs.chosen.model
+        programs = inputs.folder.new_programs()
+        if inputs.store is not None:
+            number = len(model.history)
+            records = self.recorder.records(programs, batch.timings, batch.round, number)
+            inputs.store.write(records)
+        append_point(inputs.folder.curve, _point(batch, inputs.chosen.name))
+        self._bar.update(self._shown, completed=batch.trials, state=_state(batch))
+        self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
-def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
-    """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
+def make_report(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
+    """Return what the run found; the network is compared with PyTorch and timed if anything was measured.
 
     Raises:
-        RegistryError: cfg.model_uri is given and cannot be found.
-        BundleError: it does not fit.
+        TuneError: the tuned network computes something else than PyTorch.
     """
-    from tencost.features.extractor import spec_for
-    from tencost.tune.cost_model import load_cost_model, scratch_cost_model
+    from tencost.tune.closing import weak_report
 
-    hardware = cfg.hardware
-    if cfg.model_uri == SCRATCH:
-        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
-    uri = cfg.model_uri or f"models:/tencost-{hardware.name}@champion"
-    try:
-        model = load_cost_model(
-            uri, frozen=not cfg.tuner.learn, device=hardware.device_columns(), root=root
+    session, outcome = tuned.session, tuned.outcome
+    history = inputs.chosen.model.history
+    return {
+        "network": inputs.network.name,
+        "hardware": inputs.cfg.hardware.name,
+        "model": inputs.chosen.name,
+        "trials": session.trials,
+        "tasks": len(inputs.tasks),
+        "seconds": outcome.seconds,
+        "interrupted": outcome.interrupted,
+        "wrong_answers": session.num_wrong,
+        "outputs_compared": tuned.num_checked,
+        "outputs_compared_seconds": tuned.checked_s,
+        "tasks_not_compared": len(session.not_compared),
+        "tasks_tuning_latency_s": session.total_latency_s,
+        "tasks_total_latency_s": session.total_latency_s,
+        "tasks_default_latency_s": _default_latency(session, inputs.folder),
+        **tuned.conditions.report(),
+        **_correlations(history),
+        **weak_report(history),
+        **(_verified(inputs, tuned) if session.trials > 0 else {}),
+    }
+
+
+def _verified(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
+    from tencost.tune.deploy import count_known
+    from tencost.tune.verify import verify
+
+    hardware, compared = inputs.cfg.hardware, inputs.compared
+    databases = {"tuned": tuned.outcome.database, "default": None}
+    if compared is not None:
+        databases["compared"] = compared
+    with inputs.console.status("compiling and timing the network"):
+        values = verify(
+            inputs.network, hardware, databases, tuned.session, inputs.folder, inputs.options
         )
-    except RegistryError as error:
-        if cfg.model_uri is not None:
-            raise
-        console.print(
-            f"No registered model for hardware {hardware.name} ({error}) Learning from scratch; to use a model of "
-            "another hardware: model_uri=models:/<name>@champion",
-            style="yellow",
-        )
-        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
-    folder = model.bundle.folder
-    name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
-    console.print(
-        f"model {name}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
-    )
-    return Chosen(model, name)
+    if compared is not None:
+        values["compared_tasks"] = count_known(compared, inputs.tasks, hardware.target)
+    return values
 
 
-def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> RecordStore | None:
-    """Return the live store, or None where what it needs is not installed, which is said."""
-    from tencost.tune.recording import open_store
-
-    try:
-        return open_store(uri)
-    except MissingDependencyError as error:
-        console.print(
-            f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
-            f"tencost records import {folder} --hardware {hardware}",
-            **_NOTE,
-        )
-        return None
+def write(inputs: Inputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun) -> None:
+    """Write report and plot into the folder, figures and files into the MLflow run."""
+    folder = inputs.folder
+    write_report(folder, report)
+    if "network_latency_s" in report:
+        plot_bars(report, folder.path / BARS_FILE, inputs.name)
+    final = {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}
+    tracked.log_metrics(final, step=tuned.session.trials)
+    for file in artifacts(folder):
+        tracked.log_artifact(file)
 
 
-def _starting_points(
-    cfg: Config, model: Any, store: RecordStore | None, console: Console
-) -> StartBook | None:
-    """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""
-    if cfg.tuner.starts == 0:
-        return None
-    book = StartBook(cfg.hardware.name, cfg.hardware.target, ())
-    if store is not None:
-        from tencost.register.start_records import live_starts
-
-        book = live_starts(cfg, store.uri)
-    shipped = None if model.bundle is None else shipped_starts(model.bundle.folder)
-    if shipped is not None:
-        book = book.joined(shipped)
-    console.print(f"starting points: {len(book)} programs of {book.num_workloads} workloads")
-    return book if len(book) else None
-
-
-def _point(batch: Any, model: str) -> CurvePoint:
+def _point(batch: Batch, model: str) -> CurvePoint:
     return CurvePoint(
         trials=batch.trials,
         total_latency_s=batch.total_latency_s,
@@ -286,7 +266,7 @@ def _point(batch: Any, model: str) -> CurvePoint:
     )
 
 
-def _state(batch: Any) -> str:
+def _state(batch: Batch) -> str:
     rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
     failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
     arm = "" if batch.round.next_arm is Arm.residual else f" by {batch.round.next_arm}"
@@ -295,7 +275,7 @@ def _state(batch: Any) -> str:
     return f"{best} | rank {rank}{arm}{failed}{wrong} | {batch.task.name[:20]}"
 
 
-def _metrics(batch: Any) -> dict[str, float]:
+def _metrics(batch: Batch) -> dict[str, float]:
     values = {
         "tune/total_latency_ms": batch.total_latency_s * 1e3,
         "tune/failed": float(batch.round.num_failed),
@@ -312,17 +292,17 @@ def _metrics(batch: Any) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _correlations(model: Any) -> dict[str, float]:
+def _correlations(history: Sequence[Round]) -> dict[str, float]:
     """Return the mean rank correlations over this run's rounds."""
     means = {}
     for name in ("spearman", "kendall", "base_spearman", "residual_spearman", "scratch_spearman"):
-        values = [getattr(item, name) for item in model.history if getattr(item, name) is not None]
+        values = [getattr(item, name) for item in history if getattr(item, name) is not None]
         if values:
             means[f"mean_{name}"] = statistics.fmean(values)
     return means
 
 
-def _default_latency(session: Any, folder: WorkFolder) -> float:
+def _default_latency(session: Session, folder: WorkFolder) -> float:
     pairs = zip(session.tasks, session.ids, strict=True)
     return float(sum(task.weight * folder.baseline_s[identity] for task, identity in pairs))
 
@@ -336,17 +316,3 @@ def _progress(console: Console) -> Progress:
         TextColumn("{task.fields[state]}"),
         console=console,
     )
-
-
-@contextmanager
-def _native_messages_to(path: Path) -> Iterator[None]:
-    """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)

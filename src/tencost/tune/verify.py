@@ -9,7 +9,9 @@ from tencost.config import HardwareConfig
 from tencost.errors import TuneError
 from tencost.measure.run import cpus_of
 from tencost.networks.network import Network
+from tencost.tune.breakdown import break_down, task_programs
 from tencost.tune.deploy import (
+    MAX_TIMING_S,
     TOLERANCE,
     Agreement,
     Deployed,
@@ -17,7 +19,8 @@ from tencost.tune.deploy import (
     compile_network,
     meaningless,
     on_cores,
-    time_in_turn,
+    spread_of,
+    times_in_turn,
     worst,
 )
 from tencost.tune.session import Session
@@ -35,7 +38,7 @@ def verify(
     folder: WorkFolder,
     options: MeasureOptions,
 ) -> dict[str, Any]:
-    """Compile the network with each database, compare the tuned output with PyTorch's, time all in turn.
+    """Compile the network with each database, compare the tuned output with PyTorch's, time all and the tasks in turn.
 
     Args:
         network: the network.
@@ -61,27 +64,31 @@ def verify(
         if agreement.differs:
             untuned = worst(compare_outputs(network, deployed["default"].outputs()))
         else:
-            spread = time_in_turn(deployed)
+            tasks = dict(zip(session.ids, session.tasks, strict=True))
+            programs = task_programs(tasks, databases["tuned"], hardware.target)
+            times = times_in_turn({**deployed, **programs}, MAX_TIMING_S * (len(deployed) + 1))
     if agreement.differs:
         raise _disagreement(network, agreement, untuned, hardware, session, folder, options)
+    spread = {name: spread_of(times[name]) for name in deployed}
+    parts = break_down(times["tuned"], tasks, times, session.latency_s)
     values: dict[str, Any] = {
         "outputs_that_say_nothing": meaningless(network),
-        "network_unexplained_s": spread["tuned"].median_s - session.total_latency_s,
         "network_turns": spread["tuned"].repeats,
+        **parts.report(),
     }
     telling = {name: one for name, one in agreements.items() if one.accepted}
     if telling:
         values |= {"max_abs_error": worst(telling).max_abs, "max_rel_error": worst(telling).max_rel}
-    for name, times in spread.items():
+    for name, found in spread.items():
         key = "network_latency" if name == "tuned" else f"network_{name}_latency"
         values |= {
-            f"{key}_s": times.median_s,
-            f"{key}_q1_s": times.lower_s,
-            f"{key}_q3_s": times.upper_s,
+            f"{key}_s": found.median_s,
+            f"{key}_q1_s": found.lower_s,
+            f"{key}_q3_s": found.upper_s,
         }
         if name != "tuned":
             ratio = "network_speedup" if name == "default" else f"network_{name}_ratio"
-            values[ratio] = times.median_s / spread["tuned"].median_s
+            values[ratio] = found.median_s / spread["tuned"].median_s
     return values
 
 

@@ -2,12 +2,15 @@
 
     tuned/<network>-<hardware>/
         database_workload.json, database_tuning_record.json   stock MetaSchedule database, see formats/metaschedule.py
-        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds},
-                            "adopted": records of the database that came from a store}
+        adopted.jsonl      {"line", "record_id", "timed"} for each record of the database that came from a store: its
+                           line, from 1, its id there, whether its times were taken here; written before the line is
+        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds}}; older
+                           folders: "adopted", too, so many records at the beginning came from a store
         tuning_curve.csv, tuning_curve.png, network.png, report.json, logs/
 
 Two writers corrupt a MetaSchedule database, so the folder is locked; a line that a killed run left half written would
-keep TVM from loading it, so such a line is cut off when the folder is opened.
+keep TVM from loading it, so such a line is cut off when the folder is opened, and what adopted.jsonl says of a record
+that never came is left out. So each record tells by itself whether it counts as measured, wherever a run was killed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,22 @@ from tencost.store.ids import canonical_target
 from tencost.writing import whole_file
 
 SESSION_VERSION = 1
+ADOPTED_FILE = "adopted.jsonl"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Says that a record came from a store.
+
+    Attributes:
+        line: of the record file, from 1.
+        record_id: in the store; empty where an older folder does not tell.
+        timed: whether its times were taken here.
+    """
+
+    line: int
+    record_id: str
+    timed: bool
 
 
 @dataclass
@@ -42,12 +61,12 @@ class WorkFolder:
     Attributes:
         path: the folder.
         baseline_s: seconds of each workload under the default schedule, by workload id.
-        adopted: records of the database that were not measured here but taken from a store.
+        adopted: what came from a store and not from the search, by line.
     """
 
     path: Path
     baseline_s: dict[str, float] = field(default_factory=dict)
-    adopted: int = 0
+    adopted: dict[int, Mark] = field(default_factory=dict)
     _header: dict[str, Any] = field(default_factory=dict)
     _num_read: int = 0
 
@@ -71,19 +90,27 @@ class WorkFolder:
 
     def save_session(self) -> None:
         """Write session.json."""
-        values = {**self._header, "baseline_s": self.baseline_s, "adopted": self.adopted}
+        values = {**self._header, "baseline_s": self.baseline_s}
         _replace(self.path / "session.json", json.dumps(values, indent=2) + "\n")
 
-    def new_programs(self) -> list[LoggedProgram]:
-        """Return what was added to the database since the last call, or since it was opened."""
+    def mark_next(self, record_id: str, *, timed: bool) -> None:
+        """Say of the record that is written next that it comes from a store."""
+        mark = Mark(_num_lines(self.path / RECORD_FILE) + 1, record_id, timed)
+        with (self.path / ADOPTED_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(mark)) + "\n")
+        self.adopted[mark.line] = mark
+
+    def programs(self) -> list[LoggedProgram]:
+        """Read the database's records, in order."""
         if not (self.path / RECORD_FILE).exists():
             return []
         workloads, _ = read_workloads(self.path / WORKLOAD_FILE)
-        found = [
-            item
-            for item in read_programs(self.path / RECORD_FILE, workloads)
-            if isinstance(item, LoggedProgram) and item.line > self._num_read
-        ]
+        found = read_programs(self.path / RECORD_FILE, workloads)
+        return [item for item in found if isinstance(item, LoggedProgram)]
+
+    def new_programs(self) -> list[LoggedProgram]:
+        """Return what was added to the database since the last call, or since it was opened."""
+        found = [item for item in self.programs() if item.line > self._num_read]
         self._num_read = max([self._num_read, *(item.line for item in found)])
         return found
 
@@ -113,9 +140,10 @@ def open_folder(
             "hardware": hardware,
             "target": target,
         }
-        baseline, adopted = _read_session(path / "session.json", header)
-        folder = WorkFolder(path, baseline, adopted, header)
+        baseline, count = _read_session(path / "session.json", header)
+        folder = WorkFolder(path, baseline, {}, header)
         _mend(path)
+        folder.adopted = _read_marks(path, count)
         folder.logs.mkdir(exist_ok=True)
         folder.save_session()
         folder.new_programs()
@@ -144,6 +172,35 @@ def _read_session(path: Path, header: dict[str, Any]) -> tuple[dict[str, float],
             "only: tune into another folder (tuner.workdir=...) or move this one away."
         )
     return baseline, adopted
+
+
+def _read_marks(path: Path, count: int) -> dict[int, Mark]:
+    """Read what is said of records that are there; an older folder says of how many at the beginning.
+
+    Raises:
+        TuneError: a line says something else.
+    """
+    file = path / ADOPTED_FILE
+    marks = []
+    for number, line in enumerate(_whole_lines(file), start=1):
+        try:
+            marks.append(Mark(**json.loads(line)))
+        except TypeError as error:
+            raise TuneError(
+                f"{file}, line {number}: expected line, record_id and timed, found {line[:80]} ({error}). "
+                "Move the folder away."
+            ) from error
+    if not file.exists():
+        marks = [Mark(line, "", False) for line in range(1, count + 1)]
+    there = _num_lines(path / RECORD_FILE)
+    kept = {mark.line: mark for mark in marks if mark.line <= there}
+    if marks:
+        _replace(file, "".join(json.dumps(asdict(mark)) + "\n" for mark in kept.values()))
+    return kept
+
+
+def _num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _mend(path: Path) -> None:
@@ -196,5 +253,6 @@ def artifacts(folder: WorkFolder) -> Sequence[Path]:
         "network.png",
         "report.json",
         "session.json",
+        ADOPTED_FILE,
     )
     return [folder.path / name for name in names if (folder.path / name).exists()]

@@ -21,6 +21,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
+from tencost.errors import TencostError
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers.evaluator import MeasureOptions as MeasureOptions
 from tencost.workers.expected import Reference
@@ -110,6 +111,9 @@ class WarmRunner(ms.runner.PyRunner):
         check: the IRModules that are tuned, or References to them. A program that is faster than all others of its
             workload counts only if it computes what that workload does: else its result is a failure whose message
             begins with "wrong_answer", and the database never offers it. None: outputs are not looked at.
+
+    Attributes:
+        failure: why nothing could be measured, if that ended a run: TVM makes a RuntimeError of it.
     """
 
     def __init__(
@@ -119,6 +123,7 @@ class WarmRunner(ms.runner.PyRunner):
         self._references = (
             check if isinstance(check, References) or check is None else References(check)
         )
+        self.failure: TencostError | None = None
         self.pool = pool if pool is not None else WorkerPool(MeasureOptions())
         if pool is None:
             atexit.register(self.pool.close)
@@ -132,7 +137,11 @@ class WarmRunner(ms.runner.PyRunner):
             checked = self._references
             reference = checked.of(about["key"], args) if checked is not None else None
             jobs.append(Job(module, about["target"], args, reference))
-        found = dict(self.pool.measure(jobs))
+        try:
+            found = dict(self.pool.measure(jobs))
+        except TencostError as error:
+            self.failure = error
+            raise
         return [_Finished(found[position]) for position in range(len(jobs))]
 
 

@@ -1,0 +1,193 @@
+"""What a tuning run reads before it measures: the network and its tasks, the model, the live store, starting points."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from tencost.config import Config
+from tencost.errors import MissingDependencyError, RegistryError, TuneError
+from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.register.starts import StartBook, shipped_starts
+from tencost.tune.workfolder import WorkFolder
+
+if TYPE_CHECKING:
+    from tencost.networks.network import Network, NetworkTask
+    from tencost.store.record_store import RecordStore
+    from tencost.workers.evaluator import MeasureOptions
+
+NOTE: dict[str, Any] = {"style": "yellow", "markup": False, "highlight": False, "soft_wrap": True}
+"""How the console prints what a user should know, as it is."""
+SCRATCH = "scratch"
+"""model_uri of a run without a registered model; the name of its model."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The cost model of a run and what it is called in records and reports."""
+
+    model: Any
+    name: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run reads before it measures.
+
+    Attributes:
+        cfg: the configuration, its hardware resolved.
+        folder: the work folder, open.
+        console: where things are said.
+        network: the network.
+        tasks: its tasks that are tuned.
+        chosen: the cost model.
+        compared: somebody else's database; None for none.
+        store: the live store; None where what it needs is not installed.
+        book: starting points; None for none.
+        options: how programs are timed.
+    """
+
+    cfg: Config
+    folder: WorkFolder
+    console: Console
+    network: Network
+    tasks: Sequence[NetworkTask]
+    chosen: Chosen
+    compared: Any | None
+    store: RecordStore | None
+    book: StartBook | None
+    options: MeasureOptions
+
+    @property
+    def name(self) -> str:
+        return f"{self.network.name}-{self.cfg.hardware.name}"
+
+
+def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Inputs:
+    """Import the network, load the model, look into the live store; raises as :func:`run`."""
+    from tencost.networks.network import load_network
+    from tencost.tune.deploy import meaningless, open_database
+    from tencost.workers.evaluator import MeasureOptions
+
+    hardware, tuner = cfg.hardware, cfg.tuner
+    compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
+    console.print(f"importing {cfg.network.name}")
+    with _native_messages_to(folder.logs / "import.log"):
+        register_cpu_intrinsics()
+        network = load_network(cfg.network, root)
+        tasks = network.tasks(hardware.target, tuner.min_mflop)
+    if not tasks:
+        raise TuneError(
+            f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
+        )
+    for output, why in meaningless(network).items():
+        console.print(
+            f"output {output} of {network.name} is {why}, as PyTorch computes it: that the tuned network computes the "
+            "same will say nothing. Choose another with network.output, or import it with trained weights",
+            **NOTE,
+        )
+    chosen = choose_model(cfg, root, console)
+    store = _live_store(str(root / cfg.paths.store), hardware.name, folder.path, console)
+    return Inputs(
+        cfg=cfg,
+        folder=folder,
+        console=console,
+        network=network,
+        tasks=tasks,
+        chosen=chosen,
+        compared=compared,
+        store=store,
+        book=_starting_points(cfg, chosen.model, store, console),
+        options=MeasureOptions(
+            number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
+        ),
+    )
+
+
+def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
+    """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
+
+    Raises:
+        RegistryError: cfg.model_uri is given and cannot be found.
+        BundleError: it does not fit.
+    """
+    from tencost.features.extractor import spec_for
+    from tencost.tune.cost_model import load_cost_model, scratch_cost_model
+
+    hardware = cfg.hardware
+    if cfg.model_uri == SCRATCH:
+        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
+    uri = cfg.model_uri or f"models:/tencost-{hardware.name}@champion"
+    try:
+        model = load_cost_model(
+            uri, frozen=not cfg.tuner.learn, device=hardware.device_columns(), root=root
+        )
+    except RegistryError as error:
+        if cfg.model_uri is not None:
+            raise
+        console.print(
+            f"No registered model for hardware {hardware.name} ({error}) Learning from scratch; to use a model of "
+            "another hardware: model_uri=models:/<name>@champion",
+            style="yellow",
+        )
+        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
+    folder = model.bundle.folder
+    name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
+    console.print(
+        f"model {name}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
+    )
+    return Chosen(model, name)
+
+
+def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> RecordStore | None:
+    """Return the live store, or None where what it needs is not installed, which is said."""
+    from tencost.tune.recording import open_store
+
+    try:
+        return open_store(uri)
+    except MissingDependencyError as error:
+        console.print(
+            f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
+            f"tencost records import {folder} --hardware {hardware}",
+            **NOTE,
+        )
+        return None
+
+
+def _starting_points(
+    cfg: Config, model: Any, store: RecordStore | None, console: Console
+) -> StartBook | None:
+    """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""
+    if cfg.tuner.starts == 0:
+        return None
+    book = StartBook(cfg.hardware.name, cfg.hardware.target, ())
+    if store is not None:
+        from tencost.register.start_records import live_starts
+
+        book = live_starts(cfg, store.uri)
+    shipped = None if model.bundle is None else shipped_starts(model.bundle.folder)
+    if shipped is not None:
+        book = book.joined(shipped)
+    console.print(f"starting points: {len(book)} programs of {book.num_workloads} workloads")
+    return book if len(book) else None
+
+
+@contextmanager
+def _native_messages_to(path: Path) -> Iterator[None]:
+    """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

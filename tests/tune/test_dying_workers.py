@@ -1,0 +1,115 @@
+"""Whatever the process that measures does, a tuning run ends with a status for each program, or says what is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from known_programs import key_of
+
+from matmuls import make_matmul
+from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.errors import MeasureError, RecordError
+from tencost.features.extractor import spec_for
+from tencost.networks.network import NetworkTask
+from tencost.store.status import Status
+from tencost.tune.session import Batch, Session
+from tencost.tune.workfolder import WorkFolder, open_folder
+from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.pool import CpuPlan, WorkerPool
+from tencost.workers.warm_worker import WarmWorker
+
+pytestmark = pytest.mark.tvm
+
+SCRIPT = str(Path(__file__).with_name("dying_worker.py"))
+Tune = Callable[[WorkFolder, Callable[[Batch], None]], Session]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[WorkerPool]:
+    options = MeasureOptions(repeat=1, build_timeout_s=20, run_timeout_s=20)
+    one = WorkerPool(options, cpus=CpuPlan(None, None), workers=1)
+    (before,) = one.workers
+    before.close()
+    command = (sys.executable, SCRIPT, str(tmp_path / "count"))
+    worker = WarmWorker(options, 1, tmp_path / "log", command=command)
+    one.workers[:] = [worker]
+    one._idle.get()
+    one._idle.put(worker)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def tune(target: dict[str, Any], pool: WorkerPool, cpu_intrinsics: None) -> Tune:
+    def run(folder: WorkFolder, on_batch: Callable[[Batch], None]) -> Session:
+        from tencost.tune.cost_model import scratch_cost_model
+
+        tasks = [
+            NetworkTask(f"matmul_{size}", make_matmul(size), 1, 2.0 * size**3, None)
+            for size in (32, 48)
+        ]
+        model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
+        tuner = TunerConfig(
+            trials=32, trials_per_round=8, population=16, generations=1, check_outputs=False
+        )
+        session = Session(tasks, target, tuner, model, folder, pool, threads=1, on_batch=on_batch)
+        session.measure_baseline()
+        session.run()
+        return session
+
+    return run
+
+
+def test_each_program_has_its_own_status(
+    tmp_path: Path, target: dict[str, Any], tune: Tune
+) -> None:
+    from tencost.tune.recording import Recorder
+
+    batches: list[Batch] = []
+    with open_folder(tmp_path / "tuned", "two", "local", target) as folder:
+        session = tune(folder, batches.append)
+        programs = folder.new_programs()
+    timings = [timing for batch in batches for timing in batch.timings]
+    assert session.trials == len(programs) == len(timings) == 32
+    counts = Counter(timing.status for timing in timings)
+    assert set(counts) == {Status.ok, Status.build_error, Status.run_error}
+    assert min(counts.values()) >= 2
+    tasks = dict(zip(session.ids, session.tasks, strict=True))
+    assert set(tasks) == {key_of(task.mod) for task in tasks.values()}
+    recorder = Recorder("two", HardwareConfig(name="local"), TunerConfig(), "m", "f", tasks)
+    records = recorder.records(programs, timings)
+    assert [record.status for record in records] == [timing.status for timing in timings]
+    assert 0 < session.total_latency_s < 1
+
+
+def test_a_worker_that_cannot_start_again_is_said_so(
+    tmp_path: Path, target: dict[str, Any], tune: Tune, pool: WorkerPool
+) -> None:
+    def break_it(_batch: Batch) -> None:
+        (worker,) = pool.workers
+        worker.process._command = ["false"]
+        worker.close()
+
+    with (
+        open_folder(tmp_path / "tuned", "two", "local", target) as folder,
+        pytest.raises(MeasureError, match="expected a measuring process"),
+    ):
+        tune(folder, break_it)
+
+
+def test_a_store_that_cannot_be_written_is_said_so(
+    tmp_path: Path, target: dict[str, Any], tune: Tune
+) -> None:
+    def refuse(_batch: Batch) -> None:
+        raise RecordError("no place in the store")
+
+    with (
+        open_folder(tmp_path / "tuned", "two", "local", target) as folder,
+        pytest.raises(RecordError, match="no place in the store"),
+    ):
+        tune(folder, refuse)
