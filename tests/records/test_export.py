@@ -149,6 +149,44 @@ def test_what_is_left_out_is_said(store: RecordStore, tmp_path: Path, mod_json: 
     assert "ansor_steps" in reasons["c"]
 
 
+OLD_MODULE = json.dumps({"root": 1, "nodes": [{"type_key": ""}, {"type_key": "Map"}]})
+"""A graph as TVM up to 0.21 wrote it."""
+UNKNOWN_TYPE = json.dumps({"root_index": 0, "nodes": [{"type": "ir.Nonsense", "data": {}}]})
+"""A graph of today's form with a node that no TVM of today has."""
+
+
+@pytest.mark.tvm
+def test_workloads_of_another_tvm_are_named_and_the_others_exported(
+    store: RecordStore,
+    tmp_path: Path,
+    mod_json: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text("defaults: []\n")
+    monkeypatch.chdir(tmp_path)
+    identity = workload_id(mod_json)
+    strange = [("a" * 32, OLD_MODULE, "old", "7"), ("b" * 32, UNKNOWN_TYPE, "new", "8")]
+    store.write([measured(name, TRACE, (1e-3,), hardware="gpu") for name, *_ in strange])
+    write_modules(store.uri, strange)
+    words = ["records", "export", "metaschedule", "best", "--store", store.uri, "--hardware", "gpu"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert "none that can be exported" in capsys.readouterr().err
+    assert not (tmp_path / "best").exists()
+
+    store.write([measured(identity, TRACE, (1e-3,), hardware="gpu")])
+    write_modules(store.uri, [(identity, mod_json, "matmul", "1")])
+    cli.main([*words, "--n", "3"])
+    told = capsys.readouterr().out
+    assert "best: 1 schedules of 1 workloads on gpu" in told
+    assert "left out aaaaaaaaaaaa matmul: its module is of another TVM" in told
+    assert "left out bbbbbbbbbbbb matmul: its module is of another TVM" in told
+    assert [item.workload.mod_json for item in written(tmp_path / "best")] == [mod_json]
+
+
 def test_nothing_to_export(store: RecordStore, tmp_path: Path) -> None:
     store.write([measured("a" * 32, TRACE, (1e-3,)), measured("b" * 32, TRACE, ())])
     folder = tmp_path / "best"

@@ -238,3 +238,30 @@ def test_unreadable_things_are_no_logs(tmp_path: Path) -> None:
     found: Any = find_logs([tmp_path], "x", "y")
     assert not found.files
     assert len(found.skipped) == 4
+
+
+def database(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for path in GOLDEN.glob("database_*.json"):
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["{}", "measure_records/board/{}"])
+def test_a_database_without_its_workloads_is_one_reject(
+    layout: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The files around it are imported, and the summary says so."""
+    top = tmp_path / "set"
+    for name in ("a", "b", "c"):
+        database(top / layout.format(name))
+    (top / layout.format("b") / "database_workload.json").unlink()
+    assert run_cli("import", str(top), "--hardware", "board") == 0
+    told = capsys.readouterr().err
+    assert "imported" in told
+    records = layout.format("b/database_tuning_record.json")
+    assert f"{records}:0: expected" in told
+    (reject,) = (project / "data" / "rejects" / "set.jsonl").read_text().splitlines()
+    assert json.loads(reject)["file"] == records
+    assert RecordStore(str(project / "data" / "store")).read("board").height == 3
+    assert read_modules(str(project / "data" / "store")).height == 1

@@ -47,6 +47,7 @@ from tencost.records.query_command import (
     project_folder,
     target_of,
 )
+from tencost.store.ids import workload_id
 from tencost.store.modules import read_modules
 from tencost.store.reading import Records
 from tencost.store.tables import WORKLOADS, load_workloads
@@ -115,18 +116,23 @@ def export_metaschedule(
     left_out: list[LeftOut] = []
     logged: dict[str, LoggedWorkload] = {}
     programs: list[LoggedProgram] = []
+    unreadable: dict[str, str] = {}
     hash_of = _hasher()
     target_json = json.loads(query.canonical(target))
     for row in found.iter_rows(named=True):
         identity = row["workload_id"]
-        reason = _reason(row["program_format"], identity in modules)
+        reason = unreadable.get(identity) or _reason(row["program_format"], identity in modules)
+        if not reason and identity not in logged:
+            module = modules[identity]
+            try:
+                shash = hash_of(module["mod_json"], module["shash"])
+            except _UnreadableError as error:
+                reason = unreadable[identity] = str(error)
+            else:
+                logged[identity] = LoggedWorkload(shash, module["mod_json"], identity)
         if reason:
             left_out.append(LeftOut(identity, row["task_name"], reason))
             continue
-        if identity not in logged:
-            module = modules[identity]
-            shash = hash_of(module["mod_json"], module["shash"])
-            logged[identity] = LoggedWorkload(shash, module["mod_json"], identity)
         programs.append(
             LoggedProgram(
                 workload=logged[identity],
@@ -232,8 +238,15 @@ def _only_failures(
     return [LeftOut(identity, name, reason) for identity, name in rows]
 
 
+class _UnreadableError(ValueError):
+    """A module that the TVM of today cannot read."""
+
+
 def _hasher() -> Callable[[str, str | None], str]:
-    """Return a function from (module's JSON, hash in the log or None) to TVM's structural hash."""
+    """Return a function from (module's JSON, hash in the log or None) to TVM's structural hash.
+
+    It raises _UnreadableError for a module of another TVM: a database with one such line is of no use to TVM at all.
+    """
     try:
         import tvm
         from tvm_ffi import structural_hash
@@ -241,13 +254,30 @@ def _hasher() -> Callable[[str, str | None], str]:
         return _logged_hash
 
     def computed(mod_json: str, _logged: str | None) -> str:
-        digest = int(structural_hash(tvm.ir.load_json(mod_json)))
+        _check_readable(mod_json)
+        try:
+            digest = int(structural_hash(tvm.ir.load_json(mod_json)))
+        # What TVM raises for a graph that it does not know depends on where it gives up.
+        except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
+            told = str(error).strip().splitlines()
+            raise _UnreadableError(
+                f"its module is of another TVM, which TVM {tvm.__version__} cannot read: "
+                f"{told[-1] if told else type(error).__name__}"
+            ) from error
         return str(digest % 2**64)
 
     return computed
 
 
-def _logged_hash(_mod_json: str, logged: str | None) -> str:
+def _check_readable(mod_json: str) -> None:
+    try:
+        workload_id(mod_json)
+    except RecordError as error:
+        raise _UnreadableError(f"its module is of another TVM, or damaged: {error}") from error
+
+
+def _logged_hash(mod_json: str, logged: str | None) -> str:
+    _check_readable(mod_json)
     if logged is None:
         raise MissingDependencyError(
             "a workload of no log has no structural hash, and computing one needs TVM: pip install 'tencost[tuner]'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -16,8 +17,8 @@ from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
-from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE
-from tencost.records.logs import Logs, Progress, find_logs, import_logs
+from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
+from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
 
@@ -87,13 +88,15 @@ def run(
 
 
 def _keep_modules(logs: Logs, store: RecordStore) -> None:
-    files = [(LOG_FORMATS.load(item.format), item.path) for item in logs.files]
-    files += [
-        (FORMAT, path)
+    of_logs = (module for item in logs.files for module in log_modules(item))
+    measured = (
+        module
         for folder in logs.measured
         for path in sorted((folder / "measure_records").glob(f"*/**/{RECORD_FILE}"))
-    ]
-    write_modules(store.uri, (module for known, path in files for module in known.modules(path)))
+        if path.with_name(WORKLOAD_FILE).is_file()
+        for module in FORMAT.modules(path)
+    )
+    write_modules(store.uri, chain(of_logs, measured))
 
 
 def _write_rejects(progress: Progress, dataset: str, root: Path) -> Path | None:

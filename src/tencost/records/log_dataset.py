@@ -18,7 +18,7 @@ import pyarrow as pa
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import DatasetError
 from tencost.records.databases import Workload
-from tencost.records.logs import Logs, find_logs, read_logs
+from tencost.records.logs import Logs, find_logs, log_modules, read_logs
 from tencost.records.raw_layout import Task
 from tencost.records.reading.protocol import Reject
 from tencost.store.schema import SCHEMA
@@ -69,7 +69,7 @@ def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:
     modules = {
         module.workload_id: (module.mod_json, module.shash)
         for item in logs.files
-        for module in LOG_FORMATS.load(item.format).modules(item.path)
+        for module in log_modules(item)
     }
     found = []
     for row in _distinct(table).iter_rows(named=True):

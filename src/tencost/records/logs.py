@@ -23,7 +23,8 @@ from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.records.gate import GROUP, Known, quarantine
 from tencost.records.reading.opening import read_head
-from tencost.records.reading.protocol import BATCH_ROWS, About, Reject
+from tencost.records.reading.protocol import BATCH_ROWS, About, Module, Reject
+from tencost.records.reading.targets import NoDeviceError
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
 from tencost.store.layout import latency
 from tencost.store.record_store import RecordStore
@@ -129,7 +130,11 @@ class _Found:
 
     def add(self, path: Path, relative: str, device: str | None) -> None:
         """Look at a file; `device` is what its place says, and what a person says wins."""
-        name, reason = recognize(path, relative)
+        try:
+            name, reason = recognize(path, relative)
+        except RecordError as error:
+            self._rejects.append(Reject(relative, 0, str(error)))
+            return
         if reason:
             self._skipped.append((relative, reason))
         else:
@@ -157,6 +162,14 @@ class _Found:
             self._networks,
             tuple(self._rejects),
         )
+
+
+def log_modules(log: LogFile) -> list[Module]:
+    """Return the modules that a log or a file beside it carries; none of one that is a reject."""
+    try:
+        return LOG_FORMATS.load(log.format).modules(log.path)
+    except RecordError:
+        return []
 
 
 def import_logs(
@@ -235,18 +248,26 @@ def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Ite
 
 
 def _parse(item: LogFile, scratch: Path) -> _Parsed:
-    """Read one log; its batches are left as Arrow files that the caller removes."""
+    """Read one log; its batches are left as Arrow files that the caller removes.
+
+    A log that cannot be opened, or lacks the file beside it that it needs, is one reject.
+    """
     tables: list[Path] = []
     rejects: list[Reject] = []
-    for number, batch in enumerate(
-        LOG_FORMATS.load(item.format).read(item.path, item.about, BATCH_ROWS)
-    ):
-        rejects += batch.rejects
-        if batch.records.num_rows:
-            path = scratch.with_name(f"{scratch.name}-{number}.arrow")
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-                writer.write_table(batch.records)
-            tables.append(path)
+    try:
+        for number, batch in enumerate(
+            LOG_FORMATS.load(item.format).read(item.path, item.about, BATCH_ROWS)
+        ):
+            rejects += batch.rejects
+            if batch.records.num_rows:
+                path = scratch.with_name(f"{scratch.name}-{number}.arrow")
+                with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+                    writer.write_table(batch.records)
+                tables.append(path)
+    except NoDeviceError:
+        raise
+    except RecordError as error:
+        rejects.append(Reject(item.about.file, 0, str(error)))
     return _Parsed(tuple(tables), tuple(rejects))
 
 

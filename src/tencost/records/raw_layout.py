@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tencost.errors import DatasetError
+from tencost.errors import DatasetError, RecordError
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -107,8 +107,14 @@ def databases(dataset: Path) -> Iterator[Database]:
 def read_database(
     dataset: Path, database: Database
 ) -> tuple[list[LoggedWorkload | None], Iterator[LoggedProgram | Reject], list[Reject]]:
-    """Return a pair's workloads, a stream of its programs, and the rejects of its workload file."""
-    workloads, rejects = read_workloads(database.folder / WORKLOAD_FILE)
+    """Return a pair's workloads, a stream of its programs, and the rejects of its workload file.
+
+    A pair whose workload file is missing is one reject.
+    """
+    try:
+        workloads, rejects = read_workloads(database.folder / WORKLOAD_FILE)
+    except RecordError as error:
+        return [], iter(()), [Reject(f"{database.relative}/{RECORD_FILE}", 0, str(error))]
     programs = read_programs(database.folder / RECORD_FILE, workloads)
     relative = [_relative(reject, dataset) for reject in rejects]
     return (

@@ -20,6 +20,10 @@ LISTS = frozenset({"keys", "libs", "mattr"})
 """Attributes that hold a list, one item or many."""
 
 
+class NoDeviceError(RecordError):
+    """Neither a record nor the person who imports it names its device; the whole command is to be given again."""
+
+
 def parse_target(text: str) -> dict[str, Any]:
     """Return a target text as a mapping with its kind; attributes in the text's order.
 
@@ -66,7 +70,7 @@ def device_of(target: dict[str, Any], about: About) -> str:
     """Return the device of a record: what the reader was told, else the target's -model; TVM writes `unknown` for none.
 
     Raises:
-        RecordError: nobody names it.
+        NoDeviceError: nobody names it.
     """
     model = target.get("model")
     if about.hardware:
@@ -77,7 +81,7 @@ def device_of(target: dict[str, Any], about: About) -> str:
         and model not in ("", "unknown")
     ):
         return str(model)
-    raise RecordError(
+    raise NoDeviceError(
         f"expected a target that names its device by -model, found {str(target)[:80]} in {about.file}: say which "
         "device was measured with hardware=<name>"
     )

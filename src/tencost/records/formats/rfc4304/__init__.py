@@ -71,6 +71,7 @@ from tencost.records.reading.jsonobjects import Damage, json_objects
 from tencost.records.reading.opening import TruncatedError
 from tencost.records.reading.parquet import is_parquet, open_parquet, parquet_names, parquet_tables
 from tencost.records.reading.protocol import BATCH_ROWS, About, Batch, LogFormat, Reject
+from tencost.records.reading.targets import NoDeviceError
 from tencost.store.schema import SCHEMA
 
 _TELLING = frozenset(
@@ -161,7 +162,7 @@ class Rfc4304Format(LogFormat):
                 yield _batch(rows, places, about, rejects)
                 rows, places, rejects = [], [], []
         if nameless and not kept:
-            raise RecordError(
+            raise NoDeviceError(
                 f"expected records in {path} that name their device (hardware; env_name or hw_model "
                 f"in the columns version), found none in {nameless}. Import it with hardware=<name>."
             )
