@@ -6,12 +6,43 @@ from typing import Any
 
 
 def fuse(mod: Any) -> Any:
-    """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes."""
+    """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes, what it gets wrong set right."""
     from tvm import relax
 
+    mod = _repaired(mod)
     mod = relax.transform.DecomposeOpsForInference()(mod)
     mod = relax.transform.CanonicalizeBindings()(mod)  # else a tuple keeps ReLU out of the fusion
     return relax.get_pipeline("zero")(mod)
+
+
+def _repaired(mod: Any) -> Any:
+    from tvm import relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    repairs = {"relax.cumsum": _counted}
+
+    @mutator
+    class Repair(PyExprMutator):
+        def visit_call_(self, call: Any) -> Any:
+            call = self.visit_expr_post_order(call)
+            repair = repairs.get(getattr(call.op, "name", ""))
+            return call if repair is None else repair(call)
+
+    repaired = Repair(mod)
+    for name, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            repaired.builder_.update_func(name, repaired.visit_expr(function))
+    return repaired.builder_.get()
+
+
+def _counted(call: Any) -> Any:
+    """Sum truth values up as integers, as PyTorch does; TVM's frontend keeps them truth values."""
+    from tvm import relax
+
+    data, attrs = call.args[0], call.attrs
+    if data.ty.dtype != "bool" or call.ty.dtype != "bool":
+        return call
+    return relax.op.cumsum(data, int(attrs.axis), "int64", bool(attrs.exclusive))
 
 
 def compilable(mod: Any) -> Any:

@@ -71,7 +71,7 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
     from tencost.measure.run import cpus_of
     from tencost.networks.network import load_network
     from tencost.train.tracking import start_run
-    from tencost.tune.deploy import count_known, meaningless, open_database
+    from tencost.tune.deploy import compile_untuned, count_known, meaningless, open_database
     from tencost.tune.recording import Recorder
     from tencost.tune.session import Batch, Session
     from tencost.tune.verify import verify
@@ -89,6 +89,9 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
         raise TuneError(
             f"network {network.name!r} has no task of at least {cfg.tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
+    console.print("compiling it untuned")
+    with _native_messages_to(folder.logs / "import.log"):
+        untuned = compile_untuned(network, hardware.target)
     for output, why in meaningless(network).items():
         console.print(
             f"output {output} of {network.name} is {why}, as PyTorch computes it: that the tuned network computes the "
@@ -168,13 +171,13 @@ def _run(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Path:
         for place, why in pool.unchecked.items():
             task = session.tasks[int(place.stem)].name
             console.print(f"outputs of {task} cannot be compared: {why}", style="yellow")
-        databases = {"tuned": outcome.database, "default": None}
+        databases = {"tuned": outcome.database}
         if compared is not None:
             databases["compared"] = compared
         values = {}
         if session.trials > 0:
             with console.status("compiling and timing the network"):
-                values = verify(network, hardware, databases, session, folder, options)
+                values = verify(network, hardware, untuned, databases, session, folder, options)
             if compared is not None:
                 values["compared_tasks"] = count_known(compared, tasks, hardware.target)
         report = {

@@ -30,6 +30,7 @@ from tencost.workers.pool import CpuPlan, WorkerPool
 def verify(
     network: Network,
     hardware: HardwareConfig,
+    untuned: Any,
     databases: Mapping[str, Any],
     session: Session,
     folder: WorkFolder,
@@ -40,7 +41,8 @@ def verify(
     Args:
         network: the network.
         hardware: what it is compiled for.
-        databases: by name: "tuned", "default" (None: no database) and any others that are compared.
+        untuned: its executable with default schedules.
+        databases: by name: "tuned" and any others that are compared.
         session: that tuned it.
         folder: of the tuned database.
         options: how programs are timed, where the best ones have to be looked at.
@@ -52,18 +54,20 @@ def verify(
         TuneError: the outputs differ.
     """
     with on_cores(hardware.cores):
-        deployed = {
-            name: Deployed(compile_network(network, hardware.target, database), network)
+        executables = {
+            name: compile_network(network, hardware.target, database)
             for name, database in databases.items()
         }
+        executables["default"] = untuned
+        deployed = {name: Deployed(built, network) for name, built in executables.items()}
         agreements = compare_outputs(network, deployed["tuned"].outputs())
         agreement = worst(agreements)
         if agreement.differs:
-            untuned = worst(compare_outputs(network, deployed["default"].outputs()))
+            before = worst(compare_outputs(network, deployed["default"].outputs()))
         else:
             spread = time_in_turn(deployed)
     if agreement.differs:
-        raise _disagreement(network, agreement, untuned, hardware, session, folder, options)
+        raise _disagreement(network, agreement, before, hardware, session, folder, options)
     values: dict[str, Any] = {
         "outputs_that_say_nothing": meaningless(network),
         "network_unexplained_s": spread["tuned"].median_s - session.total_latency_s,
