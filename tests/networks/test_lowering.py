@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import tvm_ffi
 
+from tencost.networks import lowering
 from tencost.networks.lowering import compilable, fuse
+from tencost.networks.torch_relax import module_to_relax
 
 pytestmark = pytest.mark.tvm
 
@@ -45,3 +49,83 @@ def test_truth_values_are_compared_and_combined(operator: str, target: dict[str,
 def test_other_functions_stay_what_they_are(operator: str, dtype: str) -> None:
     mod = module(operator, dtype)
     assert compilable(mod).same_as(mod)
+
+
+class Module(torch.nn.Module):
+    """Calls a function of one tensor."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.function(x),)
+
+
+def imported(function: Any, x: torch.Tensor) -> Any:
+    return compilable(fuse(module_to_relax("mine", Module(function).eval(), (x,))[0]))
+
+
+def computed(mod: Any, x: torch.Tensor, target: dict[str, Any]) -> Any:
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target(target)), tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(x.numpy()))[0].numpy()
+
+
+@pytest.mark.parametrize("function", [torch.cumsum, torch.sum, torch.all, torch.any])
+def test_truth_values_are_counted(function: Any, target: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 8)
+    counted = lambda x: function(x > 0, 1)  # noqa: E731
+    found = computed(imported(counted, x), x, target)
+    assert found.dtype == counted(x).numpy().dtype
+    np.testing.assert_array_equal(found, counted(x).numpy())
+
+
+POOLS: list[tuple[Any, int, int]] = [
+    (torch.nn.AvgPool2d(40, ceil_mode=True), 6, 7),
+    (torch.nn.AvgPool2d(40, ceil_mode=True, count_include_pad=False), 6, 7),
+    (torch.nn.AvgPool2d(40, ceil_mode=True, padding=2), 10, 11),
+    (torch.nn.AvgPool2d(40, ceil_mode=True, padding=2, count_include_pad=False), 10, 11),
+    (torch.nn.AvgPool2d((40, 3), (40, 2), ceil_mode=True), 6, 9),
+    (torch.nn.MaxPool2d(40, ceil_mode=True, padding=3), 12, 13),
+]
+
+
+@pytest.mark.parametrize(
+    ("pool", "height", "width"), POOLS, ids=[str(pool) for pool, _, _ in POOLS]
+)
+def test_a_window_ends_with_its_input(
+    pool: Any, height: int, width: int, target: dict[str, Any]
+) -> None:
+    from tvm import IRModule, tirx
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    padding = 2 * int(pool.padding) if isinstance(pool.padding, int) else 0
+    x = torch.from_numpy(
+        np.random.default_rng(0).standard_normal(
+            (1, 3, height - padding, width - padding), np.float32
+        )
+    )
+    mod = imported(pool, x)
+    expected = pool(x).numpy()
+    np.testing.assert_allclose(computed(mod, x, target), expected, rtol=1e-5, atol=1e-6)
+    functions = [one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc)]
+    flop = sum(estimate_tir_flops(IRModule({"main": one})) for one in functions)
+    assert flop < 12 * height * width * 3, "40 x 40 values were read"
+
+
+def test_other_windows_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = [
+        torch.nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+        torch.nn.AvgPool2d(7),
+        torch.nn.MaxPool2d(3, 2, 1),
+    ]
+    x = torch.ones(1, 3, 7, 7)
+    mods = [module_to_relax("mine", Module(pool).eval(), (x,))[0] for pool in pools]
+    found = list(map(fuse, mods))
+    monkeypatch.setattr(lowering, "_repaired", lambda mod: mod)
+    for mod, one in zip(mods, found, strict=True):
+        assert tvm_ffi.structural_equal(one, fuse(mod))

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tencost.config import Config, NetworkConfig, NetworkInput
 from tencost.config.composition import compose
 from tencost.errors import HardwareError, RegistryError, TuneError
+from tencost.networks.lowering import fuse
+from tencost.networks.network import Network
+from tencost.networks.sources.saved import save_network
 from tencost.tune.curve import read_points
 from tencost.tune.stage import run
 
@@ -184,3 +188,62 @@ def test_a_database_to_compare_with_must_be_there(
 ) -> None:
     with pytest.raises(TuneError, match=r"compare_with=.*no database_workload\.json"):
         run(config(**{"tuner.compare_with": "nowhere"}), root)
+
+
+def test_a_network_that_tvm_cannot_compile_is_refused_before_anything_is_measured(
+    root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Truth values are subtracted, which TVM's code generator does not know; PyTorch refuses it, too."""
+    save_network(with_operator("subtract", "bool"), root / "mine.npz")
+    cfg = config()
+    cfg.network = NetworkConfig(name="", source="saved", path="mine.npz", output="")
+    with pytest.raises(
+        TuneError,
+        match=r"network 'mine': TVM .* cannot compile its operator \w*subtract\w* for llvm",
+    ):
+        run(cfg, root)
+    assert not list(root.rglob("database_tuning_record.json"))
+    assert "default schedules" not in capsys.readouterr().err
+
+
+def test_an_output_that_says_nothing_is_said_so(
+    root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = with_operator("subtract", "float32", scale=0.0)
+    save_network(network, root / "mine.npz")
+    cfg = config(**{"tuner.trials": 4})
+    cfg.network = NetworkConfig(name="", source="saved", path="mine.npz", output="")
+    folder = run(cfg, root)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["outputs_that_say_nothing"] == {"y": "all zeros"}
+    assert "max_abs_error" not in report
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "output y of mine is all zeros, as PyTorch computes it" in told
+    assert "none can be told of y, which is all zeros" in told
+
+
+def with_operator(name: str, dtype: str, scale: float = 1.0) -> Network:
+    """Return a matmul and an operator of two inputs of a type; y is what both come to."""
+    import tvm
+    from tvm import relax
+
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((16, 16), np.float32)}
+    inputs |= {key: np.ones((16, 16), dtype) for key in ("a", "b")}
+    weight = scale * rng.standard_normal((16, 16), np.float32)
+    taken = {
+        key: relax.Var(key, relax.TensorType(array.shape, array.dtype.name))
+        for key, array in {**inputs, "w": weight}.items()
+    }
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(taken.values())):
+        with builder.dataflow():
+            odd = builder.emit(getattr(relax.op, name)(taken["a"], taken["b"]))
+            product = builder.emit(relax.op.matmul(taken["x"], taken["w"]))
+            y = builder.emit(relax.op.add(product, relax.op.astype(odd, "float32")))
+            outputs = builder.emit_output(relax.Tuple([y]))
+        builder.emit_func_output(outputs)
+    expected = inputs["x"] @ weight
+    return Network(
+        "mine", fuse(builder.get()), [tvm.runtime.tensor(weight)], inputs, [expected], 0, ["y"]
+    )

@@ -85,7 +85,7 @@ def calling(tmp_path: Path, function: str, *args: Any) -> Path:
     @I.ir_module
     class Module:
         @T.prim_func
-        def main(A: T.Buffer((4,), "float32")):
+        def main(A: T.Buffer((4,), "float32")) -> None:  # type: ignore[valid-type]
             T.func_attr({"global_symbol": "main"})
             T.evaluate(T.call_extern("int32", function, *args))
             A[0] = T.float32(1)

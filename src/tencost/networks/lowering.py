@@ -6,12 +6,76 @@ from typing import Any
 
 
 def fuse(mod: Any) -> Any:
-    """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes."""
+    """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes, what it gets wrong set right."""
     from tvm import relax
 
+    mod = _repaired(mod)
     mod = relax.transform.DecomposeOpsForInference()(mod)
     mod = relax.transform.CanonicalizeBindings()(mod)  # else a tuple keeps ReLU out of the fusion
     return relax.get_pipeline("zero")(mod)
+
+
+def _repaired(mod: Any) -> Any:
+    from tvm import relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    repairs = {"relax.cumsum": _counted}
+    repairs |= {
+        f"relax.nn.{kind}_pool{rank}d": _clipped for kind in ("avg", "max") for rank in (1, 2, 3)
+    }
+
+    @mutator
+    class Repair(PyExprMutator):
+        def visit_call_(self, call: Any) -> Any:
+            call = self.visit_expr_post_order(call)
+            repair = repairs.get(getattr(call.op, "name", ""))
+            return call if repair is None else repair(call)
+
+    repaired = Repair(mod)
+    for name, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            repaired.builder_.update_func(name, repaired.visit_expr(function))
+    return repaired.builder_.get()
+
+
+def _counted(call: Any) -> Any:
+    """Sum truth values up as integers, as PyTorch does; TVM's frontend keeps them truth values."""
+    from tvm import relax
+
+    data, attrs = call.args[0], call.attrs
+    if data.ty.dtype != "bool" or call.ty.dtype != "bool":
+        return call
+    return relax.op.cumsum(data, int(attrs.axis), "int64", bool(attrs.exclusive))
+
+
+def _clipped(call: Any) -> Any:
+    """Let a pooling window that is larger than its padded input end with it.
+
+    transformers' EfficientNet pools 7 x 7 pixels with a window of 1280 x 1280: the values are those of 7 x 7, but TVM
+    pads the input to the window and reads all of that. Such a window has one position, else PyTorch and ONNX refuse it;
+    it begins with the padding and is divided by what it covers of input and padding. So does the clipped one.
+    """
+    from tvm import relax
+
+    attrs = call.attrs
+    axes = [axis for axis, letter in enumerate(str(attrs.layout)) if letter in "DHW"]
+    shape = [call.args[0].ty.shape[axis] for axis in axes]
+    if not all(hasattr(size, "value") for size in shape):
+        return call
+    windows, strides = [list(map(int, sizes)) for sizes in (attrs.pool_size, attrs.strides)]
+    padding, rank = [int(size) for size in attrs.padding], len(axes)
+    for index, size in enumerate(shape):
+        whole = int(size) + padding[index] + padding[index + rank]
+        if windows[index] > whole and int(attrs.dilation[index]) == 1:
+            windows[index], strides[index] = whole, 1
+    if windows == list(map(int, attrs.pool_size)):
+        return call
+    name = call.op.name.rpartition(".")[2]
+    ceil_mode = bool(attrs.ceil_mode) and strides != [1] * rank
+    return getattr(relax.op.nn, name)(
+        call.args[0], windows, strides, padding, list(map(int, attrs.dilation)), ceil_mode,
+        bool(attrs.count_include_pad), str(attrs.layout), str(attrs.out_layout),
+    )  # fmt: skip
 
 
 def compilable(mod: Any) -> Any:

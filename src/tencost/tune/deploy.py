@@ -16,6 +16,7 @@ from tvm import relax
 
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
+from tencost.networks.source import first_sentence
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 
 TOLERANCE = 1e-4
@@ -114,6 +115,36 @@ def compile_network(network: Network, target: dict[str, Any], database: Any | No
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
     return tvm.compile(mod, target=tvm_target)
+
+
+def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
+    """Return an executable with default schedules: what cannot be compiled like this cannot be tuned either.
+
+    Raises:
+        TuneError: TVM refuses it; the operators that it refuses by themselves are named.
+    """
+    try:
+        return compile_network(network, target, None)
+    except Exception as error:
+        refused = _refused(network, tvm.target.Target(target))
+        what = f"its operator {', '.join(refused)}" if refused else "it, though each operator alone"
+        raise TuneError(
+            f"network {network.name!r}: TVM {tvm.__version__} cannot compile {what} for {target['kind']}: "
+            f"{first_sentence(error)}. Nothing was measured. Write that part with other operators, or export the "
+            "network up to it"
+        ) from error
+
+
+def _refused(network: Network, target: Any) -> list[str]:
+    names = []
+    for variable, function in network.mod.functions.items():
+        if isinstance(function, tvm.tirx.PrimFunc):
+            alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+            try:
+                tvm.compile(alone, target=target)
+            except (RuntimeError, ValueError, TypeError):  # what TVM's errors are
+                names.append(str(variable.name_hint))
+    return names
 
 
 @contextmanager

@@ -46,6 +46,7 @@ class Inputs:
         folder: the work folder, open.
         console: where things are said.
         network: the network.
+        untuned: its executable with default schedules.
         tasks: its tasks that are tuned.
         chosen: the cost model.
         compared: somebody else's database; None for none.
@@ -58,6 +59,7 @@ class Inputs:
     folder: WorkFolder
     console: Console
     network: Network
+    untuned: Any
     tasks: Sequence[NetworkTask]
     chosen: Chosen
     compared: Any | None
@@ -73,7 +75,7 @@ class Inputs:
 def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Inputs:
     """Import the network, load the model, look into the live store; raises as :func:`run`."""
     from tencost.networks.network import load_network
-    from tencost.tune.deploy import meaningless, open_database
+    from tencost.tune.deploy import compile_untuned, meaningless, open_database
     from tencost.workers.evaluator import MeasureOptions
 
     hardware, tuner = cfg.hardware, cfg.tuner
@@ -87,6 +89,9 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         raise TuneError(
             f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
+    console.print("compiling it untuned")
+    with _native_messages_to(folder.logs / "import.log"):
+        untuned = compile_untuned(network, hardware.target)
     for output, why in meaningless(network).items():
         console.print(
             f"output {output} of {network.name} is {why}, as PyTorch computes it: that the tuned network computes the "
@@ -100,6 +105,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         folder=folder,
         console=console,
         network=network,
+        untuned=untuned,
         tasks=tasks,
         chosen=chosen,
         compared=compared,

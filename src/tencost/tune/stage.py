@@ -229,12 +229,18 @@ def _verified(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
     from tencost.tune.verify import verify
 
     hardware, compared = inputs.cfg.hardware, inputs.compared
-    databases = {"tuned": tuned.outcome.database, "default": None}
+    databases = {"tuned": tuned.outcome.database}
     if compared is not None:
         databases["compared"] = compared
     with inputs.console.status("compiling and timing the network"):
         values = verify(
-            inputs.network, hardware, databases, tuned.session, inputs.folder, inputs.options
+            inputs.network,
+            hardware,
+            inputs.untuned,
+            databases,
+            tuned.session,
+            inputs.folder,
+            inputs.options,
         )
     if compared is not None:
         values["compared_tasks"] = count_known(compared, inputs.tasks, hardware.target)

@@ -33,6 +33,7 @@ from tencost.workers.pool import CpuPlan, WorkerPool
 def verify(
     network: Network,
     hardware: HardwareConfig,
+    untuned: Any,
     databases: Mapping[str, Any],
     session: Session,
     folder: WorkFolder,
@@ -43,7 +44,8 @@ def verify(
     Args:
         network: the network.
         hardware: what it is compiled for.
-        databases: by name: "tuned", "default" (None: no database) and any others that are compared.
+        untuned: its executable with default schedules.
+        databases: by name: "tuned" and any others that are compared.
         session: that tuned it.
         folder: of the tuned database.
         options: how programs are timed, where the best ones have to be looked at.
@@ -55,20 +57,22 @@ def verify(
         TuneError: the outputs differ.
     """
     with on_cores(hardware.cores):
-        deployed = {
-            name: Deployed(compile_network(network, hardware.target, database), network)
+        executables = {
+            name: compile_network(network, hardware.target, database)
             for name, database in databases.items()
         }
+        executables["default"] = untuned
+        deployed = {name: Deployed(built, network) for name, built in executables.items()}
         agreements = compare_outputs(network, deployed["tuned"].outputs())
         agreement = worst(agreements)
         if agreement.differs:
-            untuned = worst(compare_outputs(network, deployed["default"].outputs()))
+            before = worst(compare_outputs(network, deployed["default"].outputs()))
         else:
             tasks = dict(zip(session.ids, session.tasks, strict=True))
             programs = task_programs(tasks, databases["tuned"], hardware.target)
             times = times_in_turn({**deployed, **programs}, MAX_TIMING_S * (len(deployed) + 1))
     if agreement.differs:
-        raise _disagreement(network, agreement, untuned, hardware, session, folder, options)
+        raise _disagreement(network, agreement, before, hardware, session, folder, options)
     spread = {name: spread_of(times[name]) for name in deployed}
     parts = break_down(times["tuned"], tasks, times, session.latency_s)
     values: dict[str, Any] = {
