@@ -122,7 +122,7 @@ def _difference(report: dict[str, Any]) -> str:
     told = []
     if "max_abs_error" in report:
         told = [f"{report['max_abs_error']:.1e} absolute, {report['max_rel_error']:.1e} relative"]
-    for name, why in report["outputs_that_say_nothing"].items():
+    for name, why in report.get("outputs_that_say_nothing", {}).items():
         told.append(f"none can be told of {name}, which is {why}")
     return "; ".join(told)
 
