@@ -199,6 +199,8 @@ class NetworkConfig:
     """Where it comes from."""
     path: str = ""
     """onnx, torch_export, saved: the file; relative to the project."""
+    trusted: bool = False
+    """torch_export, saved: the file comes from someone who may run code here; a .pt2 is opened only then."""
     batch: int = 1
     """Batch size; inputs refer to it as ${network.batch}."""
     size: int = 0

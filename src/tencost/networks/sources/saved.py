@@ -29,6 +29,7 @@ from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.imported import Imported, first_sentence, network_file
 from tencost.networks.inputs import Array
+from tencost.store.allowed import check_module
 
 if TYPE_CHECKING:
     from tencost.networks.network import Network
@@ -102,6 +103,7 @@ def import_saved(config: NetworkConfig, root: Path | None) -> tuple[Imported, st
 
     Raises:
         ConfigError: no such file, something else in it, or options that the file has settled.
+        UntrustedError: its module could run code of others, and is not said to be trusted.
         MeasureError: this TVM does not read its module, or its parts do not belong together.
     """
     import tvm
@@ -123,6 +125,8 @@ def import_saved(config: NetworkConfig, root: Path | None) -> tuple[Imported, st
         if len(outputs) != len(expected):
             raise ValueError(f"{len(outputs)} outputs named, {len(expected)} stored")
         compared = outputs[header["output"]]
+    if not config.trusted:
+        check_module(text, f"network.path: the module in {path}")
     mod = _module(path, header, text)
     _check(path, mod, [*inputs.values(), *params], expected)
     tensors = [tvm.runtime.tensor(array) for array in params]
