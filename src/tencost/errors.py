@@ -11,6 +11,7 @@
     ├── RegistryError            the MLflow registry: unreachable, unknown model, version or alias
     ├── HardwareError            a program for instructions that the host lacks, an unknown device
     ├── TuneError                a tuning run that cannot start or continue
+    ├── UntrustedError           a file that could run code of others when it is opened or compiled
     └── MissingDependencyError   an optional dependency of the command is not installed
 
 A message says what was expected, what was found, where, and the next command to run.
@@ -65,6 +66,10 @@ class MeasureError(TencostError):
 
 class TuneError(TencostError):
     """A tuning run cannot start or continue."""
+
+
+class UntrustedError(TencostError):
+    """A module, a trace or a file names what could run code of others."""
 
 
 class MissingDependencyError(TencostError):

@@ -78,7 +78,10 @@ def computed(mod: Any, x: torch.Tensor, target: dict[str, Any]) -> Any:
 def test_truth_values_are_counted(function: Any, target: dict[str, Any]) -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 8)
-    counted = lambda x: function(x > 0, 1)  # noqa: E731
+
+    def counted(x: Any) -> Any:
+        return function(x > 0, 1)
+
     found = computed(imported(counted, x), x, target)
     assert found.dtype == counted(x).numpy().dtype
     np.testing.assert_array_equal(found, counted(x).numpy())

@@ -91,7 +91,9 @@ def test_outputs_are_chosen_by_name(files: Path) -> None:
 def test_a_layer_is_the_same_workload_as_from_pytorch(files: Path, target: dict[str, Any]) -> None:
     inputs = {"x": shape(1, 3, 16, 16)}
     found = load_network(config("conv_plain.onnx", inputs=inputs), files)
-    exported = NetworkConfig(name="mine", source="torch_export", path="conv.pt2", inputs=inputs)
+    exported = NetworkConfig(
+        name="mine", source="torch_export", path="conv.pt2", inputs=inputs, trusted=True
+    )
     expected = load_network(exported, files)
     assert convolutions(found, target) == convolutions(expected, target)
 

@@ -9,7 +9,7 @@ from sample_networks import ConvNet, block, conv_net, save_pt2
 from torch import nn
 
 from tencost.config import NetworkConfig, NetworkInput
-from tencost.errors import ConfigError, MeasureError
+from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.network import load_network
 from tencost.tune.deploy import Deployed, compare, compile_network
 
@@ -26,7 +26,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(path: str, **values: Any) -> NetworkConfig:
-    return NetworkConfig(**{"name": "mine", "source": "torch_export", "path": path, **values})
+    values = {"name": "mine", "source": "torch_export", "path": path, "trusted": True, **values}
+    return NetworkConfig(**values)
 
 
 def test_a_convolutional_network(files: Path, target: dict[str, Any]) -> None:
@@ -179,3 +180,39 @@ def test_a_program_that_cannot_be_imported_says_why(
     save_pt2(tmp_path / "mine.pt2", network.eval(), inputs, None)
     with pytest.raises(MeasureError, match=message):
         load_network(config("mine.pt2"), tmp_path)
+
+
+class Evil:
+    """What pickle calls when it reads one back."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path(self.path),))
+
+
+def test_a_file_that_nobody_trusts_is_not_opened(tmp_path: Path) -> None:
+    """Sample inputs are a pickle: one that would touch a file when it is read."""
+    import io
+    import zipfile
+
+    import torch
+
+    class Network(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    torch.export.save(torch.export.export(Network(), (torch.ones(2),)), tmp_path / "whole.pt2")
+    pickled = io.BytesIO()
+    torch.save(((Evil(str(tmp_path / "touched")),), {}), pickled)
+    with (
+        zipfile.ZipFile(tmp_path / "whole.pt2") as whole,
+        zipfile.ZipFile(tmp_path / "evil.pt2", "w") as evil,
+    ):
+        for name in whole.namelist():
+            is_inputs = "sample_inputs" in name
+            evil.writestr(name, pickled.getvalue() if is_inputs else whole.read(name))
+    with pytest.raises(UntrustedError, match=r"network\.trusted=true"):
+        load_network(config("evil.pt2", trusted=False), tmp_path)
+    assert not (tmp_path / "touched").exists()

@@ -193,6 +193,8 @@ class NetworkConfig:
     """Where it comes from: a module of tencost.networks.sources, or one that an installed package adds."""
     path: str = ""
     """onnx, torch_export, saved: the file; relative to the project."""
+    trusted: bool = False
+    """torch_export, saved: the file comes from someone who may run code here; a .pt2 is opened only then."""
     batch: int = 1
     """Batch size; inputs refer to it as ${network.batch}."""
     size: int = 0

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from tencost.store.allowed import check_trace, load_checked
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -19,24 +21,28 @@ class Replayed:
 
 
 def load_module(mod_json: str) -> Any:
-    """Return the IRModule of a workload from TVM's JSON node graph."""
-    import tvm
+    """Return the IRModule of a workload from TVM's JSON node graph.
 
-    return tvm.ir.load_json(mod_json)
+    Raises:
+        UntrustedError: it names what could run code of others, see :mod:`tencost.store.allowed`.
+    """
+    return load_checked(mod_json, "the workload's module")
 
 
 def replay(module: Any, program: str) -> Replayed:
     """Apply a trace, JSON text ``[instructions, decisions]``, to a fresh schedule of the module.
 
-    A trace that does not apply (another TVM version, another workload) is data about the record, not a failure of the
-    run: its message is kept.
+    A trace that does not apply (another TVM version, another workload), or that holds what could run code of others, is
+    data about the record, not a failure of the run: its message is kept.
     """
     from tvm.s_tir import Schedule
     from tvm.s_tir.schedule import Trace
 
     schedule = Schedule(module, debug_mask=0)
     try:
-        Trace.apply_json_to_schedule(orjson.loads(program), schedule)
+        trace = orjson.loads(program)
+        check_trace(trace)
+        Trace.apply_json_to_schedule(trace, schedule)
     except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says, under many types
         return Replayed(None, first_line(error))
     return Replayed(schedule)

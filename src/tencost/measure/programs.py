@@ -24,6 +24,7 @@ from tvm_ffi import structural_hash
 from tencost.features.intrinsics import register_intrinsics
 from tencost.features.replay import load_module
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
+from tencost.store.allowed import check_trace
 
 BARREN_ROUNDS = 5
 """The space is used up when so many rounds in a row add nothing new."""
@@ -135,6 +136,7 @@ class ProgramSpace:
         found = set()
         for program in programs:
             schedule = tvm.s_tir.Schedule(self.mod, debug_mask=0)
+            check_trace(program.trace)
             Trace.apply_json_to_schedule(program.trace, schedule)
             found.add(program_key(schedule))
         return found

@@ -25,6 +25,7 @@ from tencost.records.measurements import MEASUREMENTS_FILE
 from tencost.records.query_tables import Tables, quoted
 from tencost.records.raw_layout import folder_name
 from tencost.records.raw_layout import read_modules as modules_of_networks
+from tencost.store.allowed import load_checked
 from tencost.store.modules import read_modules
 from tencost.store.reading import Records
 from tencost.writing import put_folder, scratch_beside
@@ -166,22 +167,20 @@ def _add_tasks(folder: Path, rows: Sequence[dict[str, Any]], modules: dict[str, 
 def _flop(mod_json: str) -> float:
     """Return the floating-point operations of a call; 0 where TVM, which counts them, is not installed."""
     try:
-        import tvm
         from tvm.s_tir.analysis import estimate_tir_flops
     except ModuleNotFoundError:
         return 0.0
-    return float(estimate_tir_flops(tvm.ir.load_json(mod_json)))
+    return float(estimate_tir_flops(load_checked(mod_json)))
 
 
 def _hash(mod_json: str) -> str:
     try:
-        import tvm
         from tvm_ffi import structural_hash
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             "a workload without a structural hash needs TVM: pip install 'tencost[tuner]'"
         ) from error
-    return str(int(structural_hash(tvm.ir.load_json(mod_json))) % 2**64)
+    return str(int(structural_hash(load_checked(mod_json))) % 2**64)
 
 
 def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:

@@ -29,6 +29,7 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array
 from tencost.networks.source import Imported, NetworkSource, first_sentence
+from tencost.store.allowed import check_module
 from tencost.writing import whole_file
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
 
     Raises:
         ConfigError: something else in the file, or options that the file has settled.
+        UntrustedError: its module could run code of others, and is not said to be trusted.
         MeasureError: this TVM does not read its module, or its parts do not belong together.
     """
     import tvm
@@ -119,6 +121,8 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
         if len(outputs) != len(expected):
             raise ValueError(f"{len(outputs)} outputs named, {len(expected)} stored")
         compared = outputs[header["output"]]
+    if not config.trusted:
+        check_module(text, f"network.path: the module in {path}")
     mod = _module(path, header, text)
     _check(path, mod, [*inputs.values(), *params], expected)
     tensors = [tvm.runtime.tensor(array) for array in params]

@@ -1,6 +1,7 @@
 """Networks from files of torch.export.save.
 
-PyTorch unpickles parts of such a file: read files that you trust.
+Opening such a file can run code: PyTorch unpickles parts of it, evaluates its shape expressions and looks its functions
+up by name in its own modules. So it is opened only where network.trusted says that the file is trusted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tencost.config import NetworkConfig
-from tencost.errors import ConfigError, MeasureError
+from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
 from tencost.networks.source import Imported, NetworkSource, first_sentence, held_log, require
 from tencost.networks.torch_relax import module_to_relax
@@ -32,10 +33,16 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     """Import a .pt2 file: run it, export it again for the inputs' shapes, import that.
 
     Raises:
+        UntrustedError: the file is not said to be trusted.
         ConfigError: not a whole exported program, one in training mode, inputs that do not fit it.
         MeasureError: an operator that TVM's frontend lacks.
     """
     assert path is not None
+    if not config.trusted:
+        raise UntrustedError(
+            f"network.path: reading {path} can run code that it brings along (PyTorch unpickles parts of it). If "
+            "you know who made it: network.trusted=true. Otherwise make it ONNX, network=onnx, which holds no code"
+        )
     require("torch")
     import torch
 
