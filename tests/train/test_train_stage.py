@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import platform
+import re
+import sqlite3
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
+import tencost
 from tencost.config import Config, Pool, SplitConfig, SplitPolicy
 from tencost.errors import ConfigError, TrainError
 from tencost.train import stage
@@ -148,3 +153,24 @@ def test_a_failure_while_writing_leaves_the_older_model(
 def test_curves_are_means_over_the_seeds_that_got_there() -> None:
     curves = [[Point("a", 1.0, 1), Point("a", 2.0, 2)], [Point("a", 3.0, 1)]]
     assert mean_curves(curves) == [Point("a", 2.0, 1), Point("a", 2.0, 2)]
+
+
+def test_a_run_tells_neither_the_host_s_name_nor_its_paths(
+    toy_project: Path, xgb_config: Config
+) -> None:
+    result = run(xgb_config, toy_project)
+    told = [str(toy_project), str(Path(tencost.__file__).parent), f"{tempfile.gettempdir()}/"]
+    files = [path for path in (toy_project / "mlruns" / "artifacts").rglob("*") if path.is_file()]
+    assert any(path.name == "MLmodel" for path in files)
+    for path in files:
+        content = path.read_bytes()
+        assert not [one for one in told if one.encode() in content], path
+    with sqlite3.connect(toy_project / "mlruns" / "mlflow.db") as database:
+        for table in ("params", "tags", "datasets", "inputs"):
+            text = str(database.execute(f"SELECT * FROM {table}").fetchall())
+            assert not [one for one in told if one in text], table
+    database.close()
+    tags = client_of(toy_project).get_run(result.run_id).data.tags
+    assert tags["host"].endswith("CPUs")
+    words = {word for value in tags.values() for word in re.split(r"[\s,]+", value)}
+    assert platform.node() not in words

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tencost.config import Config
 from tencost.evaluate.board import Board, Row
-from tencost.train import tracking
+from tencost.train import ended, tracking
 
 _BY_NETWORK = ("top1", "top5", "search_score")
 
@@ -61,6 +61,7 @@ def log_comparison(root: Path, cfg: Config, board: Board, report: Path) -> str:
         run_name=f"evaluate {board.hardware}",
         tags={
             **tags,
+            **ended.process_tags(),
             "split": board.split,
             "mlflow.note.content": (report / "leaderboard.md").read_text(),
         },

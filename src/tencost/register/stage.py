@@ -40,7 +40,7 @@ from tencost.register.registry import Version
 from tencost.register.round_time import RoundTime, round_times
 from tencost.register.start_records import training_starts
 from tencost.register.starts import ship
-from tencost.train import tracking
+from tencost.train import ended, tracking
 from tencost.train.bundle import Bundle
 from tencost.train.data import Data
 from tencost.writing import whole_file
@@ -213,7 +213,7 @@ def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
     if trained is not None:
         return trained
     experiment = client.get_experiment_by_name(cfg.experiment_name)
-    tags = {"tencost.stage": "register", "hardware": cfg.hardware.name}
+    tags = {"tencost.stage": "register", "hardware": cfg.hardware.name, **ended.process_tags()}
     name = f"register {cfg.hardware.name}"
     created = client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
     client.log_param(created, "seeds", ",".join(str(seed) for seed in best.seeds))

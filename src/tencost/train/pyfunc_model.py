@@ -28,3 +28,16 @@ def save_pyfunc(folder: Path, bundle: Path) -> None:
             signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
             pip_requirements=[f"tencost=={info.versions.get('tencost', '0')}", "pandas"],
         )
+    _forget_origin(folder)
+
+
+def _forget_origin(folder: Path) -> None:
+    """Take out of MLmodel where code and bundle were copied from: paths of this machine, which nothing reads."""
+    from mlflow.models import Model
+
+    model = Model.load(str(folder))
+    flavor = model.flavors["python_function"]
+    flavor["model_code_path"] = Path(flavor["model_code_path"]).name
+    for artifact in flavor["artifacts"].values():
+        artifact["uri"] = artifact["path"]
+    model.save(str(folder / "MLmodel"))

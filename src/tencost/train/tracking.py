@@ -3,7 +3,8 @@
 Runs go to ``MLFLOW_TRACKING_URI``, or to ``<root>/mlruns/mlflow.db`` with artifacts in ``<root>/mlruns/artifacts``. The
 database is created under a file lock: two processes that create it together crash; under it, the database of a
 project that was copied or moved is made to point to where it lies now (:mod:`tencost.train.moved`). Nothing here
-changes MLflow's global state; a run that ends with an exception is FAILED, not left RUNNING.
+changes MLflow's global state; a run that ends with an exception is FAILED, not left RUNNING, and one whose process was
+killed is made KILLED by whoever connects next (:mod:`tencost.train.ended`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import orjson
 
 from tencost.config import Config
 from tencost.train import moved
+from tencost.train.ended import close_ended, process_tags
 from tencost.train.provenance import git_state, installed_versions
 
 EXPERIMENT = "tencost"
@@ -128,7 +130,7 @@ def start_run(
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[TrackedRun]:
-    """Start a run of a stage: tags, flat configuration, commit, versions, host; end it with the block.
+    """Start a run of a stage: tags, flat configuration, commit, versions, machine; end it with the block.
 
     Args:
         cfg: the configuration; logged as parameters and as config.yaml.
@@ -145,7 +147,7 @@ def start_run(
         "hardware": cfg.hardware.name,
         "dataset": cfg.dataset.name,
         "git_dirty": str(git.dirty).lower(),
-        "host": f"{platform.node()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "host": f"{platform.machine()}, {os.cpu_count()} CPUs",
         **{f"version.{key}": value for key, value in installed_versions().items()},
         **({"mlflow.source.git.commit": git.commit} if git.commit else {}),
         **({"mlflow.parentRunId": parent} if parent else {}),
@@ -231,13 +233,17 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
             moved.follow(folder / "mlflow.db")
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = client.get_experiment_by_name(experiment)
-        if found is None:
-            tags = {
+        if found is not None:
+            experiment_id = str(found.experiment_id)
+        else:
+            kind = {
                 "mlflow.experimentKind": "custom_model_development"
             }  # the UI's page for training
-            created = client.create_experiment(experiment, artifact_location=location, tags=tags)
-            return uri, client, created
-    return uri, client, found.experiment_id
+            experiment_id = client.create_experiment(
+                experiment, artifact_location=location, tags=kind
+            )
+        close_ended(client, experiment_id, None if chosen else folder / "mlflow.db")
+    return uri, client, experiment_id
 
 
 @contextmanager
@@ -266,7 +272,8 @@ def _stage_tags(cfg: Config, stage: str) -> dict[str, str]:
 
 
 def _with_source(tags: dict[str, str], stage: str) -> dict[str, str]:
-    return {"mlflow.source.name": f"tencost {stage}", "mlflow.source.type": "LOCAL", **tags}
+    source = {"mlflow.source.name": f"tencost {stage}", "mlflow.source.type": "LOCAL"}
+    return {**source, **process_tags(), **tags}
 
 
 def _log_config(tracked: TrackedRun, cfg: Config, stage: str) -> None:
