@@ -14,9 +14,12 @@ import pytest
 from tencost import cli
 from tencost.errors import RecordError
 from tencost.records import logs as module
+from tencost.records import query, stage
+from tencost.records.log_dataset import read_log_dataset
 from tencost.records.logs import find_logs, import_logs
 from tencost.store.modules import read_modules
 from tencost.store.record_store import RecordStore
+from tencost.store.tables import load_records
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 GOLDEN = Path(__file__).parent / "golden"
@@ -265,3 +268,40 @@ def test_a_database_without_its_workloads_is_one_reject(
     assert json.loads(reject)["file"] == records
     assert RecordStore(str(project / "data" / "store")).read("board").height == 3
     assert read_modules(str(project / "data" / "store")).height == 1
+
+
+def test_a_program_that_failed_and_then_ran_is_ok(tmp_path: Path) -> None:
+    """In one log and in two, in either order; what is read again is not counted again."""
+    failed, ran = ansor_line(0, cost=1e10, error=6), ansor_line(0)
+    (tmp_path / "both.json").write_text(f"{failed}\n{ran}\n{failed}\n")
+    for number, line in enumerate((ran, failed)):
+        (tmp_path / f"{number}.json").write_text(line)
+    both, apart = RecordStore(str(tmp_path / "both")), RecordStore(str(tmp_path / "apart"))
+    progress = import_logs(find_logs([tmp_path / "both.json"], "mine", "board"), both)
+    assert (progress.written, progress.again) == (1, 1)
+    for number, expected in ((0, (1, 0)), (1, (0, 1)), (0, (0, 0))):
+        progress = import_logs(find_logs([tmp_path / f"{number}.json"], "mine", "board"), apart)
+        assert (progress.written, progress.again) == expected
+    for store in (both, apart):
+        (row,) = store.read("board").to_dicts()
+        assert (row["status"], row["run_secs"]) == ("ok", [1e-3])
+        found = query.best(store, hardware="board", target=row["target"])
+        assert found["latency_s"].to_list() == [1e-3]
+        history = query.program_history(
+            store, row["program_id"][:9], hardware="board", target=row["target"]
+        )
+        assert sorted(history["status"]) == ["build_timeout", "ok"]
+
+
+def test_a_build_takes_all_measurements_of_a_program(tmp_path: Path) -> None:
+    """The pipeline's label is the median over all runs, its summary counts programs once."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    lines = [ansor_line(0, cost) for cost in (4e-3, 1e-3, 2e-3)] + [ansor_line(1), ansor_line(1)]
+    (raw / "log.json").write_text("\n".join(lines))
+    (tmp_path / "built").mkdir()
+    summary = stage._write(tmp_path / "built", read_log_dataset(raw, "mine", "board"))
+    assert (summary["records"], summary["measured_again"], summary["duplicates"]) == (2, 2, 1)
+    assert summary["status"] == {"board": {"ok": 2}}
+    labels = load_records(tmp_path / "built", columns=["program_id", "latency_s"][:1])["latency_s"]
+    assert labels.to_list() == [2e-3, 1e-3]

@@ -449,3 +449,11 @@ def test_a_store_of_the_first_schema(tmp_path: Path) -> None:
     assert ids(query.new(store, 0)) == ["a-0004"]
     (row,) = query.statistics(store).to_dicts()
     assert (row["records"], row["quarantined"]) == (3, 1)
+
+
+def test_a_program_that_was_measured_again_is_new(store: RecordStore) -> None:
+    store.write([record(1, (), timestamp=1.0), record(2, timestamp=1.0)])
+    version = store.version
+    store.write([record(1, (2e-3,), timestamp=2.0), record(2, timestamp=1.0)])
+    assert ids(query.new(store, version)) == ["a-0001"]
+    assert query.new(store, store.version).is_empty()

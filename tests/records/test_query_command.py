@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ def test_history(ask: Callable[..., str], refused: Callable[..., str]) -> None:
     rows = json.loads(ask("history", "--hardware=cpu", "--workload=dense[1]", "--json"))
     assert [row["best_s"] for row in rows] == [2e-3, 1.5e-3, 1.5e-3]
     assert "run_error" in ask("history", "--hardware=cpu", "--workload=dense[1]")
-    assert "expected --workload ID (the workload: its id," in refused("history", "--hardware=cpu")
+    assert "expected one of --workload and --program" in refused("history", "--hardware=cpu")
 
 
 def test_new_says_how_to_go_on(ask: Callable[..., str], project: Path) -> None:
@@ -266,3 +267,28 @@ def test_the_old_spelling_is_understood_and_said_so(
         ]
     )
     assert "--other-target 'cuda -arch=sm_70'" in capsys.readouterr().err
+
+
+def test_history_of_a_program_shows_all_its_measurements(
+    project: Path, ask: Callable[..., str], refused: Callable[..., str]
+) -> None:
+    """What failed first and ran later is ok; each measurement is told, the answer's time is over all."""
+    again = measured(3, 5e-3, "cpu", DENSE, LLVM)
+    later = replace(again, provenance=Provenance(timestamp=2e9), run_secs=(3e-3, 4e-3))
+    RecordStore(str(project / "data" / "store")).write([again, later])
+    asked = ("history", "--hardware=cpu", "--program", "cpu-3")
+    rows = json.loads(ask(*asked, "--json"))
+    assert [(row["measurement"], row["status"], row["latency_s"]) for row in rows] == [
+        (1, "run_error", None),
+        (2, "ok", 5e-3),
+        (3, "ok", 3.5e-3),
+    ]
+    assert "crashed" in ask(*asked)
+    best = json.loads(ask("best", "--hardware=cpu", "--workload=ddd", "--n=3", "--json"))
+    assert [row["latency_s"] for row in best] == [1.5e-3, 2e-3, 4e-3]
+    trials = json.loads(ask("history", "--hardware=cpu", "--workload=ddd", "--json"))
+    assert len(trials) == 3
+    said = refused("history", "--hardware=cpu")
+    assert "expected one of --workload and --program, found neither" in said
+    assert "of 0: none" in refused("history", "--hardware=cpu", "--program", "xyz")
+    assert "one program" in refused("history", "--hardware=cpu", "--program", "0")

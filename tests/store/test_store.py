@@ -174,12 +174,12 @@ def test_errors_name_what_is_there(tmp_path: Path) -> None:
 def test_other_tables_are_refused(tmp_path: Path) -> None:
     foreign, newer, broken = (str(tmp_path / name) for name in ("foreign", "newer", "broken"))
     write_deltalake(foreign, pa.table({"x": [1]}))
-    with pytest.raises(RecordError, match="expected a record store of schema version 1 or 2"):
+    with pytest.raises(RecordError, match="expected a record store of schema version 1 or 2 or 3"):
         RecordStore(foreign)
     write_deltalake(
-        newer, to_arrow([record(1)]), name="tencost-records", description="schema_version=3"
+        newer, to_arrow([record(1)]), name="tencost-records", description="schema_version=4"
     )
-    with pytest.raises(RecordError, match=r"version 2 or earlier .* found 3: a newer tencost"):
+    with pytest.raises(RecordError, match=r"version 3 or earlier .* found 4: a newer tencost"):
         RecordStore(newer)
     RecordStore(broken).write([record(1)])
     log = next((tmp_path / "broken" / "_delta_log").glob("*0.json"))
@@ -430,3 +430,98 @@ def test_golden_columns() -> None:
 def test_provenance_keeps_unknown_keys() -> None:
     found = provenance_from_json({"hw_model": "m", "rack": 3, "additional_info": {"host": "x"}})
     assert found == Provenance(hw_model="m", additional_info={"host": "x", "rack": 3})
+
+
+def measured(
+    number: int, timestamp: float | None, run_secs: tuple[float, ...], file: str = "file"
+) -> Record:
+    """A measurement of the record of that number."""
+    return replace(
+        record(number, run_secs=run_secs),
+        provenance=Provenance(timestamp=timestamp, additional_info={"file": file}),
+        source=Source("set", file, number),
+    )
+
+
+def only_row(store: RecordStore) -> dict[str, Any]:
+    (row,) = store.read().to_dicts()
+    return row
+
+
+@pytest.mark.parametrize(
+    "batches", [[(0, 1, 2)], [(0,), (1,), (2,)], [(2,), (0, 1)], [(1, 2), (0,)]]
+)
+def test_ok_replaces_a_failure_and_all_measurements_count(
+    tmp_path: Path, batches: list[tuple[int, ...]]
+) -> None:
+    """Whatever is written first, and with what: one row, its latency the median over all runs."""
+    found = [measured(1, 5.0, ()), measured(1, 6.0, (9e-3, 3e-3)), measured(1, 7.0, (1e-3,) * 3)]
+    store = RecordStore(str(tmp_path / "store"))
+    for batch in batches:
+        assert store.write([found[number] for number in batch]) == len(batch)
+    for batch in batches:
+        assert store.write([found[number] for number in batch]) == 0
+    row = only_row(store)
+    assert (row["status"], row["error"], row["timestamp"]) == ("ok", None, 6.0)
+    assert row["run_secs"] == [9e-3, 3e-3, 1e-3, 1e-3, 1e-3]
+    assert row["execution_elapsed_ms_mean"] == pytest.approx(3.0)
+    assert [item["timestamp"] for item in row["measurements"]] == [5.0, 6.0, 7.0]
+    assert [item["status"] for item in row["measurements"]] == ["run_error", "ok", "ok"]
+    best = store.best("w", hardware="a", target=AVX2).with_columns(t=latency())
+    assert best["t"].to_list() == [1e-3]
+
+
+def test_of_failures_alone_the_latest_is_told(tmp_path: Path) -> None:
+    store = RecordStore(str(tmp_path / "store"))
+    later = replace(measured(1, 6.0, ()), status=Status.build_timeout, error="slow")
+    assert store.write([later, measured(1, 5.0, ())]) == 2
+    row = only_row(store)
+    assert (row["status"], row["error"], row["run_secs"]) == ("build_timeout", "slow", None)
+    assert len(row["measurements"]) == 2
+
+
+def test_one_measurement_is_known_without_its_time_stamp_or_place(tmp_path: Path) -> None:
+    store = RecordStore(str(tmp_path / "store"))
+    assert store.write([measured(1, 5.0, (1e-3, 2e-3))]) == 1
+    assert store.write([measured(1, 5.0, (1e-3, 2e-3), "elsewhere")]) == 0
+    assert store.write([measured(1, None, (1e-3, 2e-3))]) == 0
+    assert only_row(store)["measurements"] is None
+    assert store.write([measured(1, None, (1e-3, 2.1e-3))]) == 1
+    assert store.write([measured(1, 8.0, (1e-3, 2e-3))]) == 1
+    assert [item["timestamp"] for item in only_row(store)["measurements"]] == [None, 5.0, 8.0]
+
+
+def test_other_rows_stay_as_they_are_where_one_is_measured_again(tmp_path: Path) -> None:
+    store = RecordStore(str(tmp_path / "store"))
+    store.write([*(record(number) for number in range(20)), record(3, "b")])
+    version, before = store.version, store.read()
+    assert store.write([measured(7, 9.0, (1e-4,)), measured(30, 9.0, (1e-4,))]) == 2
+    after = store.read()
+    assert after.height == 22
+    untouched = after.filter(~pl.col("record_id").is_in(["a-0007", "a-0030"]))
+    assert untouched.equals(before.filter(pl.col("record_id") != "a-0007"))
+    assert RecordStore(store.uri, version=version).read().equals(before)
+
+
+def test_a_quarantined_measurement_counts_only_once_released(tmp_path: Path) -> None:
+    store = RecordStore(str(tmp_path / "store"))
+    store.write([measured(1, 5.0, (2e-3,))])
+    (forged,) = to_arrow([measured(1, 6.0, (1e-9,))]).to_pylist()
+    forged["quarantine"] = "too fast"
+    assert store.write_table(pa.Table.from_pylist([forged], schema=SCHEMA)) == 1
+    assert only_row(store)["run_secs"] == [2e-3]
+    assert store.release(["a-0001"]) == 1
+    assert only_row(store)["run_secs"] == [2e-3, 1e-9]
+    assert store.release(["a-0001"]) == 0
+
+
+def test_writers_at_once_keep_all_measurements_of_a_program(tmp_path: Path) -> None:
+    uri = str(tmp_path / "store")
+
+    def write(writer: int) -> int:
+        times = [1e-3 * (1 + writer), 1e-4 * (1 + writer)]
+        return sum(RecordStore(uri).write([measured(1, 1.0, (time,))]) for time in times)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(write, range(4))) == 8
+    assert len(only_row(RecordStore(uri))["measurements"]) == 8

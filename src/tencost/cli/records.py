@@ -301,14 +301,23 @@ def best(**keywords: Any) -> None:
 
 
 @QUERY.command(
-    "history", examples=["tencost records query history --hardware v100 --workload 43ad89"]
+    "history",
+    examples=[
+        "tencost records query history --hardware v100 --workload 43ad89",
+        "tencost records query history --hardware v100 --program 0f3a21",
+    ],
 )
 @_hardware(_DEVICE, required=True)
-@_workload("The workload", required=True)
+@_workload("How this workload got faster")
+@option(
+    "--program",
+    type=Text("ID"),
+    help="All measurements of this program: its id, its record's, or the beginning of one.",
+)
 @_target
 @_answer
 def history(**keywords: Any) -> None:
-    """Print how a workload got faster, trial by trial."""
+    """Print how a workload got faster, trial by trial, or every measurement of a program."""
     _ask("history", keywords)
 
 

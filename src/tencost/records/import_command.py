@@ -129,7 +129,11 @@ def _report(
     for title, counts in (("formats", progress.formats), ("hardware", progress.hardware)):
         table.add_row(title, ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     table.add_row("new in the store", f"{progress.written} ({store.uri})")
-    table.add_row("measured before", str(total - progress.written))
+    if progress.again:
+        table.add_row(
+            "measured again", f"{progress.again}: tencost records query history --program"
+        )
+    table.add_row("measured before", str(total - progress.written - progress.again))
     if progress.quarantined:
         table.add_row("quarantined", f"{progress.quarantined}: tencost records quarantine")
     table.add_row("rejected lines", f"{len(progress.rejects)}{f' ({rejects})' if rejects else ''}")

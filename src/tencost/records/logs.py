@@ -67,8 +67,9 @@ class Progress:
 
     Attributes:
         records: records read, by status; what the store had already included.
-        written: records that are new in the store.
-        quarantined: new records that are kept out of look-ups.
+        written: records that are new in the store, one for each program.
+        again: further measurements of records, of new ones too.
+        quarantined: of the new records, those that are kept out of look-ups.
         rejects: lines that could not be read.
         formats: records by format.
     """
@@ -79,6 +80,7 @@ class Progress:
     formats: Counter[str] = field(default_factory=Counter)
     hardware: Counter[str] = field(default_factory=Counter)
     written: int = 0
+    again: int = 0
     quarantined: int = 0
     rejects: list[Reject] = field(default_factory=list)
 
@@ -301,10 +303,10 @@ def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) 
         table = table.set_column(
             position, SCHEMA.field("quarantine"), reasons.to_arrow().cast(pa.string())
         )
-    written = store.write_table(table)
-    progress.written += written
-    if written:
-        progress.quarantined += len(reasons) - reasons.null_count()
+    added = store.add(table)
+    progress.written += added.records
+    progress.again += added.again
+    progress.quarantined += added.quarantined
 
 
 def _known(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:

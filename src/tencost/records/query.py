@@ -8,6 +8,8 @@ All answers are Polars frames; their columns:
                 num_runs, program_id, record_id, program_format, timestamp, dataset, file, line
     history     trial (from 1), timestamp, elapsed_s (since the first time stamp), status, latency_s, best_s (fastest
                 so far), improved, program_id, record_id, dataset, file, line
+    history of  measurement (from 1), timestamp, elapsed_s, status, latency_s, num_runs, error, quarantine, dataset,
+    a program   file, line
     new         workload_id, task_name, hardware, target, status, latency_s, program_id, record_id, timestamp,
                 dataset, file, line
     compare     workload_id, task_name, num_ok_a, num_ok_b, best_a_s, best_b_s, ratio (best_a_s / best_b_s: above 1,
@@ -31,6 +33,7 @@ import polars as pl
 
 from tencost.errors import RecordError
 from tencost.records.query_tables import (
+    MEASURED,
     Tables,
     Target,
     canonical,
@@ -39,7 +42,8 @@ from tencost.records.query_tables import (
     shorten,
 )
 from tencost.store.ids import ID_LENGTH
-from tencost.store.layout import latency
+from tencost.store.layout import COLUMNS, latency
+from tencost.store.measured import measurements
 from tencost.store.reading import Records
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
@@ -56,6 +60,7 @@ __all__ = [
     "history",
     "new",
     "only_target",
+    "program_history",
     "sql",
     "statistics",
 ]
@@ -72,6 +77,7 @@ GROUPINGS = {
 }
 """What `statistics` can group by, and the column behind it."""
 
+_MEASUREMENT = pl.DataFrame(schema={"one": COLUMNS["measurements"].inner}).unnest("one").schema  # type: ignore[attr-defined]
 _SHARED_AT_LEAST = 3
 """Programs that two hardware must share before their order is compared."""
 _SPREAD = (
@@ -79,6 +85,8 @@ _SPREAD = (
     / pl.col("execution_elapsed_ms_mean").cast(pl.Float64)
 ).alias("spread")
 _SPREAD_SQL = "(execution_elapsed_ms_std::DOUBLE / execution_elapsed_ms_mean)"
+_NUMBER = pl.int_range(1, pl.len() + 1, dtype=pl.Int64)
+_ELAPSED = (pl.col("timestamp") - pl.col("timestamp").min()).alias("elapsed_s")
 _SOURCE = "source.dataset AS dataset, source.file AS file, source.line AS line"
 _READS = ("SELECT", "EXPLAIN")
 _LISTED = frozenset(
@@ -195,9 +203,9 @@ def history(
     )
     so_far = pl.col("latency_s").cum_min().forward_fill()
     return rows.select(
-        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("trial"),
+        _NUMBER.alias("trial"),
         "timestamp",
-        (pl.col("timestamp") - pl.col("timestamp").min()).alias("elapsed_s"),
+        _ELAPSED,
         "status",
         "latency_s",
         so_far.alias("best_s"),
@@ -212,6 +220,64 @@ def history(
     )
 
 
+def program_history(store: Records, program: str, *, hardware: str, target: Target) -> pl.DataFrame:
+    """Return every measurement of a program on a hardware for a target, earliest first, quarantined ones too.
+
+    Those without a time stamp come first. The record's own latency is the median over all runs of those that
+    succeeded and are not in quarantine.
+
+    Args:
+        store: where to look.
+        program: a program's or a record's id, or the beginning of one.
+        hardware: the device, exactly as the store names it.
+        target: what was compiled for.
+
+    Raises:
+        RecordError: no store, no such hardware or target in it, or not one program of that name.
+    """
+    tables = Tables(store)
+    texts = tables.targets(hardware, target)
+    begins = (
+        f"starts_with(program_id, {quoted(program)}) OR starts_with(record_id, {quoted(program)})"
+    )
+    columns = (
+        "program_id",
+        "timestamp",
+        "status",
+        "error",
+        "run_secs",
+        "wall_s",
+        "quarantine",
+        "source",
+    )
+    found = tables.ask(
+        f"""
+        SELECT {", ".join(columns)}, measurements FROM all_records
+        WHERE hardware = $hardware AND target IN {in_list(texts)} AND ({begins}) AND {quoted(program)} <> ''
+        """,
+        hardware=hardware,
+    )
+    programs = sorted(found["program_id"].unique())
+    if len(programs) != 1:
+        raise RecordError(
+            f"expected the id of one program measured on {hardware} in {store.uri}, or the beginning of it, found "
+            f"{program!r}, of {len(programs)}: {', '.join(programs[:8]) or 'none'}. "
+            "See them: tencost records query history --workload"
+        )
+    rows = [item for row in found.to_dicts() for item in measurements(row)]
+    order = ["timestamp", "dataset", "file", "line"]
+    told = pl.DataFrame(rows, schema=_MEASUREMENT).sort(order)
+    return told.select(
+        _NUMBER.alias("measurement"),
+        "timestamp",
+        _ELAPSED,
+        "status",
+        latency().alias("latency_s"),
+        pl.col("run_secs").list.len().fill_null(0).cast(pl.Int64).alias("num_runs"),
+        *("error", "quarantine", "dataset", "file", "line"),
+    )
+
+
 def new(
     store: Records,
     since: int | None,
@@ -222,7 +288,7 @@ def new(
     """Return the records that a version of the table has and an earlier one has not.
 
     Only files that differ between the two versions are read, so compaction and rewritten files bring nothing up. A
-    record whose quarantine was lifted in between is new.
+    record whose quarantine was lifted in between is new, and so is one that was measured again.
 
     Args:
         store: where to look.
@@ -255,7 +321,8 @@ def new(
         FROM records
         WHERE {_one("hardware", hardware)}
             AND NOT EXISTS (SELECT 1 FROM known
-                WHERE known.record_id = records.record_id AND known.hardware = records.hardware)
+                WHERE known.record_id = records.record_id AND known.hardware = records.hardware
+                    AND known.measured = {MEASURED})
         ORDER BY hardware, dataset, file, line, record_id
         """
     )

@@ -88,20 +88,35 @@ def best(
 
 
 def history(
-    place: Place, form: Form, *, hardware: str, workload: str, target: str | None = None
+    place: Place,
+    form: Form,
+    *,
+    hardware: str,
+    workload: str | None = None,
+    program: str | None = None,
+    target: str | None = None,
 ) -> None:
-    """Print how a workload got faster on a hardware, trial by trial.
+    """Print how a workload got faster on a hardware, trial by trial, or all measurements of a program.
 
     Raises:
-        RecordError: no store, or nothing in it that is asked for.
+        RecordError: no store, nothing in it that is asked for, or not one of workload and program.
     """
     from tencost.records import query
 
+    if (workload is None) == (program is None):
+        found = "neither" if workload is None else "both"
+        raise RecordError(f"expected one of --workload and --program, found {found}")
     store = open_store(place)
-    identity = query.find_workload(store, workload, hardware=hardware)
     chosen = target_of(store, target, hardware)
-    found = query.history(store, identity, hardware=hardware, target=chosen)
-    _show(found, form, ("timestamp", "record_id", "file", "line"))
+    if program is not None:
+        _show(query.program_history(store, program, hardware=hardware, target=chosen), form)
+        return
+    identity = query.find_workload(store, str(workload), hardware=hardware)
+    _show(
+        query.history(store, identity, hardware=hardware, target=chosen),
+        form,
+        ("timestamp", "record_id", "file", "line"),
+    )
 
 
 def new(place: Place, form: Form, *, since: int | None = None, hardware: str | None = None) -> None:

@@ -25,6 +25,8 @@ from tencost.store.reading import Records, StoreView, View
 Target = Mapping[str, Any] | str
 """A target as a mapping, as its JSON text, or as the text of an older TVM."""
 _KEY = ("hardware", "record_id")
+MEASURED = "coalesce(len(measurements), 1)"
+"""How many measurements a record has."""
 
 
 def canonical(target: Target) -> str:
@@ -140,7 +142,8 @@ class Tables:
         gone = earlier.without(self._view)
         try:
             rows = gone.scan(gone.hardware()).filter(pl.col("quarantine").is_null())
-            known = rows.select(_KEY).collect()
+            measured = pl.col("measurements").list.len().fill_null(1).cast(pl.Int64)
+            known = rows.select(*_KEY, measured.alias("measured")).collect()
         except (OSError, pl.exceptions.ComputeError) as error:
             raise RecordError(
                 f"expected the files of version {earlier.version} of {self._uri}, found some gone, vacuumed "
@@ -169,7 +172,9 @@ class Tables:
         self._connection.execute(
             "CREATE OR REPLACE VIEW records AS SELECT * FROM all_records WHERE quarantine IS NULL"
         )
-        self._connection.register("known", pa.table({"hardware": [""], "record_id": [""]}).slice(1))
+        self._connection.register(
+            "known", pa.table({"hardware": [""], "record_id": [""], "measured": [0]}).slice(1)
+        )
 
 
 def quoted(value: str) -> str:

@@ -19,6 +19,7 @@ from tencost.errors import DatasetError
 from tencost.records.databases import Import, import_dataset
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
+from tencost.store.measured import count, one_of_each
 from tencost.store.schema import to_arrow
 from tencost.store.tables import TASKS, WORKLOADS, write_records
 from tencost.writing import whole_folder
@@ -64,8 +65,10 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
 
 
 def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
-    table = to_arrow(imported.records) if isinstance(imported, Import) else imported.records
-    written = write_records(folder, table)
+    read = to_arrow(imported.records) if isinstance(imported, Import) else imported.records
+    table = one_of_each(read)
+    measured = count(table)
+    write_records(folder, table)
     pl.DataFrame(
         [asdict(item) for item in imported.workloads],
         schema={
@@ -94,8 +97,9 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     for hardware, status in zip(*columns, strict=True):
         counts.setdefault(hardware, Counter())[status] += 1
     summary = {
-        "records": written,
-        "duplicates": table.num_rows - written,
+        "records": table.num_rows,
+        "measured_again": measured - table.num_rows,
+        "duplicates": count(read) - measured,
         "programs": len(table.column("program_id").unique()),
         "workloads": len(table.column("workload_id").unique()),
         "tasks": len(imported.tasks),
@@ -119,6 +123,6 @@ def _report(summary: dict[str, Any], console: Console) -> None:
     console.print(
         f"{summary['records']} records of {summary['programs']} programs, "
         f"{summary['workloads']} workloads, {len(summary['networks'])} networks; "
-        f"{summary['duplicates']} duplicates, "
+        f"{summary['measured_again']} measured again, {summary['duplicates']} duplicates, "
         f"{summary['rejects']} rejected lines (rejects.jsonl)"
     )

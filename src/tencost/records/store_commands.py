@@ -27,9 +27,11 @@ def quarantine(root: Path, *, store_uri: str | None = None, release: str | None 
         RecordError: no store, or no such record.
     """
     store = open_records(_place(store_uri, root))
-    kept = store.read(
-        columns=["record_id", "hardware", "task_name", "quarantine", "source"], quarantined=True
-    )
+    columns = ["record_id", "hardware", "task_name", "quarantine", "measurements", "source"]
+    # Of a program that was measured again, one measurement may be in quarantine alone.
+    inner = pl.element().struct.field("quarantine").drop_nulls()
+    reason = pl.coalesce("quarantine", pl.col("measurements").list.eval(inner).list.first())
+    kept = store.read(columns=columns, quarantined=True).with_columns(quarantine=reason)
     kept = kept.filter(pl.col("quarantine").is_not_null())
     if release is None:
         _show(kept)

@@ -14,6 +14,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import polars as pl
@@ -25,7 +26,6 @@ from deltalake.transaction import AddAction
 from tencost.errors import RecordError
 from tencost.store.compaction import SMALL_FILES, Compaction, choose, rewrite, small
 from tencost.store.delta import (
-    NEXT_VERSION_OR_NONE,
     Place,
     commit,
     open_table,
@@ -35,8 +35,24 @@ from tencost.store.delta import (
     writable_table,
 )
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
+from tencost.store.measured import KEY, TOLD, among, count, one_of_each, released
 from tencost.store.reading import Records, StoreView, View
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
+
+
+@dataclass(frozen=True)
+class Added:
+    """What a write brought into a store.
+
+    Attributes:
+        records: new ones, one for each program, hardware and target.
+        again: further measurements of records, new or old.
+        quarantined: of the new records, those in quarantine.
+    """
+
+    records: int
+    again: int
+    quarantined: int
 
 
 class RecordStore(Records):
@@ -79,13 +95,20 @@ class RecordStore(Records):
         return open_table(self._place) is not None
 
     def write(self, records: Iterable[Record]) -> int:
-        """Add the records that the store does not have; return how many those were."""
+        """Add the measurements that the store does not have; return how many those were."""
         return self.write_table(to_arrow(records))
 
     def write_table(self, table: pa.Table) -> int:
-        """Add the rows of a table of :data:`SCHEMA` that are not in the store; return their number.
+        """As :meth:`add`; return how many measurements were new."""
+        done = self.add(table)
+        return done.records + done.again
 
-        When it returns, the rows are in the store and stay there, whatever happens to the process.
+    def add(self, table: pa.Table) -> Added:
+        """Add the rows of a table of :data:`SCHEMA` that are not in the store; return what those were.
+
+        A row of a record that the store has is another measurement of it (see measured.py), unless
+        the store has that, too. When it returns, the rows are in the store and stay there, whatever
+        happens to the process.
 
         Raises:
             RecordError: other columns, a store opened at a version, or other writers were faster
@@ -97,9 +120,9 @@ class RecordStore(Records):
                 f"expected the columns of the record schema {SCHEMA_VERSION}, found "
                 f"{', '.join(table.schema.names)}. Build the table with records.schema.to_arrow."
             )
-        table = first_of_each_id(table)
         if table.num_rows == 0:
-            return 0
+            return Added(0, 0, 0)
+        table = one_of_each(table)
         append = _Append(self._place, self._folder, table)
         added = retry(self.uri, append.commit)
         self._tidy(append.beside)
@@ -132,16 +155,33 @@ class RecordStore(Records):
     def release(self, record_ids: Iterable[str]) -> int:
         """Take records out of quarantine; return how many were in it."""
         self._refuse_pinned()
-        wanted = ", ".join("'" + item.replace("'", "''") + "'" for item in set(record_ids))
+        wanted = sorted(set(record_ids))
         if not wanted:
             return 0
-        chosen = f"quarantine IS NOT NULL AND record_id IN ({wanted})"
+        measured = pl.col("measurements").list.eval(
+            pl.element().struct.field("quarantine").is_not_null()
+        )
+        chosen = pl.col("record_id").is_in(wanted) & (
+            pl.col("quarantine").is_not_null() | measured.list.any()
+        )
 
         def attempt() -> int:
-            done = writable_table(self._place).update(
-                {"quarantine": "NULL"}, predicate=chosen, commit_properties=NEXT_VERSION_OR_NONE
-            )
-            return int(done["num_updated_rows"])
+            table = writable_table(self._place)
+            replaced, written, number = [], [], 0
+            for file in data_files(table):
+                rows = self._folder.scan([file])
+                ids = rows.filter(chosen).select("record_id").collect()["record_id"]
+                if ids.is_empty():
+                    continue
+                whole = rows.collect().to_arrow().cast(SCHEMA).to_pylist()
+                names = set(ids)
+                free = [released(row) if row["record_id"] in names else row for row in whole]
+                written += self._folder.write(pa.Table.from_pylist(free, schema=SCHEMA))
+                replaced.append(file)
+                number += len(ids)
+            if number:
+                commit(table, [*removals(replaced), *written])
+            return number
 
         return retry(self.uri, attempt)
 
@@ -210,7 +250,7 @@ class _Append:
     """Rows on their way into a store: checked against each of its files once, written once.
 
     Delta Lake's merge would find out which rows are new as well, but reads the store and writes the
-    rows again for each try.
+    rows again for each try. A file that holds a program which was measured again is written anew.
     """
 
     def __init__(self, place: Place, folder: Folder, rows: pa.Table) -> None:
@@ -221,9 +261,10 @@ class _Append:
         """The store's files that the rows were checked against last."""
         self._checked: set[str] = set()
         self._written: list[AddAction] = []
+        self._done = Added(0, 0, 0)
 
-    def commit(self) -> int:
-        """Commit the rows that the store's latest version does not have; return their number.
+    def commit(self) -> Added:
+        """Commit the measurements that the store's latest version does not have; return their number.
 
         Raises:
             CommitFailedError: another writer was faster; call again.
@@ -232,43 +273,82 @@ class _Append:
         files = data_files(table)
         # A commit whose answer was lost on the way may have succeeded.
         if self._written and {action.path for action in self._written} <= {f.path for f in files}:
-            return int(self._rows.num_rows)
-        self._drop_known([file for file in files if file.path not in self._checked])
+            return self._done
+        again = self._split([file for file in files if file.path not in self._checked])
         self.beside = files
-        self._checked.update(file.path for file in files)
-        if self._rows.num_rows == 0:
-            return 0
+        if again is None:
+            self._checked.update(file.path for file in files)
+            replaced: list[DataFile] = []
+            if not self._written and self._rows.num_rows:
+                self._written = self._folder.write(self._rows)
+                self._done = _added(self._rows, 0)
+        else:
+            replaced = self._write_again(files, again)
         if not self._written:
-            self._written = self._folder.write(self._rows)
-        commit(table, self._written)
-        return int(self._rows.num_rows)
+            return Added(0, 0, 0)
+        commit(table, [*removals(replaced), *self._written])
+        return self._done
 
-    def _drop_known(self, files: Sequence[DataFile]) -> None:
-        """Leave out the rows that the files have; what was written with them is not used then."""
-        keys = pl.from_arrow(self._rows.select([PARTITION, "workload_id", "record_id"]))
+    def _split(self, files: Sequence[DataFile]) -> pl.Series | None:
+        """Leave out the rows whose measurements the files have; say which others are of records that they have."""
+        keys = pl.from_arrow(self._rows.select([*KEY, "workload_id", *TOLD]))
         assert isinstance(keys, pl.DataFrame)
-        known = []
+        held = []
         for (name,), mine in keys.group_by(PARTITION):
-            # A record's id names its workload: files and row groups without those are not read.
-            workloads = sorted(mine["workload_id"].unique())
-            near = [file for file in files if file.hardware == name and _any_in(file, workloads)]
-            if near:
-                rows = self._folder.scan(near).filter(pl.col("workload_id").is_in(workloads))
-                same = pl.col("record_id").is_in(mine["record_id"].implode())
-                known.append(rows.filter(same).select(PARTITION, "record_id").collect())
-        if any(map(len, known)):
-            numbered = keys.with_row_index()
-            new = numbered.join(pl.concat(known), on=[PARTITION, "record_id"], how="anti")
-            self._rows = self._rows.take(new["index"].sort().to_arrow())
+            rows = _near(self._folder, files, str(name), mine)
+            if rows is not None:
+                held.append(rows.select(*KEY, *TOLD).collect())
+        if not any(map(len, held)):
+            return None
+        known = among(keys, pl.concat(held))
+        left = ~known.fill_null(value=False)
+        if not left.all() or known.is_not_null().any():
             self._written = []
+        self._rows = self._rows.filter(left.to_arrow())
+        again = known.filter(left).is_not_null()
+        return again if again.any() else None
+
+    def _write_again(self, files: Sequence[DataFile], again: pl.Series) -> list[DataFile]:
+        """Write the rows, and the files that hold records of the rows `again` with those; return these files."""
+        measured = self._rows.filter(again.to_arrow())
+        rows = self._rows.filter((~again).to_arrow())
+        self._done = _added(rows, count(measured))
+        self._written = self._folder.write(rows) if rows.num_rows else []
+        keys = pl.from_arrow(measured.select([*KEY, "workload_id"]))
+        assert isinstance(keys, pl.DataFrame)
+        replaced = []
+        for file in files:
+            mine = keys.filter(pl.col(PARTITION) == file.hardware)
+            near = _near(self._folder, [file], file.hardware, mine)
+            held = None if near is None else near.select("record_id").collect()["record_id"]
+            if held is None or held.is_empty():
+                continue
+            mixed = pl.Series(measured.column("record_id").to_pylist()).is_in(held.implode())
+            here = pl.Series(measured.column(PARTITION).to_pylist()) == file.hardware
+            old = self._folder.scan([file]).collect().to_arrow().cast(SCHEMA)
+            whole = pa.concat_tables([old, measured.filter((mixed & here).to_arrow())])
+            self._written += self._folder.write(one_of_each(whole))
+            replaced.append(file)
+        return replaced
 
 
-def first_of_each_id(table: pa.Table) -> pa.Table:
-    """Return the rows of a table whose record_id does not occur before them."""
-    ids = pl.from_arrow(table.column("record_id"))
-    assert isinstance(ids, pl.Series)
-    first = ids.is_first_distinct()
-    return table if first.all() else table.filter(first.to_arrow())
+def _near(
+    folder: Folder, files: Sequence[DataFile], hardware: str, keys: pl.DataFrame
+) -> pl.LazyFrame | None:
+    """Return the rows of files that have the record ids of `keys`, all of one hardware; None: surely none."""
+    # A record's id names its workload: files and row groups without those are not read.
+    workloads = sorted(keys["workload_id"].unique())
+    near = [file for file in files if file.hardware == hardware and _any_in(file, workloads)]
+    if not near:
+        return None
+    rows = folder.scan(near).filter(pl.col("workload_id").is_in(workloads))
+    return rows.filter(pl.col("record_id").is_in(keys["record_id"].implode()))
+
+
+def _added(rows: pa.Table, again: int) -> Added:
+    """Return what is added by rows of new records, and so many measurements of others."""
+    kept = rows.num_rows - rows.column("quarantine").null_count
+    return Added(rows.num_rows, count(rows) - rows.num_rows + again, kept)
 
 
 def _any_in(file: DataFile, workloads: Sequence[str]) -> bool:

@@ -21,11 +21,26 @@ from tencost.store.record import Record as Record
 from tencost.store.record import Source as Source
 from tencost.store.record import provenance_from_json as provenance_from_json
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 """Of the columns below. A store of an earlier version is read, and gets the new columns when it is written to."""
 
-ADDED = {"2": ("wall_s", "foreign", "quarantine")}
+ADDED = {"2": ("wall_s", "foreign", "quarantine"), "3": ("measurements",)}
 """Columns that a version added, null in older rows; no version has ever taken one away."""
+
+MEASUREMENT = pa.struct(
+    [
+        ("timestamp", pa.float64()),
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("run_secs", pa.list_(pa.float64())),
+        ("wall_s", pa.float64()),
+        ("quarantine", pa.string()),
+        ("dataset", pa.string()),
+        ("file", pa.string()),
+        ("line", pa.int64()),
+    ]
+)
+"""One measurement of a program; members as the columns of the same names, and those of `source`."""
 
 SCHEMA = pa.schema(
     [
@@ -66,7 +81,7 @@ SCHEMA = pa.schema(
         pa.field("program", pa.string(), nullable=False),
         pa.field(
             "run_secs", pa.list_(pa.float64())
-        ),  # seconds, all of them; null unless status is ok
+        ),  # seconds, of all measurements that count; null unless status is ok
         pa.field("status", pa.string(), nullable=False),
         pa.field("error", pa.string()),
         pa.field(
@@ -78,6 +93,8 @@ SCHEMA = pa.schema(
         # JSON: what a foreign log's line says beyond the other columns, so that it can be written back
         pa.field("foreign", pa.string()),
         pa.field("quarantine", pa.string()),  # why the record is kept out of reads; null: it is not
+        # Since version 3: every measurement of a program that was measured more than once, see measured.py.
+        pa.field("measurements", pa.list_(MEASUREMENT)),
     ],
     metadata={"tencost.schema_version": SCHEMA_VERSION},
 )
@@ -129,6 +146,7 @@ def _row(record: Record) -> dict[str, Any]:
         "wall_s": None,
         "foreign": record.foreign,
         "quarantine": None,
+        "measurements": None,
     }
 
 

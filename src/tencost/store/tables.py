@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from tencost.errors import RecordError
 from tencost.store.layout import by_hardware, group_rows, in_pieces, latency, parquet_writer
+from tencost.store.measured import one_of_each
 from tencost.store.reading import RecordFile, Records
-from tencost.store.record_store import RecordStore, first_of_each_id
+from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
 
 RECORDS = "records.parquet"
@@ -80,8 +81,11 @@ def load_tasks(folder: Path) -> pl.DataFrame:
 
 
 def write_records(folder: Path, table: pa.Table) -> int:
-    """Write the rows of a table of schema.SCHEMA as the records in `folder`; return how many are distinct."""
-    distinct = first_of_each_id(table)
+    """Write the rows of a table of schema.SCHEMA as the records in `folder`; return how many those are.
+
+    Rows of one record are measurements of one program and become one row, see measured.py.
+    """
+    distinct = one_of_each(table)
     most = group_rows(distinct.nbytes, distinct.num_rows)
     with parquet_writer(folder / RECORDS, SCHEMA) as writer:
         for _, rows in by_hardware(distinct):

@@ -76,7 +76,7 @@ def write(folder: Path, table: pa.Table, suffix: str) -> Path:
     if suffix == "parquet":
         pq.write_table(table, path)
         return path
-    for name in ("networks", "run_secs", "source"):
+    for name in ("networks", "run_secs", "source", "measurements"):
         if name in table.column_names and pa.types.is_nested(table[name].type):
             texts = [
                 None if value is None else json.dumps(value) for value in table[name].to_pylist()
@@ -117,7 +117,7 @@ COMMON: dict[str, st.SearchStrategy[Any]] = {
     ),
     "hardware": NAME,
     "timestamp": st.none() | FINITE,
-    "schema_version": st.sampled_from(["1", "2"]),
+    "schema_version": st.sampled_from(["1", "2", "3"]),
     "additional_info": st.none() | JSON_TEXT,
     "workload": TEXT,
     "workload_args": st.none() | JSON_TEXT,
@@ -138,6 +138,24 @@ COMMON: dict[str, st.SearchStrategy[Any]] = {
     "wall_s": st.none() | FINITE,
     "foreign": st.none() | JSON_TEXT,
     "quarantine": st.none() | TEXT,
+    "measurements": st.none()
+    | st.lists(
+        st.fixed_dictionaries(
+            {
+                "timestamp": st.none() | FINITE,
+                "status": st.just("ok"),
+                "error": st.none(),
+                "run_secs": st.lists(st.floats(1e-9, 1e8), min_size=1, max_size=3),
+                "wall_s": st.none() | FINITE,
+                "quarantine": st.none() | TEXT,
+                "dataset": st.none() | TEXT,
+                "file": st.none() | TEXT,
+                "line": st.none() | INT64,
+            }
+        ),
+        min_size=2,
+        max_size=3,
+    ),
 }
 OUTCOMES: dict[bool, dict[str, st.SearchStrategy[Any]]] = {
     True: {
@@ -310,7 +328,7 @@ def test_the_files_of_a_store_are_no_tables(tmp_path: Path) -> None:
         ("run_secs", [-1.0], "run_secs: a time is not positive"),
         ("run_secs", [None], "run_secs: a time is not positive"),
         ("program_format", "pickle", "program_format: expected one of"),
-        ("schema_version", "3", "schema_version: expected one of 1, 2"),
+        ("schema_version", "4", "schema_version: expected one of 1, 2, 3"),
         ("target", "llvm", "target: expected a JSON object"),
         ("target", "[1]", "target: expected a JSON object"),
         ("foreign", "{", "foreign: expected JSON"),
@@ -342,6 +360,10 @@ def test_a_row_with_a_broken_value_is_a_reject(
         ("networks", '[{"network": "a", "weight": "b"}]'),
         ("source", '{"line": 1.5}'),
         ("source", '{"line": 1, "column": 2}'),
+        ("measurements", '[{"status": "ok"}]'),
+        ("measurements", '[{"status": "run_error", "run_secs": [1.0]}]'),
+        ("measurements", '[{"status": "fine"}]'),
+        ("measurements", '[{"status": "ok", "run_secs": [0.0]}]'),
         ("run_secs", "[true]"),
         ("timestamp", "yesterday"),
         ("execution_elapsed_ms_mean", "1,5"),

@@ -71,7 +71,7 @@ def _example(record_id: str, status: str, run_secs: str) -> str:
     cells |= {
         "record_id": record_id,
         "hardware": "xeon",
-        "schema_version": "2",
+        "schema_version": "3",
         "program_format": "none",
     }
     cells |= {
@@ -92,7 +92,7 @@ _EXAMPLE_LINES = (
 
 
 class TencostTableFormat(LogFormat):
-    """Tables of the record schema, of version 1 or 2, as Parquet or CSV."""
+    """Tables of the record schema, of any version, as Parquet or CSV."""
 
     example = MappingProxyType({"table.csv": "\n".join([*_EXAMPLE_LINES, ""])})
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import orjson
@@ -13,12 +14,15 @@ import pyarrow.compute as pc
 
 from tencost.errors import RecordError
 from tencost.store.schema import ADDED, PROGRAM_FORMATS, SCHEMA
-from tencost.store.status import Status
+from tencost.store.status import FAILURE_SECONDS, Status
 
-NESTED = ("networks", "run_secs", "source")
+NESTED = ("networks", "run_secs", "source", "measurements")
 """Columns that are no scalars: JSON text in a CSV."""
 VERSIONS = ("1", *ADDED)
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+_Seconds = Annotated[float, msgspec.Meta(gt=0, lt=FAILURE_SECONDS)]
 
 
 class _Network(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,10 +36,29 @@ class _Source(msgspec.Struct, forbid_unknown_fields=True):
     line: _Long | None = None
 
 
+class _Measurement(msgspec.Struct, forbid_unknown_fields=True):
+    status: Literal[*(item.value for item in Status)]  # type: ignore[valid-type]
+    timestamp: float | None = None
+    error: str | None = None
+    run_secs: list[_Seconds] | None = None
+    wall_s: float | None = None
+    quarantine: str | None = None
+    dataset: str | None = None
+    file: str | None = None
+    line: _Long | None = None
+
+    def __post_init__(self) -> None:
+        if (self.status == Status.ok.value) != bool(self.run_secs):
+            raise ValueError("expected times where status is ok, and only there")
+        if not all(map(math.isfinite, (self.timestamp or 0.0, self.wall_s or 0.0))):
+            raise ValueError("expected finite numbers")
+
+
 _SHAPES: dict[str, Any] = {
     "networks": list[_Network | None] | None,
     "run_secs": list[float | None] | None,
     "source": _Source | None,
+    "measurements": list[_Measurement] | None,
 }
 _JSON = (
     "additional_info",
@@ -114,8 +137,8 @@ def _converted(field: pa.Field, values: pa.Array, reasons: Reasons, where: str) 
     if field.name in NESTED:
         if not (text or pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
             raise _wrong_type(field, values, where)
-        if text:
-            return _one_by_one(field, values, True, reasons)
+        if text or field.name == "measurements":
+            return _one_by_one(field, values, text, reasons)
         try:
             return values.cast(field.type)
         except pa.ArrowException:

@@ -1,0 +1,176 @@
+"""What was measured of one program: all its measurements, and the one row that reads and look-ups return.
+
+A record_id names a program on a hardware for a target; whoever measures it again makes no other record. The row's
+`measurements` holds each measurement, earliest first, those without a time stamp before all others; null where there
+is one alone, which the row's own columns tell. Where some succeeded, the row has status ok and their times one after
+the other in `run_secs`, so that its latency is the median over all runs of all of them: a session on a busy host moves
+it little, where the latest session or the fastest would follow that host's noise. Its other columns are those of the
+earliest measurement that succeeded. Where none did, the latest failure is the row's.
+
+A measurement in quarantine counts only if all of a record's are; then the record is in quarantine.
+
+Two measurements are the same where status, times and time stamp are, wherever they were read; logs that came through
+a format without time stamps are known by their times.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tencost.store.schema import MEASUREMENT, SCHEMA
+from tencost.store.status import Status
+
+Row = dict[str, Any]
+KEY = ("hardware", "record_id")
+TOLD = ("status", "run_secs", "timestamp", "measurements")
+"""Columns that tell which measurements a row is of."""
+
+
+def measurements(row: Row) -> list[Row]:
+    """Return the measurements of a row of the schema, as MEASUREMENT has them."""
+    if row["measurements"]:
+        kept_out = row["quarantine"]
+        return [
+            item | {"quarantine": item["quarantine"] or kept_out} for item in row["measurements"]
+        ]
+    place = row["source"] or dict.fromkeys(_PLACE)
+    return [{name: place[name] if name in _PLACE else row[name] for name in _MEMBERS}]
+
+
+_MEMBERS = tuple(field.name for field in MEASUREMENT)
+_PLACE = ("dataset", "file", "line")
+
+
+def same(one: Row, other: Row) -> bool:
+    """Say whether two measurements of a program are one that was read twice."""
+    if one["timestamp"] is None or other["timestamp"] is None:
+        # A failure without a time of day tells nothing that another failure does not.
+        return bool((one["run_secs"] or None) == (other["run_secs"] or None))
+    return all(one[name] == other[name] for name in ("timestamp", "status", "run_secs"))
+
+
+def merged(rows: Sequence[Row]) -> Row:
+    """Return the one row of rows that have one record_id; those first are held already."""
+    held: list[Row] = []
+    for row in rows:
+        held += [item for item in measurements(row) if not any(same(item, had) for had in held)]
+    return rows[0] if len(held) == 1 else central(rows, held)
+
+
+def central(rows: Sequence[Row], held: Iterable[Row]) -> Row:
+    """Return the row of some measurements; `rows` have the columns that are no measurement's."""
+    found = sorted(held, key=_when)
+    kept = [item for item in found if item["quarantine"] is None] or found
+    good = [item for item in kept if item["status"] == Status.ok.value]
+    told = good[0] if good else kept[-1]
+    own = (row for row in rows if any(same(item, told) for item in measurements(row)))
+    base = next(own, rows[0])
+    times = [value for item in good for value in item["run_secs"]]
+    milliseconds = [1e3 * value for value in times]
+    return base | {
+        "timestamp": told["timestamp"],
+        "status": told["status"],
+        "error": told["error"],
+        "wall_s": told["wall_s"],
+        "run_secs": times or None,
+        "execution_elapsed_ms_mean": statistics.fmean(milliseconds) if times else None,
+        "execution_elapsed_ms_std": statistics.stdev(milliseconds) if len(times) > 1 else None,
+        "source": {name: told[name] for name in _PLACE},
+        "quarantine": told["quarantine"],
+        "measurements": found if len(found) > 1 else None,
+    }
+
+
+def released(row: Row) -> Row:
+    """Return a row with none of its measurements in quarantine."""
+    if not row["measurements"]:
+        return row | {"quarantine": None}
+    return central([row], [item | {"quarantine": None} for item in row["measurements"]])
+
+
+def one_of_each(table: pa.Table) -> pa.Table:
+    """Return a table of the schema with one row for each record, where its first was."""
+    keys = pl.from_arrow(table.select(KEY))
+    assert isinstance(keys, pl.DataFrame)
+    if not keys.is_duplicated().any():
+        return table
+    numbered = keys.with_row_index()
+    groups = (
+        numbered.group_by(KEY, maintain_order=True)
+        .agg("index")
+        .filter(pl.col("index").list.len() > 1)
+    )
+    replaced: dict[int, Row] = {}
+    drop = set()
+    for rows in groups["index"].to_list():
+        replaced[rows[0]] = merged(table.take(rows).to_pylist())
+        drop.update(rows)
+    return _replace(table, replaced, drop)
+
+
+def count(table: pa.Table) -> int:
+    """Return how many measurements the rows of a table are of."""
+    lengths = pa.compute.list_value_length(table.column("measurements"))
+    return int(pa.compute.sum(pa.compute.fill_null(lengths, 1)).as_py() or 0)
+
+
+def among(keys: pl.DataFrame, held: pl.DataFrame) -> pl.Series:
+    """Say of each row of `keys` whether `held` has its record: null if not, whether all measurements else.
+
+    Both have the columns of KEY and TOLD.
+    """
+    joined = keys.with_row_index().join(
+        held.unique(KEY).with_columns(held=True), on=KEY, how="left", suffix="_held"
+    )
+    alone = pl.col("measurements").is_null() & pl.col("measurements_held").is_null()
+    times = pl.col("run_secs").eq_missing(pl.col("run_secs_held"))
+    undated = pl.col("timestamp").is_null() | pl.col("timestamp_held").is_null()
+    stamped = (pl.col("timestamp") == pl.col("timestamp_held")) & (
+        pl.col("status") == pl.col("status_held")
+    )
+    quick = alone & times & (undated | stamped.fill_null(value=False))
+    found = joined.sort("index").select(
+        pl.when(pl.col("held")).then(quick).alias("known"), pl.col("held"), *TOLD, *_HELD
+    )
+    known = found["known"].to_list()
+    many = found.with_row_index().filter(
+        pl.col("held")
+        & ~pl.col("known")
+        & (pl.col("measurements").is_not_null() | pl.col("measurements_held").is_not_null())
+    )
+    for row in many.iter_rows(named=True):
+        mine = _told(row, "")
+        had = _told(row, "_held")
+        known[row["index"]] = all(any(same(item, other) for other in had) for item in mine)
+    return pl.Series("known", known, dtype=pl.Boolean)
+
+
+_HELD = tuple(f"{name}_held" for name in TOLD)
+
+
+def _told(row: Row, suffix: str) -> list[Row]:
+    many = row[f"measurements{suffix}"]
+    return many or [{name: row[f"{name}{suffix}"] for name in TOLD[:3]}]
+
+
+def _when(item: Row) -> tuple[Any, ...]:
+    place = (*tuple(item[name] or "" for name in ("dataset", "file")), item["line"] or 0)
+    return (item["timestamp"] is not None, item["timestamp"] or 0.0, *place)
+
+
+def _replace(table: pa.Table, replaced: dict[int, Row], drop: set[int]) -> pa.Table:
+    """Return a table with some rows replaced, by number, and others left out."""
+    made = pa.Table.from_pylist(list(replaced.values()), schema=SCHEMA)
+    order: list[int] = []
+    numbers = {row: table.num_rows + place for place, row in enumerate(replaced)}
+    for row in range(table.num_rows):
+        if row in numbers:
+            order.append(numbers[row])
+        elif row not in drop:
+            order.append(row)
+    return pa.concat_tables([table.cast(SCHEMA), made]).take(pa.array(order, pa.int64()))
