@@ -21,8 +21,10 @@ import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
+from tencost.fetch.unpack import Kind
 from tencost.records.gate import GROUP, Known, quarantine
-from tencost.records.reading.opening import read_head
+from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
+from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
 from tencost.records.reading.protocol import BATCH_ROWS, About, Module, Reject
 from tencost.records.reading.targets import NoDeviceError
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
@@ -57,7 +59,9 @@ class Logs:
     networks: Mapping[str, list[dict[str, object]]] = field(default_factory=dict)
     """Networks and weights by workload id, where a TenSet folder names them."""
     rejects: tuple[Reject, ...] = ()
-    """Files of a TenSet folder, other than logs, that could not be read."""
+    """Files that could not be opened or read, and members of archives that were not unpacked."""
+    unpacked: tuple[Unpacked, ...] = ()
+    """Archives, whose members are there as long as this object."""
 
 
 @dataclass
@@ -103,14 +107,8 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: str | None) -> Logs
     for top in paths:
         if not top.exists():
             raise RecordError(f"expected a log file or a folder of logs at {top}, found nothing")
-        if top.is_dir() and is_measured(top):
-            found.measured.append(top)
-        elif top.is_dir() and is_tenset(top):
-            found.add_tenset(top)
-        elif top.is_dir():
-            for path in sorted(item for item in top.rglob("*") if item.is_file()):
-                relative = path.relative_to(top).as_posix()
-                found.add(path, relative, _device_folder(Path(relative)))
+        if top.is_dir():
+            found.add_folder(top, "")
         else:
             found.add(top, top.name, None)
     return found.logs()
@@ -126,10 +124,26 @@ class _Found:
         self._skipped: list[tuple[str, str]] = []
         self._networks: dict[str, list[dict[str, object]]] = {}
         self._rejects: list[Reject] = []
+        self._unpacked: list[Unpacked] = []
 
-    def add(self, path: Path, relative: str, device: str | None) -> None:
-        """Look at a file; `device` is what its place says, and what a person says wins."""
+    def add_folder(self, top: Path, prefix: str) -> None:
+        """Look at a folder to the bottom; `prefix` is what its files' names begin with."""
+        if is_measured(top):
+            self.measured.append(top)
+        elif is_tenset(top):
+            self.add_tenset(top, prefix)
+        else:
+            for path in sorted(item for item in top.rglob("*") if item.is_file()):
+                relative = path.relative_to(top).as_posix()
+                self.add(path, prefix + relative, _device_folder(Path(relative)), bool(prefix))
+
+    def add(self, path: Path, relative: str, device: str | None, packed: bool = False) -> None:
+        """Look at a file; `device` is what its place says, and what a person says wins; `packed`: of an archive."""
         try:
+            kind = archive_kind(path, read_head(path))
+            if kind is not None:
+                self.add_archive(path, relative, kind, packed)
+                return
             name, reason = recognize(path, relative)
         except RecordError as error:
             self._rejects.append(Reject(relative, 0, str(error)))
@@ -140,13 +154,38 @@ class _Found:
             about = About(self._dataset, relative, self._hardware or device)
             self._files.append(LogFile(path, name, about))
 
-    def add_tenset(self, folder: Path) -> None:
+    def add_archive(self, path: Path, relative: str, kind: Kind, packed: bool) -> None:
+        """Look at an archive as at the folder that was packed.
+
+        Raises:
+            RecordError: it lies in an archive, or there is no place to unpack it.
+        """
+        if packed:
+            raise RecordError(f"an archive ({kind}) in an archive is not opened: unpack it first")
+        unpacked = Unpacked(path, kind)
+        self._unpacked.append(unpacked)
+        for member, why in unpacked.refused:
+            file = f"{relative}/{member}" if member else relative
+            shown = file if file.isprintable() else ascii(file)
+            self._rejects.append(Reject(shown, 0, f"not unpacked: {why}"))
+        top, prefix = unpacked.folder, f"{relative}/"
+        inside = list(top.iterdir())
+        # An archive mostly holds one folder, which is the one that was packed.
+        if (
+            len(inside) == 1
+            and inside[0].is_dir()
+            and (is_measured(inside[0]) or is_tenset(inside[0]))
+        ):
+            top, prefix = inside[0], f"{prefix}{inside[0].name}/"
+        self.add_folder(top, prefix)
+
+    def add_tenset(self, folder: Path, prefix: str) -> None:
         """Take the measured logs of a TenSet dataset, and the networks that its tasks are of."""
         layout = read_layout(folder)
         for path, device in layout.record_files:
-            self.add(path, path.relative_to(folder).as_posix(), device)
+            self.add(path, prefix + path.relative_to(folder).as_posix(), device, bool(prefix))
         for path in layout.program_files:
-            self._skipped.append((path.relative_to(folder).as_posix(), _UNMEASURED))
+            self._skipped.append((prefix + path.relative_to(folder).as_posix(), _UNMEASURED))
         self._rejects += layout.rejects
         for identity, weights in workload_networks(layout).items():
             self._networks[identity] = [
@@ -160,6 +199,7 @@ class _Found:
             tuple(self._skipped),
             self._networks,
             tuple(self._rejects),
+            tuple(self._unpacked),
         )
 
 
@@ -294,7 +334,7 @@ def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) 
     table = pa.concat_tables(tables)
     frame = pl.from_arrow(table.select([*GROUP, "run_secs", "status"]))
     assert isinstance(frame, pl.DataFrame)
-    reasons = quarantine(frame, _known(store, frame))
+    reasons = quarantine(frame, _in_store(store, frame))
     if reasons.null_count() < len(reasons):
         position = SCHEMA.get_field_index("quarantine")
         table = table.set_column(
@@ -306,7 +346,7 @@ def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) 
         progress.quarantined += len(reasons) - reasons.null_count()
 
 
-def _known(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
+def _in_store(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
     names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
     if not names:
         return {}
@@ -349,19 +389,36 @@ def recognize(path: Path, relative: str) -> tuple[str, str]:
     """Return (the name of a file's format, ""), or ("", why it is no log); at most one format knows a file.
 
     Raises:
-        RecordError: the file cannot be opened.
+        RecordError: the file cannot be opened, or is to be unpacked first, or has no beginning.
     """
     if "to_measure_programs" in Path(relative).parts:
         return "", _UNMEASURED
     if path.suffix == ".pkl":
         return "", "a pickle: tasks and networks, no records"
     head = read_head(path)
+    if head and not head.strip():
+        raise RecordError(
+            f"more than {MOST_BLANK_BYTES} bytes of blank lines at its beginning: not read on"
+        )
+    if found := _known(path, head):
+        return found
+    if unread := unread_kind(path):
+        raise RecordError(
+            f"{unread} is not read: unpack it first (gzip, zstd, tar and zip are read)"
+        )
+    for later in later_heads(path):
+        if found := _known(path, later):
+            return found
+    return "", "no format that is known"
+
+
+def _known(path: Path, head: bytes) -> tuple[str, str] | None:
     for name, known in LOG_FORMATS.all().items():
         if what := known.part(head):
             return "", f"{what}, read with its records"
         if known.recognizes(path, head):
             return name, ""
-    return "", "no format that is known"
+    return None
 
 
 def _cpus() -> int:
