@@ -18,6 +18,7 @@ from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
+from tencost.records.devices import parse_devices
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
 from tencost.store.editing import require_writable
@@ -32,7 +33,7 @@ def run(
     paths: Sequence[Path],
     root: Path,
     *,
-    hardware: str | None = None,
+    hardware: Sequence[str] = (),
     dataset: str | None = None,
     store_uri: str | None = None,
     jobs: int | None = None,
@@ -42,7 +43,7 @@ def run(
     Args:
         paths: files and folders of logs, archives too.
         root: the project's; rejected lines are written below its data/rejects.
-        hardware: the device of logs that do not name it.
+        hardware: NAME, the device of records that name none, and FOLDER=NAME, that of those in a folder or file.
         dataset: what the records are called after; None: the first path's name.
         store_uri: the record store; None: the live one.
         jobs: worker processes; None: one a core.
@@ -53,11 +54,11 @@ def run(
     """
     dataset = dataset or paths[0].resolve().name.split(".")[0]
     plain_name("dataset", dataset)
-    plain_name("hardware", hardware)
+    devices = parse_devices(hardware)
     store = RecordStore(store_uri or str(root / PathsConfig().store))
     console = Console(stderr=True)
     told_paths = ", ".join(map(str, paths))
-    logs = find_logs(paths, dataset, hardware)
+    logs = find_logs(paths, dataset, devices)
     if not logs.files and not logs.measured:
         reasons = [(item.file, item.reason) for item in logs.rejects] + list(logs.skipped)
         told = "; ".join(f"{file}: {why}" for file, why in reasons[:SHOWN]) or "empty folders"
@@ -147,5 +148,7 @@ def _report(
     table.add_row("files", f"{progress.files} read, {len(logs.skipped)} no logs")
     table.add_row("time", f"{seconds:.1f} s")
     console.print(table)
+    for told in progress.agreement.warnings():
+        console.print(f"warning: {told}", style="yellow", markup=False, soft_wrap=True)
     for item in progress.rejects[:SHOWN]:
         console.print(f"{item.file}:{item.line}: {item.reason}", style="yellow", markup=False)

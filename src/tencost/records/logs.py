@@ -22,6 +22,7 @@ import pyarrow as pa
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.fetch.unpack import Kind
+from tencost.records.devices import Agreement, Devices
 from tencost.records.gate import GROUP, Known, quarantine
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
 from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
@@ -74,6 +75,7 @@ class Progress:
         quarantined: new records that are kept out of look-ups.
         rejects: lines that could not be read.
         formats: records by format.
+        agreement: whether records name the device that their log was given.
     """
 
     files: int = 0
@@ -84,6 +86,7 @@ class Progress:
     written: int = 0
     quarantined: int = 0
     rejects: list[Reject] = field(default_factory=list)
+    agreement: Agreement = field(default_factory=Agreement)
 
 
 @dataclass(frozen=True)
@@ -92,34 +95,39 @@ class _Parsed:
     rejects: tuple[Reject, ...]
 
 
-def find_logs(paths: Sequence[Path], dataset: str, hardware: str | None) -> Logs:
-    """Look at files, and recursively at folders, for logs.
+def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | None) -> Logs:
+    """Look at files, and recursively at folders and into archives, for logs.
 
     Args:
         paths: files and folders.
         dataset: name of the dataset that the records are to be part of.
-        hardware: the device; None: the logs say it, or the folder below measure_records/ does.
+        hardware: the device of records that name none and lie in no folder below measure_records/, or of some folders;
+            None: the logs say it, or those folders do.
 
     Raises:
-        RecordError: a path does not exist.
+        RecordError: a path does not exist, or no log is in a folder whose device was said.
     """
-    found = _Found(dataset, hardware)
+    devices = hardware if isinstance(hardware, Devices) else Devices(hardware)
+    found = _Found(dataset, devices)
     for top in paths:
         if not top.exists():
             raise RecordError(f"expected a log file or a folder of logs at {top}, found nothing")
+        found.base = top if top.is_dir() else top.parent
         if top.is_dir():
             found.add_folder(top, "")
         else:
             found.add(top, top.name, None)
+    devices.check_used()
     return found.logs()
 
 
 class _Found:
     """What was found so far."""
 
-    def __init__(self, dataset: str, hardware: str | None) -> None:
+    def __init__(self, dataset: str, devices: Devices) -> None:
         self.measured: list[Path] = []
-        self._dataset, self._hardware = dataset, hardware
+        self.base = Path()
+        self._dataset, self._devices = dataset, devices
         self._files: list[LogFile] = []
         self._skipped: list[tuple[str, str]] = []
         self._networks: dict[str, list[dict[str, object]]] = {}
@@ -138,7 +146,7 @@ class _Found:
                 self.add(path, prefix + relative, _device_folder(Path(relative)), bool(prefix))
 
     def add(self, path: Path, relative: str, device: str | None, packed: bool = False) -> None:
-        """Look at a file; `device` is what its place says, and what a person says wins; `packed`: of an archive."""
+        """Look at a file; `device` is what its place says; `packed`: it was in an archive."""
         try:
             kind = archive_kind(path, read_head(path))
             if kind is not None:
@@ -151,7 +159,8 @@ class _Found:
         if reason:
             self._skipped.append((relative, reason))
         else:
-            about = About(self._dataset, relative, self._hardware or device)
+            given = self._devices.of(self.base, relative, device)
+            about = About(self._dataset, relative, given, default=True)
             self._files.append(LogFile(path, name, about))
 
     def add_archive(self, path: Path, relative: str, kind: Kind, packed: bool) -> None:
@@ -225,11 +234,14 @@ def import_logs(
     """
     progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
     waiting: list[pa.Table] = []
-    for tables, rejects in read_logs(logs, jobs):
+    given = [*(None for _ in logs.measured), *(item.about.hardware for item in logs.files)]
+    for device, (tables, rejects) in zip(given, read_logs(logs, jobs), strict=True):
         progress.files += 1
         progress.rejects += rejects
         for table in tables:
             _count(table, progress)
+            if device is not None:
+                progress.agreement.add(table, device)
             waiting.append(table)
             if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
                 _commit(waiting, store, progress)
