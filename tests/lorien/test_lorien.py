@@ -738,6 +738,32 @@ class TestStore:
         with pytest.raises(RecordError, match="expected records of third-box"):
             asked(key, LLVM, "third-box")
 
+    @pytest.mark.parametrize(
+        "target", ["llvm -mcpu=core-avx2", f"{LLVM} -libs=mkl,cblas", f"{LLVM} -num-cores=8 -a=1"]
+    )
+    def test_a_container_is_found_again_by_its_own_keys(self, target: str, tmp_path: Path) -> None:
+        """Its target_key has TVM's default keys and no -libs: another text than the stored target's."""
+        uri = str(tmp_path / "store")
+        path = autotvm_log(tmp_path, autotvm_line(0, 1e-3, target=target))
+        (records,) = AutoTVMTuneResult.create_records_by_workloads(path, 5)
+        commit(records, uri, hardware="box")
+        assert records.target_key is not None
+        found = query(uri, records.workload_key, target=records.target_key, hardware="box")
+        assert [item.mean_s for item in found] == [1e-3]
+        assert query(uri, records.workload_key, target=target, hardware="box") == found
+
+    def test_a_target_key_of_two_targets_is_refused(self, tmp_path: Path) -> None:
+        uri = str(tmp_path / "store")
+        path = autotvm_log(
+            tmp_path,
+            autotvm_line(0, 1e-3, target="llvm -libs=mkl"),
+            autotvm_line(1, 2e-3, target="llvm -libs=cblas"),
+        )
+        commit(AutoTVMTuneResult.create_records_by_workloads(path, 5), uri, hardware="box")
+        key = autotvm_workload_key("dense_nopack.x86", DENSE)
+        with pytest.raises(RecordError, match=r"which 2 targets .* Query by one"):
+            query(uri, key, target=target_key("llvm"), hardware="box")
+
     def test_a_key_of_two_workloads_is_refused(self, tmp_path: Path) -> None:
         uri = str(tmp_path / "store")
         path = autotvm_log(

@@ -40,6 +40,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "records export": (*_LOGS, "duckdb"),
     "records quarantine": _TABLES,
     "records compact": _TABLES,
+    "records rename": _TABLES,
+    "records delete": _TABLES,
     "features": _TABLES,
     "splits": _TABLES,
     "train": _SCORES,

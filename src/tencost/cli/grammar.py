@@ -190,7 +190,7 @@ class Command(click.Command):
                 raise click.UsageError(
                     f"expected a value after {item.opts[-1]}, found the option {value}", ctx
                 )
-            if order.count(item) > 1:
+            if order.count(item) > 1 and not item.multiple:
                 raise click.UsageError(
                     f"expected {item.opts[-1]} once, found it {order.count(item)} times", ctx
                 )

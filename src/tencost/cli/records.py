@@ -1,4 +1,4 @@
-"""`tencost records`: the stage, and the live record store: import, query, export, quarantine, compact."""
+"""`tencost records`: the stage, and the live record store: import, query, export and what changes it."""
 
 from __future__ import annotations
 
@@ -84,10 +84,15 @@ def _root() -> Path:
     examples=[
         "tencost records import logs/ --hardware v100 --dataset roller",
         "tencost records import a.json b.log.gz --hardware board --jobs 2",
+        "tencost records import phones/ --hardware a=adreno-640 --hardware b/x.log=mali-g77",
     ],
 )
 @click.argument("paths", nargs=-1, required=True, type=Place("PATH"))
-@_hardware("The device of logs that do not name theirs.")
+@_hardware(
+    "The device of records that do not name theirs; FOLDER=NAME: of those in a folder or file. As often as needed.",
+    multiple=True,
+    metavar="NAME|FOLDER=NAME",
+)
 @option(
     "--dataset",
     type=DATASET,
@@ -97,7 +102,7 @@ def _root() -> Path:
 @option("--jobs", type=Whole(1), help="Worker processes. [default: one a core]")
 def import_logs(
     paths: tuple[Path, ...],
-    hardware: str | None,
+    hardware: tuple[str, ...],
     dataset: str | None,
     store: str | None,
     jobs: int | None,
@@ -157,6 +162,63 @@ def compact(store: str | None) -> None:
     from tencost.records import store_commands
 
     store_commands.compact(_root(), store_uri=store)
+
+
+_dry_run = click.option(
+    "--dry-run", is_flag=True, help="Say what would change, and change nothing."
+)
+
+
+@RECORDS.command(
+    "rename",
+    examples=[
+        "tencost records rename --hardware adreno adreno-640 --dry-run",
+        "tencost records rename --hardware adreno adreno-640",
+    ],
+)
+@option(
+    "--hardware",
+    type=HARDWARE,
+    nargs=2,
+    metavar="OLD NEW",
+    required=True,
+    help="The name that the records have, and the one that they get.",
+)
+@_dry_run
+@_store
+def rename(hardware: tuple[str, str], dry_run: bool, store: str | None) -> None:
+    """Correct the name of a hardware.
+
+    There may be records of the new name already. Versions of the table before it keep the old one.
+    """
+    from tencost.records import store_commands
+
+    store_commands.rename(*hardware, _root(), store_uri=store, dry_run=dry_run)
+
+
+@RECORDS.command(
+    "delete",
+    examples=[
+        "tencost records delete --hardware adreno --dry-run",
+        "tencost records delete --hardware adreno --source phones/a.log",
+    ],
+)
+@_hardware("The device, as the store names it.", required=True)
+@option(
+    "--source",
+    type=Text("FILE"),
+    help="Only what was read from this file, as the records name it, or the end of its path.",
+)
+@_dry_run
+@_store
+def delete(hardware: str, source: str | None, dry_run: bool, store: str | None) -> None:
+    """Delete the records of a hardware, or those of one file.
+
+    Versions of the table before it still have them, until it is vacuumed.
+    """
+    from tencost.records import store_commands
+
+    store_commands.delete(hardware, _root(), source=source, store_uri=store, dry_run=dry_run)
 
 
 @EXPORT.command(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from tencost.errors import RecordError
 from tencost.lorien.containers import Records
 from tencost.lorien.dialects import AutoSchedulerRecords, AutoTVMRecords, MetaScheduleRecords
-from tencost.lorien.keys import target_of
+from tencost.lorien.keys import target_key, target_of
 from tencost.lorien.rows import UNNAMED, RecordView, limit, rank
 from tencost.store import reading
 from tencost.store.ids import ID_LENGTH, canonical_target
@@ -96,21 +96,44 @@ def query(
     Args:
         store_uri: the record store.
         workload: its workload_id, or its key as the dialect's container has it; a key is matched whole.
-        target: text or mapping; the same target, written in any way.
+        target: text or mapping; the same target, written in any way. A target_key, which leaves out -libs, stands for
+            the target of the workload's records that has it.
         hardware: the device.
         nbest: most records returned.
 
     Raises:
-        RecordError: no store, no records of the hardware in it, or two workloads have this key (give the workload_id).
+        RecordError: no store, no records of the hardware in it, two workloads have this key (give the workload_id), or
+            two targets of the workload's records have the target_key (give the target).
     """
     most = limit(nbest)
     store = open_records(store_uri)
     identity = workload if _ID.fullmatch(workload) else _workload_of_key(store, workload, hardware)
     if identity is None:
         return []
-    found = store.lookup(identity, hardware=hardware, target=canonical_target(target_of(target)))
+    text = _stored_target(store, identity, target, hardware)
+    found = store.lookup(identity, hardware=hardware, target=text)
     kept = found.filter((pl.col("status") == Status.ok.value) & pl.col("quarantine").is_null())
     return sorted(map(RecordView.of_row, kept.to_dicts()), key=rank)[:most]
+
+
+def _stored_target(
+    store: RecordStore, identity: str, target: str | Mapping[str, Any], hardware: str
+) -> str:
+    """Return the canonical target that a query means: the target itself, or the one with this target_key."""
+    text = canonical_target(target_of(target))
+    if target != target_key(target):
+        return text
+    rows = store.view().scan([hardware], identity).select("target").unique().collect()
+    stored = {canonical_target(json.loads(item)) for item in rows["target"]}
+    named = sorted(item for item in stored if target_key(json.loads(item)) == target)
+    if text in stored or not named:
+        return text
+    if len(named) > 1:
+        raise RecordError(
+            f"expected a target, found the target_key {target!r}, which {len(named)} targets of these records have: "
+            f"{'; '.join(named)}. Query by one of them"
+        )
+    return named[0]
 
 
 def _row_on(kind: type[Records], record: RecordView, hardware: str | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
@@ -17,8 +18,10 @@ from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
+from tencost.records.devices import parse_devices
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
+from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
 
@@ -30,7 +33,7 @@ def run(
     paths: Sequence[Path],
     root: Path,
     *,
-    hardware: str | None = None,
+    hardware: Sequence[str] = (),
     dataset: str | None = None,
     store_uri: str | None = None,
     jobs: int | None = None,
@@ -40,7 +43,7 @@ def run(
     Args:
         paths: files and folders of logs, archives too.
         root: the project's; rejected lines are written below its data/rejects.
-        hardware: the device of logs that do not name it.
+        hardware: NAME, the device of records that name none, and FOLDER=NAME, that of those in a folder or file.
         dataset: what the records are called after; None: the first path's name.
         store_uri: the record store; None: the live one.
         jobs: worker processes; None: one a core.
@@ -51,16 +54,18 @@ def run(
     """
     dataset = dataset or paths[0].resolve().name.split(".")[0]
     plain_name("dataset", dataset)
-    plain_name("hardware", hardware)
+    devices = parse_devices(hardware)
     store = RecordStore(store_uri or str(root / PathsConfig().store))
     console = Console(stderr=True)
     told_paths = ", ".join(map(str, paths))
-    logs = find_logs(paths, dataset, hardware)
+    logs = find_logs(paths, dataset, devices)
     if not logs.files and not logs.measured:
-        told = "; ".join(f"{file}: {why}" for file, why in logs.skipped[:SHOWN]) or "empty folders"
+        reasons = [(item.file, item.reason) for item in logs.rejects] + list(logs.skipped)
+        told = "; ".join(f"{file}: {why}" for file, why in reasons[:SHOWN]) or "empty folders"
         raise RecordError(
             f"expected logs ({', '.join(LOG_FORMATS.names())}) in {told_paths}, found none: {told}"
         )
+    require_writable(store.uri)
     started = time.monotonic()
     with Bar(
         TextColumn("{task.description}"),
@@ -77,8 +82,14 @@ def run(
             state = f"{progress.records.total()} records, {len(progress.rejects)} rejects"
             bar.update(shown, completed=progress.files, state=state)
 
-        progress = import_logs(logs, store, jobs=jobs, on_progress=on_progress)
-        _keep_modules(logs, store)
+        try:
+            progress = import_logs(logs, store, jobs=jobs, on_progress=on_progress)
+            _keep_modules(logs, store)
+        except (DeltaError, OSError) as error:
+            raise RecordError(
+                f"expected to write records into {store.uri}: {error}. What was written before stays; run the "
+                "command again when it can be written"
+            ) from error
     rejects = _write_rejects(progress, dataset, root)
     _report(progress, logs, rejects, time.monotonic() - started, store, console)
     if not progress.records:
@@ -100,9 +111,10 @@ def _keep_modules(logs: Logs, store: RecordStore) -> None:
 
 
 def _write_rejects(progress: Progress, dataset: str, root: Path) -> Path | None:
-    if not progress.rejects:
-        return None
     path = root / "data" / "rejects" / f"{dataset}.jsonl"
+    if not progress.rejects:
+        path.unlink(missing_ok=True)  # of an earlier import
+        return None
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(
         json.dumps({"file": item.file, "line": item.line, "reason": item.reason}) + "\n"
@@ -140,5 +152,7 @@ def _report(
     table.add_row("files", f"{progress.files} read, {len(logs.skipped)} no logs")
     table.add_row("time", f"{seconds:.1f} s")
     console.print(table)
+    for told in progress.agreement.warnings():
+        console.print(f"warning: {told}", style="yellow", markup=False, soft_wrap=True)
     for item in progress.rejects[:SHOWN]:
         console.print(f"{item.file}:{item.line}: {item.reason}", style="yellow", markup=False)

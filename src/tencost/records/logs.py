@@ -21,8 +21,11 @@ import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
+from tencost.fetch.unpack import Kind
+from tencost.records.devices import Agreement, Devices
 from tencost.records.gate import GROUP, Known, quarantine
-from tencost.records.reading.opening import read_head
+from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
+from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
 from tencost.records.reading.protocol import BATCH_ROWS, About, Module, Reject
 from tencost.records.reading.targets import NoDeviceError
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
@@ -58,7 +61,9 @@ class Logs:
     networks: Mapping[str, list[dict[str, object]]] = field(default_factory=dict)
     """Networks and weights by workload id, where a TenSet folder names them."""
     rejects: tuple[Reject, ...] = ()
-    """Files of a TenSet folder, other than logs, that could not be read."""
+    """Files that could not be opened or read, and members of archives that were not unpacked."""
+    unpacked: tuple[Unpacked, ...] = ()
+    """Archives, whose members are there as long as this object."""
 
 
 @dataclass
@@ -72,6 +77,7 @@ class Progress:
         quarantined: of the new records, those that are kept out of look-ups.
         rejects: lines that could not be read.
         formats: records by format.
+        agreement: whether records name the device that their log was given.
     """
 
     files: int = 0
@@ -83,6 +89,7 @@ class Progress:
     again: int = 0
     quarantined: int = 0
     rejects: list[Reject] = field(default_factory=list)
+    agreement: Agreement = field(default_factory=Agreement)
 
 
 @dataclass(frozen=True)
@@ -91,48 +98,63 @@ class _Parsed:
     rejects: tuple[Reject, ...]
 
 
-def find_logs(paths: Sequence[Path], dataset: str, hardware: str | None) -> Logs:
-    """Look at files, and recursively at folders, for logs.
+def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | None) -> Logs:
+    """Look at files, and recursively at folders and into archives, for logs.
 
     Args:
         paths: files and folders.
         dataset: name of the dataset that the records are to be part of.
-        hardware: the device; None: the logs say it, or the folder below measure_records/ does.
+        hardware: the device of records that name none and lie in no folder below measure_records/, or of some folders;
+            None: the logs say it, or those folders do.
 
     Raises:
-        RecordError: a path does not exist.
+        RecordError: a path does not exist, or no log is in a folder whose device was said.
     """
-    found = _Found(dataset, hardware)
+    devices = hardware if isinstance(hardware, Devices) else Devices(hardware)
+    found = _Found(dataset, devices)
     for top in paths:
         if not top.exists():
             raise RecordError(f"expected a log file or a folder of logs at {top}, found nothing")
-        if top.is_dir() and is_measured(top):
-            found.measured.append(top)
-        elif top.is_dir() and is_tenset(top):
-            found.add_tenset(top)
-        elif top.is_dir():
-            for path in sorted(item for item in top.rglob("*") if item.is_file()):
-                relative = path.relative_to(top).as_posix()
-                found.add(path, relative, _device_folder(Path(relative)))
+        found.base = top if top.is_dir() else top.parent
+        if top.is_dir():
+            found.add_folder(top, "")
         else:
             found.add(top, top.name, None)
+    devices.check_used()
     return found.logs()
 
 
 class _Found:
     """What was found so far."""
 
-    def __init__(self, dataset: str, hardware: str | None) -> None:
+    def __init__(self, dataset: str, devices: Devices) -> None:
         self.measured: list[Path] = []
-        self._dataset, self._hardware = dataset, hardware
+        self.base = Path()
+        self._dataset, self._devices = dataset, devices
         self._files: list[LogFile] = []
         self._skipped: list[tuple[str, str]] = []
         self._networks: dict[str, list[dict[str, object]]] = {}
         self._rejects: list[Reject] = []
+        self._unpacked: list[Unpacked] = []
 
-    def add(self, path: Path, relative: str, device: str | None) -> None:
-        """Look at a file; `device` is what its place says, and what a person says wins."""
+    def add_folder(self, top: Path, prefix: str) -> None:
+        """Look at a folder to the bottom; `prefix` is what its files' names begin with."""
+        if is_measured(top):
+            self.measured.append(top)
+        elif is_tenset(top):
+            self.add_tenset(top, prefix)
+        else:
+            for path in sorted(item for item in top.rglob("*") if item.is_file()):
+                relative = path.relative_to(top).as_posix()
+                self.add(path, prefix + relative, _device_folder(Path(relative)), bool(prefix))
+
+    def add(self, path: Path, relative: str, device: str | None, packed: bool = False) -> None:
+        """Look at a file; `device` is what its place says; `packed`: it was in an archive."""
         try:
+            kind = archive_kind(path, read_head(path))
+            if kind is not None:
+                self.add_archive(path, relative, kind, packed)
+                return
             name, reason = recognize(path, relative)
         except RecordError as error:
             self._rejects.append(Reject(relative, 0, str(error)))
@@ -140,16 +162,42 @@ class _Found:
         if reason:
             self._skipped.append((relative, reason))
         else:
-            about = About(self._dataset, relative, self._hardware or device)
+            given = self._devices.of(self.base, relative, device)
+            about = About(self._dataset, relative, given, default=True)
             self._files.append(LogFile(path, name, about))
 
-    def add_tenset(self, folder: Path) -> None:
+    def add_archive(self, path: Path, relative: str, kind: Kind, packed: bool) -> None:
+        """Look at an archive as at the folder that was packed.
+
+        Raises:
+            RecordError: it lies in an archive, or there is no place to unpack it.
+        """
+        if packed:
+            raise RecordError(f"an archive ({kind}) in an archive is not opened: unpack it first")
+        unpacked = Unpacked(path, kind)
+        self._unpacked.append(unpacked)
+        for member, why in unpacked.refused:
+            file = f"{relative}/{member}" if member else relative
+            shown = file if file.isprintable() else ascii(file)
+            self._rejects.append(Reject(shown, 0, f"not unpacked: {why}"))
+        top, prefix = unpacked.folder, f"{relative}/"
+        inside = list(top.iterdir())
+        # An archive mostly holds one folder, which is the one that was packed.
+        if (
+            len(inside) == 1
+            and inside[0].is_dir()
+            and (is_measured(inside[0]) or is_tenset(inside[0]))
+        ):
+            top, prefix = inside[0], f"{prefix}{inside[0].name}/"
+        self.add_folder(top, prefix)
+
+    def add_tenset(self, folder: Path, prefix: str) -> None:
         """Take the measured logs of a TenSet dataset, and the networks that its tasks are of."""
         layout = read_layout(folder)
         for path, device in layout.record_files:
-            self.add(path, path.relative_to(folder).as_posix(), device)
+            self.add(path, prefix + path.relative_to(folder).as_posix(), device, bool(prefix))
         for path in layout.program_files:
-            self._skipped.append((path.relative_to(folder).as_posix(), _UNMEASURED))
+            self._skipped.append((prefix + path.relative_to(folder).as_posix(), _UNMEASURED))
         self._rejects += layout.rejects
         for identity, weights in workload_networks(layout).items():
             self._networks[identity] = [
@@ -163,6 +211,7 @@ class _Found:
             tuple(self._skipped),
             self._networks,
             tuple(self._rejects),
+            tuple(self._unpacked),
         )
 
 
@@ -188,11 +237,14 @@ def import_logs(
     """
     progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
     waiting: list[pa.Table] = []
-    for tables, rejects in read_logs(logs, jobs):
+    given = [*(None for _ in logs.measured), *(item.about.hardware for item in logs.files)]
+    for device, (tables, rejects) in zip(given, read_logs(logs, jobs), strict=True):
         progress.files += 1
         progress.rejects += rejects
         for table in tables:
             _count(table, progress)
+            if device is not None:
+                progress.agreement.add(table, device)
             waiting.append(table)
             if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
                 _commit(waiting, store, progress)
@@ -297,7 +349,7 @@ def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) 
     table = pa.concat_tables(tables)
     frame = pl.from_arrow(table.select([*GROUP, "run_secs", "status"]))
     assert isinstance(frame, pl.DataFrame)
-    reasons = quarantine(frame, _known(store, frame))
+    reasons = quarantine(frame, _in_store(store, frame))
     if reasons.null_count() < len(reasons):
         position = SCHEMA.get_field_index("quarantine")
         table = table.set_column(
@@ -309,7 +361,7 @@ def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) 
     progress.quarantined += added.quarantined
 
 
-def _known(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
+def _in_store(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
     names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
     if not names:
         return {}
@@ -352,19 +404,36 @@ def recognize(path: Path, relative: str) -> tuple[str, str]:
     """Return (the name of a file's format, ""), or ("", why it is no log); at most one format knows a file.
 
     Raises:
-        RecordError: the file cannot be opened.
+        RecordError: the file cannot be opened, or is to be unpacked first, or has no beginning.
     """
     if "to_measure_programs" in Path(relative).parts:
         return "", _UNMEASURED
     if path.suffix == ".pkl":
         return "", "a pickle: tasks and networks, no records"
     head = read_head(path)
+    if head and not head.strip():
+        raise RecordError(
+            f"more than {MOST_BLANK_BYTES} bytes of blank lines at its beginning: not read on"
+        )
+    if found := _known(path, head):
+        return found
+    if unread := unread_kind(path):
+        raise RecordError(
+            f"{unread} is not read: unpack it first (gzip, zstd, tar and zip are read)"
+        )
+    for later in later_heads(path):
+        if found := _known(path, later):
+            return found
+    return "", "no format that is known"
+
+
+def _known(path: Path, head: bytes) -> tuple[str, str] | None:
     for name, known in LOG_FORMATS.all().items():
         if what := known.part(head):
             return "", f"{what}, read with its records"
         if known.recognizes(path, head):
             return name, ""
-    return "", "no format that is known"
+    return None
 
 
 def _cpus() -> int:

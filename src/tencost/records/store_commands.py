@@ -1,4 +1,4 @@
-"""`tencost records quarantine` and `compact`: what is kept out of look-ups, and the table's files in order."""
+"""`tencost records quarantine`, `compact`, `rename` and `delete`: changes of the live store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tencost.config import PathsConfig
+from tencost.config.checking import plain_name
 from tencost.errors import RecordError
+from tencost.store import editing
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import open_records
 
@@ -58,6 +60,56 @@ def compact(root: Path, *, store_uri: str | None = None) -> None:
         RecordError: no store.
     """
     sys.stdout.write(f"{RecordStore(_place(store_uri, root)).compact()}\n")
+
+
+def rename(
+    old: str, new: str, root: Path, *, store_uri: str | None = None, dry_run: bool = False
+) -> None:
+    """Give the records of a hardware another name, and say how many.
+
+    Args:
+        old: the name that they have.
+        new: the name that they get.
+        root: the project's.
+        store_uri: the record store; None: the live one.
+        dry_run: say it only.
+
+    Raises:
+        ConfigError: `new` is no name of a folder.
+        RecordError: no store, no such hardware.
+    """
+    plain_name("hardware", new)
+    done = editing.rename_hardware(_place(store_uri, root), old, new, dry_run=dry_run)
+    known = f"; {done.known} more were there already" if done.known else ""
+    verb = "would be renamed" if dry_run else "renamed"
+    sys.stdout.write(f"{verb}: {done.records} records of {old} to {new}{known}\n")
+
+
+def delete(
+    hardware: str,
+    root: Path,
+    *,
+    source: str | None = None,
+    store_uri: str | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Delete the records of a hardware, and say how many.
+
+    Args:
+        hardware: its name.
+        root: the project's.
+        source: of those read from this file only.
+        store_uri: the record store; None: the live one.
+        dry_run: say it only.
+
+    Raises:
+        RecordError: no store, no such hardware, or no records of the file.
+    """
+    place = _place(store_uri, root)
+    done = editing.delete_records(place, hardware, source, dry_run=dry_run)
+    verb = "would be deleted" if dry_run else "deleted"
+    of = f" from {source}" if source else ""
+    sys.stdout.write(f"{verb}: {done.records} records of {hardware}{of}\n")
 
 
 def _place(uri: str | None, root: Path) -> str:

@@ -78,6 +78,12 @@ def rows(batch: Batch) -> list[dict[str, Any]]:
     return batch.records.to_pylist()
 
 
+def test_comments_are_neither_records_nor_rejects(tmp_path: Path) -> None:
+    batch = read_lines(tmp_path, b"# tuned by hand", new_line(), b"  # {", b"#", old_line(), b"")
+    assert (batch.records.num_rows, batch.rejects) == (2, ())
+    assert [row["source"]["line"] for row in rows(batch)] == [2, 5]
+
+
 UNUSUAL = {
     "plain": new_line(),
     "old": old_line(),

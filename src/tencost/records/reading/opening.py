@@ -14,9 +14,17 @@ from tencost.errors import RecordError
 
 HEAD_BYTES = 1 << 16
 """How much of a file `read_head` returns."""
+HEADS_TRIED, HEADS_BYTES = 8, 1 << 23
+"""Lines, and bytes, in which a log is looked for that does not begin as one."""
 LONGEST_LINE = 1 << 26
 """Bytes of the longest line that is read; a longer one is no log line (a module of a large network has some 1e6)."""
-_GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+MOST_BLANK_BYTES = 1 << 20
+"""Blank lines in a row after which a log is not read on: they say nothing and may have no end."""
+MOST_RATIO = 300
+"""Bytes read per byte of a compressed log; logs of schedules reach about 30, a bomb more than 1000."""
+LEAST_LIMIT_BYTES = 1 << 26
+"""A small file may hold this much whatever its ratio."""
+GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 class TruncatedError(ValueError):
@@ -37,11 +45,11 @@ def open_log(path: Path) -> BinaryIO:
         raw.seek(0)
     except OSError as error:
         raise RecordError(f"expected a log file at {path}: {error}") from error
-    if magic.startswith(_GZIP):
+    if magic.startswith(GZIP):
         zipped: Any = gzip.GzipFile(fileobj=raw)
         zipped.myfileobj = raw  # closed with it
         return cast(BinaryIO, zipped)
-    if magic == _ZSTANDARD:
+    if magic == ZSTANDARD:
         import zstandard
 
         stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
@@ -49,18 +57,53 @@ def open_log(path: Path) -> BinaryIO:
     return raw
 
 
+def most_bytes(path: Path) -> int:
+    """Return how many bytes of a compressed file are read at most."""
+    return max(LEAST_LIMIT_BYTES, MOST_RATIO * path.stat().st_size)
+
+
 def read_head(path: Path) -> bytes:
     """Return the first HEAD_BYTES of a log, decompressed; less where it is damaged.
+
+    Blank lines before them are left out, MOST_BLANK_BYTES at most.
 
     Raises:
         RecordError: it cannot be opened.
     """
     with open_log(path) as file:
         head = b""
+        skipped = 0
         with suppress(TruncatedError):
             while len(head) < HEAD_BYTES and (chunk := _chunk(file, [])):
+                if not head and not chunk.strip() and skipped < MOST_BLANK_BYTES:
+                    skipped += len(chunk)
+                    continue
                 head += chunk
         return head[:HEAD_BYTES]
+
+
+def later_heads(path: Path) -> Iterator[bytes]:
+    """Yield heads that begin at the next lines of a log: its first may be a bad one, of any length.
+
+    As many as HEADS_TRIED, within the first HEADS_BYTES.
+
+    Raises:
+        RecordError: it cannot be opened.
+    """
+    with open_log(path) as file, suppress(TruncatedError):
+        read = b""
+        at = 0
+        for _ in range(HEADS_TRIED):
+            while (end := read.find(b"\n", at)) < 0 or len(read) - end <= HEAD_BYTES:
+                chunk = _chunk(file, []) if len(read) < HEADS_BYTES else b""
+                read += chunk
+                if not chunk:
+                    break
+            end = read.find(b"\n", at)
+            if end < 0 or not read[end + 1 :].strip():
+                return
+            at = end + 1
+            yield read[at : at + HEAD_BYTES]
 
 
 def first_line(head: bytes) -> bytes:
@@ -76,13 +119,24 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
     Raises:
         RecordError: it cannot be opened.
-        TruncatedError: the compressed data end early or are damaged, or a line is longer than LONGEST_LINE; what was
-            yielded before is good.
+        TruncatedError: the compressed data end early or are damaged, a line is longer than LONGEST_LINE, or a limit of
+            bytes is reached; what was yielded before is good.
     """
     with open_log(path) as file:
-        number = 0
+        most = most_bytes(path)
+        number = read = blank = 0
         parts: list[bytes] = []
         while chunk := _chunk(file, parts):
+            read += len(chunk)
+            blank = 0 if chunk.strip() else blank + len(chunk)
+            if read > most:
+                raise TruncatedError(
+                    f"more than {most} bytes, {MOST_RATIO} times the compressed file: no log is like that. Not read on"
+                )
+            if blank > MOST_BLANK_BYTES:
+                raise TruncatedError(
+                    f"more than {MOST_BLANK_BYTES} bytes of blank lines in a row: not read on"
+                )
             first, *others = chunk.split(b"\n")
             parts.append(first)
             for other in others:

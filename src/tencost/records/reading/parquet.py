@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tencost.records.reading.opening import TruncatedError, open_log, read_head
+from tencost.records.reading.opening import TruncatedError, most_bytes, open_log, read_head
 
 MAGIC = b"PAR1"
+_COPIED_BYTES = 1 << 20
 
 
 def is_parquet(path: Path) -> bool:
@@ -51,12 +52,21 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         try:
             plain = isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
             if not plain:
-                shutil.copyfileobj(file, copy)
+                _copy(file, copy, most_bytes(path))
                 copy.seek(0)
             opened = pq.ParquetFile(file if plain else copy)
         except (pa.ArrowException, OSError, EOFError, ValueError) as error:
             raise TruncatedError(f"not a Parquet file, or a damaged one: {error}") from error
         yield opened
+
+
+def _copy(file: BinaryIO, copy: IO[bytes], most: int) -> None:
+    while chunk := file.read(_COPIED_BYTES):
+        copy.write(chunk)
+        if copy.tell() > most:
+            raise TruncatedError(
+                f"more than {most} bytes in the compressed file: no table is like that"
+            )
 
 
 def parquet_tables(

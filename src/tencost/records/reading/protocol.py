@@ -43,11 +43,14 @@ class About:
         dataset: name of the dataset that the records are part of.
         file: the file as records and rejects name it, relative to the dataset's folder.
         hardware: the device, where the log does not say it; None: only the log can.
+        default: whether `hardware` is for records that name no device alone; else it is that of all whose target may
+            name another.
     """
 
     dataset: str
     file: str
     hardware: str | None
+    default: bool = False
 
 
 @dataclass(frozen=True)

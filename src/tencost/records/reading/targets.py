@@ -66,22 +66,25 @@ def _value(name: str, text: str) -> Any:
     return int(text) if digits.isascii() and digits.isdigit() else text
 
 
+def named_device(target: dict[str, Any]) -> str | None:
+    """Return the device that a target names by -model; TVM writes `unknown` for none."""
+    model = target.get("model")
+    if isinstance(model, bool) or not isinstance(model, (str, int)) or model in ("", "unknown"):
+        return None
+    return str(model)
+
+
 def device_of(target: dict[str, Any], about: About) -> str:
-    """Return the device of a record: what the reader was told, else the target's -model; TVM writes `unknown` for none.
+    """Return the device of a record: what its target names or the reader was told; `about.default` says which first.
 
     Raises:
         NoDeviceError: nobody names it.
     """
-    model = target.get("model")
-    if about.hardware:
-        return about.hardware
-    if (
-        isinstance(model, (str, int))
-        and not isinstance(model, bool)
-        and model not in ("", "unknown")
-    ):
-        return str(model)
+    named = named_device(target)
+    found = (named or about.hardware) if about.default else (about.hardware or named)
+    if found:
+        return found
     raise NoDeviceError(
         f"expected a target that names its device by -model, found {str(target)[:80]} in {about.file}: say which "
-        "device was measured with hardware=<name>"
+        "device was measured with --hardware NAME (from Python: hardware=<name>)"
     )

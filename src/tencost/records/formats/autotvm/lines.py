@@ -13,8 +13,8 @@
 
 `cost` and `all_cost` (building and running together) are seconds, `timestamp` seconds since 1970, all three float64 (an
 integer above 2**53 would lose digits). `args` may hold ``["TENSOR", shape, dtype]``. `error_no` is one of ERRORS; the
-costs of a failure are [1e9]. `tvm_version` may be absent. Blank lines mean nothing. Other keys of the line or of its
-config are kept. An example, shortened::
+costs of a failure are [1e9]. `tvm_version` may be absent. Blank lines and lines that begin with # mean nothing. Other
+keys of the line or of its config are kept. An example, shortened::
 
     {"input": ["llvm", "dense_nopack.x86", [["TENSOR", [1, 64], "float32"], ["TENSOR", [8, 64], "float32"]], {}],
      "config": {"index": 3, "code_hash": null, "entity": [["tile_k", "sp", [-1, 8]]]},

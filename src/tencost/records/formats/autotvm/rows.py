@@ -97,7 +97,7 @@ class AutotvmRows:
         return len(self._lines) + len(self.rejects) >= batch_rows
 
     def add(self, number: int, line: bytes) -> None:
-        """Take a line: a record, a reject, or nothing where it is blank.
+        """Take a line: a record, a reject, or nothing where it is blank or a comment.
 
         Raises:
             RecordError: nobody names the device.
@@ -105,7 +105,7 @@ class AutotvmRows:
         try:
             self._add_plain(number, line)
         except (msgspec.MsgspecError, _UnusualError, ValueError, RecursionError):
-            if not line.strip():
+            if not line.strip() or line.lstrip().startswith(b"#"):
                 return
             try:
                 self._add_typed(number, parse_line(line))

@@ -1,0 +1,145 @@
+"""Which device the records of a log were measured on: what they name themselves, then a person's word, then a default.
+
+    hardware  NAME          of records that name no device
+            | FOLDER=NAME   of those in a folder or file, the longest that holds the log; wins over the other
+
+FOLDER is a path, or one relative to an imported folder, with or without that folder's name. A folder below
+measure_records/ stands between the two. What a record itself names (its target's -model, the hardware of a table) is
+never overwritten; where it is another device than the one that its log was given, that is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from tencost.config.checking import plain_name
+from tencost.errors import RecordError
+from tencost.records.reading.targets import named_device
+
+SHOWN = 4
+"""Devices that a warning names."""
+
+
+@dataclass
+class Devices:
+    """What a person says of the logs' devices."""
+
+    default: str | None = None
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folder or file -> device."""
+    _used: set[str] = field(default_factory=set)
+
+    def of(self, base: Path, relative: str, place: str | None) -> str | None:
+        """Return the device of a log's records that name none.
+
+        Args:
+            base: the imported folder, or the one of an imported file.
+            relative: the log below it.
+            place: what the folder below measure_records/ says.
+        """
+        whole = base.resolve()
+        path = whole / relative
+        found = ""
+        for name in self.folders:
+            starts = [(above / name).resolve() for above in (Path(), whole, whole.parent)]
+            if len(name) > len(found) and any(path.is_relative_to(start) for start in starts):
+                found = name
+        self._used.add(found)
+        return self.folders[found] if found else place or self.default
+
+    def check_used(self) -> None:
+        """Refuse a folder that no log lies in.
+
+        Raises:
+            RecordError: there is one.
+        """
+        for name in self.folders:
+            if name not in self._used:
+                raise RecordError(
+                    f"expected a log in {name}, whose hardware was said to be {self.folders[name]}, found none. Write "
+                    "the folder as it lies below the imported one: --hardware FOLDER=NAME"
+                )
+
+
+def parse_devices(words: Sequence[str]) -> Devices:
+    """Return what the words of --hardware say.
+
+    Raises:
+        RecordError: two defaults, or two names of a folder.
+        ConfigError: a name that is no name of a folder.
+    """
+    default: str | None = None
+    folders: dict[str, str] = {}
+    for word in words:
+        folder, equals, name = word.rpartition("=")
+        plain_name("hardware", name)
+        folder = folder.rstrip("/")
+        if equals and (not folder or not name):
+            raise RecordError(f"expected FOLDER=NAME, found {word!r}")
+        if equals and folders.setdefault(folder, name) != name:
+            raise RecordError(
+                f"expected one hardware of {folder}, found {folders[folder]} and {name}"
+            )
+        if not equals:
+            if default not in (None, name):
+                raise RecordError(
+                    f"expected one hardware of records that name none, found {default} and {name}. Say which folder "
+                    "is whose: --hardware FOLDER=NAME"
+                )
+            default = name
+    return Devices(default, folders)
+
+
+@dataclass
+class Agreement:
+    """What records say of their device beside what their logs were given."""
+
+    _others: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    """Given device -> devices that records name instead -> their targets."""
+    _given: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    """Given device -> kinds of targets that name no device -> their targets."""
+
+    def add(self, table: pa.Table, given: str) -> None:
+        """Look at some records of a log, columns hardware and target."""
+        frame = pl.from_arrow(table.select(["hardware", "target"]))
+        assert isinstance(frame, pl.DataFrame)
+        for hardware, text in frame.unique().iter_rows():
+            if hardware != given:
+                self._others.setdefault(given, {}).setdefault(hardware, set()).add(text)
+                continue
+            target = json.loads(text)
+            if named_device(target) is None and isinstance(kind := target.get("kind"), str):
+                self._given.setdefault(given, {}).setdefault(kind, set()).add(text)
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what a person should look at, a sentence or two each."""
+        for given, named in self._others.items():
+            targets = set().union(*named.values())
+            first = min(named)
+            yield (
+                f"{_count(targets)} name another device than {given}: {_some(sorted(named))}. Their records are kept "
+                f"under what they name. If it is {given}: tencost records rename --hardware {first} {given}"
+            )
+        for given, kinds in self._given.items():
+            if len(kinds) > 1:
+                targets = set().union(*kinds.values())
+                yield (
+                    f"{_count(targets)} of {len(kinds)} kinds name no device, and all were given {given}: "
+                    f"{_some(sorted(kinds))}. If they are of more devices, say which folder is whose: "
+                    "--hardware FOLDER=NAME"
+                )
+
+
+def _count(targets: set[str]) -> str:
+    return f"{len(targets)} target{'' if len(targets) == 1 else 's'}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

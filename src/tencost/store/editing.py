@@ -1,0 +1,186 @@
+"""Changing what a record store holds: another name for a hardware, records deleted.
+
+Each change is one commit: the files that it touches are read and written anew, so that readers see all of it or
+nothing, and a version before it can still be opened until the store is vacuumed. Where another writer commits
+meanwhile the change is made again on what that one left.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import unquote
+
+import polars as pl
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from tencost.errors import RecordError
+from tencost.store.delta import Place, commit, require_table, retry, writable_table
+from tencost.store.ids import canonical_target, record_id, text_id
+from tencost.store.layout import PARTITION, DataFile, Folder, data_files
+from tencost.store.reading import StoreView
+from tencost.store.schema import SCHEMA
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change did, or would do.
+
+    Attributes:
+        records: renamed or deleted.
+        known: records of the old name that the new one has already: they are not there twice.
+    """
+
+    records: int
+    known: int = 0
+
+
+def require_writable(uri: str) -> None:
+    """Check that a local store can be written, before long work whose result it is to take; make its folder.
+
+    Raises:
+        RecordError: it cannot.
+    """
+    folder = Folder(uri).local
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RecordError(
+            f"expected a place for a record store at {uri} that can be written: {error}. Name another: --store URI"
+        ) from error
+
+
+def rename_hardware(uri: str, old: str, new: str, *, dry_run: bool = False) -> Change:
+    """Give the records of a hardware another name, and the ids that they have under it.
+
+    A record whose id says more than program, target and hardware (RFC 4304, somebody's table) keeps it.
+
+    Args:
+        uri: the store.
+        old: the name that its records have.
+        new: the name that they get; there may be records of it already.
+        dry_run: count only.
+
+    Raises:
+        RecordError: no store, no records of `old`, or it is `new`.
+    """
+    if old == new:
+        raise RecordError(f"expected another name than {old}, found the same")
+    require_table(Place(uri))
+    return retry(uri, partial(_rename, Place(uri), old, new, dry_run))
+
+
+def delete_records(
+    uri: str, hardware: str, source: str | None = None, *, dry_run: bool = False
+) -> Change:
+    """Delete the records of a hardware.
+
+    Args:
+        uri: the store.
+        hardware: its name.
+        source: of those read from this file only, as the records name it, or the end of its path; None: all.
+        dry_run: count only.
+
+    Raises:
+        RecordError: no store, no records of the hardware, or none from the file.
+    """
+    require_table(Place(uri))
+    return retry(uri, partial(_delete, Place(uri), hardware, source, dry_run))
+
+
+def _rename(place: Place, old: str, new: str, dry_run: bool) -> Change:
+    table = (require_table if dry_run else writable_table)(place)
+    folder, mine = _files_of(place, table, old)
+    there = [file for file in data_files(table) if file.hardware == new]
+    added: list[AddAction] = []
+    moved = known = 0
+    for file in mine:
+        rows = folder.scan([file]).collect()
+        rows = rows.with_columns(record_id=_ids(rows, old, new), **{PARTITION: pl.lit(new)})
+        taken = (
+            folder.scan(there)
+            .filter(pl.col("workload_id").is_in(rows["workload_id"].unique().implode()))
+            .select("record_id")
+            .collect()
+        )
+        left = rows.filter(~pl.col("record_id").is_in(taken["record_id"].implode()))
+        moved, known = moved + left.height, known + rows.height - left.height
+        if left.height and not dry_run:
+            added += folder.write(left.to_arrow().cast(SCHEMA))
+    if not dry_run:
+        commit(table, [*_removals(mine), *added])
+    return Change(moved, known)
+
+
+def _ids(rows: pl.DataFrame, old: str, new: str) -> pl.Series:
+    """Return the ids on the hardware `new`: as MetaSchedule's are made, as those of other logs, or the same."""
+    found = []
+    for identity, program, text in rows.select("record_id", "program_id", "target").iter_rows():
+        target = json.loads(text)
+        if identity == record_id(program, target, old):
+            found.append(record_id(program, target, new))
+        elif identity == text_id(program, canonical_target(target), old):
+            found.append(text_id(program, canonical_target(target), new))
+        else:
+            found.append(identity)
+    return pl.Series("record_id", found, dtype=pl.String)
+
+
+def _delete(place: Place, hardware: str, source: str | None, dry_run: bool) -> Change:
+    table = (require_table if dry_run else writable_table)(place)
+    folder, mine = _files_of(place, table, hardware)
+    touched: list[DataFile] = []
+    added: list[AddAction] = []
+    deleted = 0
+    for file in mine:
+        rows = folder.scan([file]).collect()
+        left = rows.clear() if source is None else rows.filter(~_is_from(source))
+        if left.height == rows.height:
+            continue
+        touched.append(file)
+        deleted += rows.height - left.height
+        if left.height and not dry_run:
+            added += folder.write(left.to_arrow().cast(SCHEMA))
+    if not deleted:
+        raise RecordError(
+            f"expected records of {hardware} from the file {source} in {place.uri}, found none. What there is: tencost "
+            'records query sql "SELECT source.file, count(*) FROM records GROUP BY ALL"'
+        )
+    if not dry_run:
+        commit(table, [*_removals(touched), *added])
+    return Change(deleted)
+
+
+def _is_from(source: str) -> pl.Expr:
+    file = pl.col("source").struct.field("file")
+    return ((file == source) | file.str.ends_with(f"/{source}")).fill_null(False)
+
+
+def _files_of(place: Place, table: DeltaTable, hardware: str) -> tuple[Folder, list[DataFile]]:
+    """Return the store's folder and the files of a hardware.
+
+    Raises:
+        RecordError: there are none.
+    """
+    folder = Folder(place.uri, place.storage_options)
+    files = data_files(table)
+    StoreView(place.uri, int(table.version()), folder, tuple(files)).need([hardware])
+    return folder, [file for file in files if file.hardware == hardware]
+
+
+def _removals(files: Sequence[DataFile]) -> list[RemoveAction]:
+    """Return what takes files with their rows out of the log."""
+    now = int(time.time() * 1000)
+    return [
+        RemoveAction(unquote(file.path), True, now, partition_values={PARTITION: file.hardware})
+        for file in files
+    ]
