@@ -748,6 +748,7 @@ class TestStore:
         (records,) = AutoTVMTuneResult.create_records_by_workloads(path, 5)
         commit(records, uri, hardware="box")
         assert records.target_key is not None
+        assert records.workload_key is not None
         found = query(uri, records.workload_key, target=records.target_key, hardware="box")
         assert [item.mean_s for item in found] == [1e-3]
         assert query(uri, records.workload_key, target=target, hardware="box") == found

@@ -117,7 +117,7 @@ def query(
 
 
 def _stored_target(
-    store: RecordStore, identity: str, target: str | Mapping[str, Any], hardware: str
+    store: reading.Records, identity: str, target: str | Mapping[str, Any], hardware: str
 ) -> str:
     """Return the canonical target that a query means: the target itself, or the one with this target_key."""
     text = canonical_target(target_of(target))
