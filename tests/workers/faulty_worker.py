@@ -12,10 +12,13 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tencost.workers import protocol
 from tencost.workers.worker import Child
@@ -93,6 +96,17 @@ class FaultyChannel(protocol.Channel):
             os.dup2(2, self.descriptor)
         elif deed == "fork":
             os.fork()
+        elif deed.startswith("start "):
+            command, *then = deed.removeprefix("start ").splitlines()
+            subprocess.run(["sh", "-c", command], check=True)
+            for one in then:
+                self.do(one)
+        elif deed.startswith("await "):
+            wanted = ["sleep", deed.removeprefix("await ")]
+            while not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == wanted]:
+                time.sleep(0.001)
+        elif deed == "hang":
+            time.sleep(600)
         else:
             raise ValueError(deed)
 

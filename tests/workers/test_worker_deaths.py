@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,16 @@ def test_a_program_that_plays_with_descriptors_costs_nobody_else(
         timing = worker.measure(programs[size], target, square(size))
         assert timing.status is Status.ok, timing.error
         assert (timing.run_secs[0] > before.run_secs[0] / 100) == (size == LARGE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux finds orphans again")
+def test_what_a_program_starts_by_system_does_not_outlive_it(
+    worker: WarmWorker, programs: dict[int, Path], target: dict[str, Any], tmp_path: Path
+) -> None:
+    wanted = ["sleep", f"45.{os.getpid()}"]
+    daemon = calling(tmp_path, "system", f"setsid {' '.join(wanted)} &")
+    timing = worker.measure(daemon, target, [["TENSOR", "float32", [4]]])
+    assert timing.status is Status.ok, timing.error
+    left = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == wanted]
+    assert not left
+    assert worker.measure(programs[SMALL], target, square(SMALL)).status is Status.ok

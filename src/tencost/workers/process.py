@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tencost.workers.strays import end_descendants
+
 MAX_ANSWER_BYTES = 1 << 20
 """An answer is some hundred bytes, with the compiler's message some thousand."""
 MAX_STARTS = 20
@@ -187,10 +189,12 @@ class WorkerProcess:
         self.retire()
 
     def stop(self) -> None:
-        """End server and child."""
+        """End server and child, and all that programs started."""
         server, self._server = self._server, None
         control, self._control, self._told = self._control, None, b""
         if server is not None:
+            if server.poll() is None:
+                end_descendants(server.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)  # the session that it leads: server and child
             server.wait()

@@ -21,7 +21,8 @@ requests and answers are those of :mod:`tencost.workers.worker`; of them this is
 
 Programs run inside the child. Its end of the channel is a file descriptor with a high number, it has no other, and
 its standard input is empty; descriptors that a program leaves changed cost the child. A copy that a program makes of
-its process by fork() ends where it would answer.
+its process by fork() ends where it would answer. Whatever else a program starts is killed before its answer, or with
+its process (:mod:`tencost.workers.strays`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ import socket
 import time
 from collections.abc import Callable
 from typing import Any
+
+from tencost.workers.strays import adopt_orphans, end_strays
 
 CHANNEL_DESCRIPTOR = 512
 """Least number of the descriptor through which a child answers, where the system allows as many."""
@@ -136,7 +139,8 @@ class ForkServer:
             end.setblocking(False)
 
     def run(self) -> None:
-        """Serve until the parent closes the control socket; the child ends with it."""
+        """Serve until the parent closes the control socket; the child, and what it started, ends with it."""
+        adopt_orphans()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         pending, ends = b"", []
@@ -167,8 +171,7 @@ class ForkServer:
         except (BrokenPipeError, ConnectionResetError):
             return
         finally:
-            if self._child is not None:
-                os.kill(self._child[1], signal.SIGKILL)
+            end_strays()  # the child is one of them
 
     def _fork(self, token: str, end: socket.socket) -> None:
         pid = os.fork()
@@ -179,6 +182,7 @@ class ForkServer:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for one in (self._control, self._wakes, self._woken):
                     one.close()
+                adopt_orphans()
                 channel = Channel(end, token)
                 channel.answer({"ready": os.getpid()})
                 self._serve(channel)
@@ -205,6 +209,7 @@ class ForkServer:
         found, ended = os.waitpid(pid, 0 if wait else os.WNOHANG)
         if found:
             self._child = None
+            end_strays()
             self._tell({"died": token, "code": os.waitstatus_to_exitcode(ended)})
 
     def _tell(self, message: dict[str, Any]) -> None:

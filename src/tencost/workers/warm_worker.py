@@ -57,7 +57,8 @@ class WarmWorker:
         log: file for what TVM and the programs write to stderr.
         remote: fields of the RemoteAddress whose devices run the programs; None runs them here.
         target_kind: kind of the targets of traced programs, whose tensor intrinsics they may use.
-        max_rss_mib: a process larger than this after a program gives way to a fresh one, MiB.
+        max_rss_mib: what a program on this host's CPUs may allocate, at least 1024, MiB; beyond it, it fails. A
+            process larger than this after a program gives way to a fresh one.
         command: what starts the processes instead of this Python and :mod:`tencost.workers.worker`.
 
     Attributes:

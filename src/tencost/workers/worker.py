@@ -4,7 +4,7 @@ Started by :mod:`tencost.workers.warm_worker` as ``python -m tencost.workers.wor
 and then only forks: a child serves the requests; when it crashes, is killed or has grown too large, the next child is
 there within milliseconds. How both are talked to is in :mod:`tencost.workers.protocol`; the requests and answers are:
 
-    settings            {"max_rss_mib": 2048,
+    settings            {"max_rss_mib": 2048,              also what a program may allocate
                          "target_kind": "llvm" | null,      whose intrinsics traces may use
                          "control": descriptor}
     parent -> child     {"module": path} | {"workload": path, "trace": [instructions, decisions]}
@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import statistics
 import sys
@@ -44,8 +45,13 @@ import psutil
 from tencost.errors import HardwareError
 from tencost.workers.evaluator import MeasureOptions, adaptive_times, local_timer
 from tencost.workers.protocol import Channel, ForkServer
+from tencost.workers.strays import end_strays
 
 _MAX_MODULES = 8
+_LEAST_ALLOWANCE = 1 << 30
+"""What a program may allocate at least, bytes: a small max_rss_mib asks for fresh processes, not for failures."""
+_THREAD_BYTES = 16 << 20
+"""Stacks of a core's threads, TVM's and OpenMP's, which the first program of a process starts."""
 
 
 class _BadTraceError(Exception):
@@ -78,19 +84,61 @@ def _warm_up(target_kind: str | None) -> None:
         register_intrinsics(target_kind)
 
 
+class MemoryAllowance:
+    """How much each program of this process may allocate; an allocation beyond it fails inside the program.
+
+    It is counted from what the process has mapped when the program begins, so that what came before takes nothing
+    away. Linux only. Programs of accelerators are not limited: their arguments lie elsewhere, and their drivers map
+    what they like.
+
+    Args:
+        max_rss: what a program may allocate, bytes.
+    """
+
+    def __init__(self, max_rss: int) -> None:
+        self.bytes = max(max_rss, _LEAST_ALLOWANCE)
+        self._threads = _THREAD_BYTES * int(os.environ.get("TVM_NUM_THREADS", "1"))
+
+    def begin(self, request: dict[str, Any], reusable: int = 0) -> None:
+        """Set the limit for a request.
+
+        Args:
+            request: its target decides; one without a target is not limited.
+            reusable: mapped bytes that the program may take over, which count as its own.
+        """
+        if sys.platform != "linux":
+            return
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        limit = most
+        if request.get("target", {}).get("kind") == "llvm":
+            limit = _data_bytes() - reusable + self.bytes + self._threads
+            if most != resource.RLIM_INFINITY:
+                limit = min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
+    def explain(self, error: Exception) -> str:
+        """Return what to say of an error of the program or of its compilation."""
+        if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+            size = self.bytes >> 20
+            return f"out of memory: it needs more than the {size} MiB that a program may allocate ({_short(error)})"
+        return _short(error)
+
+
 class Child:
     """What serves the requests of one channel.
 
     Args:
         channel: where they come from.
-        max_rss: a process larger than this asks to be replaced, bytes.
+        max_rss: a process larger than this asks to be replaced, and a program may allocate as much, bytes.
     """
 
     def __init__(self, channel: Channel, max_rss: int) -> None:
         self._channel = channel
         self._max_rss = max_rss
+        self._memory = MemoryAllowance(max_rss)
         self._modules: dict[str, Any] = {}
         self._tensors: tuple[str, list[Any]] = ("", [])
+        self._tensor_bytes = 0
         self._probe: Any = None
         self._remote: Any = None
         self._expected: tuple[str, Any] = ("", None)
@@ -98,12 +146,14 @@ class Child:
     def serve(self) -> None:
         """Answer requests until the channel ends."""
         while (request := self._channel.requests()) is not None:
+            self._memory.begin(request, self._tensor_bytes)
             if "probe" in request:
                 reply = self._time_probe()
             elif "expect" in request:
                 reply = self._expect(request)
             else:
                 reply = self.measure(request)
+            end_strays()
             if _rss_bytes() > self._max_rss or not self._channel.is_intact():
                 reply["last"] = True
             self._channel.answer(reply)
@@ -130,7 +180,7 @@ class Child:
         except HardwareError as error:
             return {"no_device": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this program's status
-            return {"status": "build_error", "error": _short(error)}
+            return {"status": "build_error", "error": self._memory.explain(error)}
         built_s = time.perf_counter() - started
         about: dict[str, Any] = {"build_s": round(built_s, 4)}
         try:
@@ -156,7 +206,7 @@ class Child:
         except HardwareError as error:
             return {"no_device": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever the program raises is its status
-            return {"status": "run_error", "error": _short(error)}
+            return {"status": "run_error", "error": self._memory.explain(error)}
         return {"run_secs": seconds, **about}
 
     def _expect(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +221,7 @@ class Child:
             made = make_expected(module, lambda inputs: _call(function, inputs, "cpu"))
             made.save(Path(request["expected"]))
         except Exception as error:  # noqa: BLE001 - whatever it is, this workload's programs cannot be checked
-            return {"status": "unknown", "error": _short(error)}
+            return {"status": "unknown", "error": self._memory.explain(error)}
         return {"expected_s": round(time.perf_counter() - started, 4)}
 
     def _check(self, built: Any, module: Any, request: dict[str, Any]) -> str:
@@ -246,7 +296,8 @@ class Child:
 
         key = json.dumps([str(device), args])
         if self._tensors[0] != key:
-            self._tensors = ("", [])
+            self._tensors, self._tensor_bytes = ("", []), 0
+            before = _data_bytes()
             fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
             made = []
             for kind, dtype, shape in args:
@@ -255,7 +306,7 @@ class Child:
                 tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype, device=device)
                 fill(tensor)
                 made.append(tensor)
-            self._tensors = (key, made)
+            self._tensors, self._tensor_bytes = (key, made), max(_data_bytes() - before, 0)
         return self._tensors[1]
 
     def _time_probe(self) -> dict[str, Any]:
@@ -314,6 +365,11 @@ def _is_new_best(seconds: Sequence[float], best: Sequence[float] | None) -> bool
 
 def _rss_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
+
+
+def _data_bytes() -> int:
+    """Return what RLIMIT_DATA counts: private writable memory, and the stack with it."""
+    return int(getattr(psutil.Process().memory_info(), "data", 0))
 
 
 def _short(error: Exception) -> str:
