@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,19 +150,23 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
         what = f"its operator {', '.join(refused)}" if refused else "it, though each operator alone"
         raise TuneError(
             f"network {network.name!r}: TVM {tvm.__version__} cannot compile {what} for {target['kind']}: "
-            f"{first_sentence(error)}. Nothing was measured. Write that part with other operators, or export the "
-            "network up to it"
+            f"{first_sentence(error)}. Nothing was measured. Write that part with other operators; a "
+            "saved network may do once this release has imported and saved it again"
         ) from error
 
 
 def _refused(network: Network, target: Any) -> list[str]:
+    mod = network.deployable()
+    errors = (RuntimeError, ValueError, TypeError)  # what TVM's are
+    with target, suppress(*errors):
+        mod = relax.get_default_pipeline(target)(mod)
     names = []
-    for variable, function in network.mod.functions.items():
+    for variable, function in mod.functions.items():
         if isinstance(function, tvm.tirx.PrimFunc):
             alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
             try:
                 tvm.compile(alone, target=target)
-            except (RuntimeError, ValueError, TypeError):  # what TVM's errors are
+            except errors:
                 names.append(str(variable.name_hint))
     return names
 
