@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tencost.tune.install import install, uninstall
     from tencost.tune.search import search
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["__version__", "install", "load_cost_model", "search", "uninstall"]
 
