@@ -41,7 +41,7 @@ def touching(floats: int, path: Path) -> Path:
     @I.ir_module
     class Module:
         @T.prim_func
-        def main(A: T.Buffer((floats,), "float32")):
+        def main(A: T.Buffer((floats,), "float32")) -> None:  # type: ignore[valid-type]
             T.func_attr({"global_symbol": "main"})
             A[0] = T.float32(1)
 
