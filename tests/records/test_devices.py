@@ -73,10 +73,13 @@ def test_what_agrees_is_not_warned_about(project: Path, capsys: pytest.CaptureFi
     assert "warning" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "targets", [("cuda", "llvm -mcpu=core-avx2"), ("opencl -device=mali", "opencl -device=adreno")]
+)
 def test_one_device_for_targets_of_two_kinds_is_warned_about(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    targets: tuple[str, str], project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log(project / "logs" / "a.json", "cuda", "llvm -mcpu=core-avx2")
+    log(project / "logs" / "a.json", *targets)
     assert run_cli("import", "logs", "--hardware", "v100") == 0
     assert "2 targets of 2 kinds name no device, and all were given v100" in capsys.readouterr().err
 

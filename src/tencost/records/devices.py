@@ -103,7 +103,7 @@ class Agreement:
     _others: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     """Given device -> devices that records name instead -> their targets."""
     _given: dict[str, dict[str, set[str]]] = field(default_factory=dict)
-    """Given device -> kinds of targets that name no device -> their targets."""
+    """Given device -> kinds (with their -device: mali, adreno) of targets that name no device -> their targets."""
 
     def add(self, table: pa.Table, given: str) -> None:
         """Look at some records of a log, columns hardware and target."""
@@ -115,7 +115,8 @@ class Agreement:
                 continue
             target = json.loads(text)
             if named_device(target) is None and isinstance(kind := target.get("kind"), str):
-                self._given.setdefault(given, {}).setdefault(kind, set()).add(text)
+                made_for = f"{kind} -device={target['device']}" if target.get("device") else kind
+                self._given.setdefault(given, {}).setdefault(made_for, set()).add(text)
 
     def warnings(self) -> Iterator[str]:
         """Yield what a person should look at, a sentence or two each."""
