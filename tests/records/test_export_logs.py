@@ -13,6 +13,7 @@ from tencost.records.logs import find_logs, import_logs
 from tencost.store.record_store import RecordStore
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
+GOLDEN = Path(__file__).parent / "golden"
 HW = [80, 16, 64, 49152, 2147483647, 1024, 8, 32]
 
 
@@ -108,3 +109,38 @@ def test_mistakes_say_what_is_expected(
     assert project.is_dir()
     assert run(*words) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("layout", ["columns", "json"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.json", "out.parquet"])
+def test_every_record_comes_back_from_rfc4304_as_one_row(
+    project: Path, name: str, layout: str
+) -> None:
+    """Many programs of a workload within a second, failures, a program that was measured again."""
+    many = [ansor(number, 1e-3 / (3 + number)) for number in range(40)]
+    many += [ansor(7, 1 / 3e4), ansor(8, 1e10, 6)]
+    (project / "logs" / "c.json").write_text("".join(json.dumps(item) + "\n" for item in many))
+    store = RecordStore(str(project / "data" / "store"))
+    import_logs(find_logs([project / "logs"], "mine", "board"), store)
+    import_logs(find_logs([GOLDEN], "golden", "cpu"), store)
+    before = store.read().drop("source")
+    assert before["measurements"].drop_nulls().len() > 1
+    assert run("rfc4304", name, "--layout", layout) == 0
+    logs = find_logs([project / name], "again", None)
+    progress = import_logs(logs, store)
+    assert (progress.written, progress.again) == (0, 0)
+    assert progress.records.total() == before.height
+    fresh = RecordStore(str(project / "fresh"))
+    assert import_logs(logs, fresh).written == before.height
+    known = [
+        "record_id",
+        "program_id",
+        "workload_id",
+        "hardware",
+        "target",
+        "networks",
+        "timestamp",
+    ]
+    known += ["status", "error", "run_secs", "program_format", "program", "measurements", "foreign"]
+    order = ["hardware", "record_id"]
+    assert fresh.read().sort(order).select(known).equals(before.sort(order).select(known))

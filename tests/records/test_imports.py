@@ -146,6 +146,7 @@ def test_stage(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.parent.iterdir()) == ["set"]
     assert json.loads((folder / "summary.json").read_text()) == {
         "records": 6,
+        "measured_again": 0,
         "duplicates": 0,
         "programs": 3,
         "workloads": 1,

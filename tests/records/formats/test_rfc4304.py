@@ -768,7 +768,8 @@ def test_other_logs_are_not_taken_for_ours(tmp_path: Path, text: str) -> None:
 )
 @given(st.data())
 def test_mutated_logs_neither_crash_nor_invent(tmp_path: Path, data: st.DataObject) -> None:
-    text = "\n".join(json.dumps(record) for record in (MAIL, DOCS, MAIL))
+    ours = next(write_rows(native(), "json"))
+    text = "\n".join(json.dumps(record) for record in (MAIL, DOCS, ours, MAIL))
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(text)))
         end = data.draw(st.integers(start, min(len(text), start + 20)))
@@ -779,3 +780,28 @@ def test_mutated_logs_neither_crash_nor_invent(tmp_path: Path, data: st.DataObje
     assert table.num_rows <= text.count('"engine"') + text.count("engine")
     assert table.num_rows + len(rejects) > 0
     assert len(list(write_rows(table, "json"))) == table.num_rows
+
+
+def test_what_our_key_says_is_believed_only_where_the_record_agrees(tmp_path: Path) -> None:
+    """A program's id under other times, a damaged member: the key is one like any other then."""
+    ours = next(write_rows(native(), "columns"))
+    for change in (
+        {"run_secs": [0.5, 9.5]},
+        {"run_secs": None},
+        {"record_id": ""},
+        {"program": "[["},
+        {"networks": [{"network": "\ud800", "weight": 1}]},
+        {"measurements": [{"status": "ok"}]},
+        {"timestamp": 5.0},
+        {"more": 1},
+    ):
+        log = tmp_path / "log.jsonl"
+        log.write_text(json.dumps(ours | {"tencost": ours["tencost"] | change}))
+        table, rejects = read(log)
+        assert not rejects
+        (row,) = table.to_pylist()
+        assert row["record_id"] != "r"
+        assert (row["program_format"], row["run_secs"]) == ("none", [0.5, 1.5])
+        assert next(write_rows(table, "columns"))["tencost"] == ours["tencost"] | change
+    log.write_text(json.dumps(ours))
+    assert read(log)[0].to_pylist()[0]["record_id"] == "r"

@@ -27,9 +27,9 @@ not positive, 1e9 or more, or our two extra keys `status` (schema.status; "succe
 words unknown) and `error` (a text that is not empty means a failure, unless status is ok). Another schema_version
 than 0.1 is kept, and noted in additional_info under ``rfc4304_schema_version``.
 
-Identity: these records have no program, so the record_id hashes what else sets measurements apart, namely workload and
-its arguments, engine, engine_version, hardware, target, engine_config, build_config, runtime_config and timestamp. A
-record has the same id in both versions.
+Identity: records that tencost wrote carry their program and its ids, see own.py. Others have no program, so the
+record_id hashes what else sets measurements apart, namely workload and its arguments, engine, engine_version, hardware,
+target, engine_config, build_config, runtime_config and timestamp. A record has the same id in both versions.
 
 Whatever a record says that the columns do not give back (unknown keys on any level, timestamps as text, numbers with
 other digits, NaN) is in `foreign`::
@@ -60,6 +60,7 @@ import pyarrow.parquet as pq
 
 from tencost.errors import RecordError
 from tencost.records.formats.rfc4304.names import COLUMNS_FIELDS, JSON_FIELDS, Object, Version
+from tencost.records.formats.rfc4304.own import OURS
 from tencost.records.formats.rfc4304.rows import (
     BadRecordError,
     NoHardwareError,
@@ -223,7 +224,8 @@ def _row(value: Object, hardware: str | None) -> dict[str, Any] | Damage:
 
 
 def _are_ours(names: frozenset[str]) -> bool:
-    return {"workload", "engine"} <= names and bool(_TELLING & names) and "record_id" not in names
+    table = "record_id" in names and OURS not in names
+    return {"workload", "engine"} <= names and bool(_TELLING & names) and not table
 
 
 def _values(path: Path, batch_rows: int) -> Iterator[tuple[int, Object | Damage]]:
@@ -238,9 +240,12 @@ def _batch(
     """Return a batch of rows that row_of made."""
     if not rows:
         return Batch(SCHEMA.empty_table(), tuple(rejects))
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
     columns["source"] = sources(about.dataset, about.file, places)
-    columns["networks"] = networks(about.dataset, len(rows))
+    plain = networks(about.dataset, len(rows))
+    own = pa.array(columns.get("networks", [None] * len(rows)), plain.type)
+    columns["networks"] = own.fill_null(plain[0]) if own.null_count < len(rows) else plain
     table = record_table(len(rows), columns, {})
     # record_table computes these of run_secs; the log's own say more where run_secs is the mean alone.
     for name in ("execution_elapsed_ms_mean", "execution_elapsed_ms_std"):

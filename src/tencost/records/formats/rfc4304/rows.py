@@ -19,6 +19,7 @@ from tencost.records.formats.rfc4304.names import (
     to_columns,
     to_json,
 )
+from tencost.records.formats.rfc4304.own import OURS, OWN_COLUMNS, own_columns
 from tencost.records.reading.jsonfloats import finite, from_floats, with_floats
 from tencost.records.reading.targets import parse_target
 from tencost.records.reading.timestamps import epoch_seconds
@@ -116,6 +117,7 @@ def row_of(record: Object, hardware: str | None) -> dict[str, Any]:
     if mean_only:
         foreign["run_secs"] = "mean"
     row["foreign"] = _ENCODE(foreign)
+    row |= own_columns(record.get(OURS), row)
     for name, value in row.items():
         if isinstance(value, str):
             _unicode(name, value)
@@ -129,8 +131,9 @@ def object_of(row: Mapping[str, Any], version: Version) -> Object:
     any other row, the times and what was measured are written, not the program.
     """
     foreign = json.loads(row["foreign"]) if row["foreign"] else {}
-    if foreign.get("format") != NAME:
+    if foreign.get("format") != NAME or row["measurements"]:
         columns = _columns_object(row, mean_only=False) | _names_of_device(row)
+        columns[OURS] = {name: row[name] for name in OWN_COLUMNS}
         return columns if version == "columns" else to_json(columns)
     read: Version = foreign["version"]
     found = _generated(row, read, foreign.get("run_secs") == "mean")

@@ -25,7 +25,9 @@ _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Seconds = Annotated[float, msgspec.Meta(gt=0, lt=FAILURE_SECONDS)]
 
 
-class _Network(msgspec.Struct, forbid_unknown_fields=True):
+class Network(msgspec.Struct, forbid_unknown_fields=True):
+    """An element of `networks`."""
+
     network: str | None = None
     weight: _Long | None = None
 
@@ -36,7 +38,9 @@ class _Source(msgspec.Struct, forbid_unknown_fields=True):
     line: _Long | None = None
 
 
-class _Measurement(msgspec.Struct, forbid_unknown_fields=True):
+class Measurement(msgspec.Struct, forbid_unknown_fields=True):
+    """An element of `measurements`."""
+
     status: Literal[*(item.value for item in Status)]  # type: ignore[valid-type]
     timestamp: float | None = None
     error: str | None = None
@@ -55,10 +59,10 @@ class _Measurement(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _SHAPES: dict[str, Any] = {
-    "networks": list[_Network | None] | None,
+    "networks": list[Network | None] | None,
     "run_secs": list[float | None] | None,
     "source": _Source | None,
-    "measurements": list[_Measurement] | None,
+    "measurements": list[Measurement] | None,
 }
 _JSON = (
     "additional_info",
