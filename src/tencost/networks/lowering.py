@@ -45,7 +45,8 @@ def _counted(call: Any) -> Any:
     data, attrs = call.args[0], call.attrs
     if data.ty.dtype != "bool" or call.ty.dtype != "bool":
         return call
-    return relax.op.cumsum(data, int(attrs.axis), "int64", bool(attrs.exclusive))
+    axis = None if attrs.axis is None else int(attrs.axis)
+    return relax.op.cumsum(data, axis, "int64", bool(attrs.exclusive))
 
 
 def _clipped(call: Any) -> Any:
@@ -59,7 +60,10 @@ def _clipped(call: Any) -> Any:
 
     attrs = call.attrs
     axes = [axis for axis, letter in enumerate(str(attrs.layout)) if letter in "DHW"]
-    shape = [call.args[0].ty.shape[axis] for axis in axes]
+    known = call.args[0].ty.shape
+    if not isinstance(known, relax.ShapeExpr):
+        return call
+    shape = [known[axis] for axis in axes]
     if not all(hasattr(size, "value") for size in shape):
         return call
     windows, strides = [list(map(int, sizes)) for sizes in (attrs.pool_size, attrs.strides)]
