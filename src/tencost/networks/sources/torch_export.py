@@ -212,7 +212,7 @@ def example(folder: Path) -> NetworkConfig:
         warnings.simplefilter("ignore")  # PyTorch's own deprecations
         program = torch.export.export(nn.Sequential(*layers).eval(), (torch.ones(1, 3, 6, 6),))
         torch.export.save(program, folder / "tiny.pt2")
-    return NetworkConfig(name="tiny", source="torch_export", path="tiny.pt2")
+    return NetworkConfig(name="tiny", source="torch_export", path="tiny.pt2", trusted=True)
 
 
 SOURCE = NetworkSource(read=read, example=example, extension=".pt2")
