@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
-from tencost.records.gate import GROUP, Known, quarantine
+from tencost.records.gate import GROUP, Known, judged
+from tencost.records.raw_layout import read_tasks
 from tencost.records.reading.opening import read_head
 from tencost.records.reading.protocol import BATCH_ROWS, About, Reject
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
@@ -174,6 +175,7 @@ def import_logs(
         RecordError: a log does not say its device, or the store cannot be written. What was written before stays.
     """
     progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
+    flop = {task.workload_id: task.flop for top in logs.measured for task in read_tasks(top)}
     waiting: list[pa.Table] = []
     for tables, rejects in read_logs(logs, jobs):
         progress.files += 1
@@ -182,10 +184,10 @@ def import_logs(
             _count(table, progress)
             waiting.append(table)
             if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
-                _commit(waiting, store, progress)
+                _commit(waiting, store, flop, progress)
                 waiting = []
         on_progress(progress)
-    _commit(waiting, store, progress)
+    _commit(waiting, store, flop, progress)
     on_progress(progress)
     return progress
 
@@ -270,18 +272,15 @@ def _count(table: pa.Table, progress: Progress) -> None:
             counter[item["values"]] += item["counts"]
 
 
-def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) -> None:
+def _commit(
+    tables: Sequence[pa.Table], store: RecordStore, flop: Mapping[str, float], progress: Progress
+) -> None:
     if not tables:
         return
     table = pa.concat_tables(tables)
-    frame = pl.from_arrow(table.select([*GROUP, "run_secs", "status"]))
+    frame = pl.from_arrow(table.select(GROUP))
     assert isinstance(frame, pl.DataFrame)
-    reasons = quarantine(frame, _known(store, frame))
-    if reasons.null_count() < len(reasons):
-        position = SCHEMA.get_field_index("quarantine")
-        table = table.set_column(
-            position, SCHEMA.field("quarantine"), reasons.to_arrow().cast(pa.string())
-        )
+    table = judged(table, flop, _known(store, frame))
     added = store.add(table)
     progress.written += added.records
     progress.again += added.again
