@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from matmuls import make_matmul
 from tencost.config import FeaturesConfig
@@ -30,6 +31,11 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 """Settings that train in a second."""
+
+
+# A busy machine is no finding.
+settings.register_profile("tencost", deadline=None)
+settings.load_profile("tencost")
 
 
 @pytest.fixture(scope="session")

@@ -148,6 +148,7 @@ def test_stage(tmp_path: Path) -> None:
         "records": 6,
         "measured_again": 0,
         "duplicates": 0,
+        "quarantined": 0,
         "programs": 3,
         "workloads": 1,
         "tasks": 2,

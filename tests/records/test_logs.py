@@ -19,7 +19,7 @@ from tencost.records.log_dataset import read_log_dataset
 from tencost.records.logs import find_logs, import_logs
 from tencost.store.modules import read_modules
 from tencost.store.record_store import RecordStore
-from tencost.store.tables import load_records
+from tencost.store.tables import load_records, open_records
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 GOLDEN = Path(__file__).parent / "golden"
@@ -305,3 +305,27 @@ def test_a_build_takes_all_measurements_of_a_program(tmp_path: Path) -> None:
     assert summary["status"] == {"board": {"ok": 2}}
     labels = load_records(tmp_path / "built", columns=["program_id", "latency_s"][:1])["latency_s"]
     assert labels.to_list() == [2e-3, 1e-3]
+
+
+def test_a_build_and_an_import_keep_out_the_same_and_count_alike(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    lines = [ansor_line(number) for number in range(12)]
+    lines += [ansor_line(30, 1e-6), ansor_line(31, 1e-9), ansor_line(3), ansor_line(4, 2e-3)]
+    (raw / "log.json").write_text("\n".join(lines))
+    (tmp_path / "built").mkdir()
+    summary = stage._write(tmp_path / "built", read_log_dataset(raw, "mine", "board"))
+    store = RecordStore(str(tmp_path / "store"))
+    progress = import_logs(find_logs([raw], "mine", "board"), store)
+    assert (summary["records"], summary["quarantined"]) == (14, 2)
+    assert (progress.written, progress.quarantined, progress.again) == (14, 2, 1)
+    assert summary["measured_again"] == progress.again
+    built = open_records(str(tmp_path / "built"))
+    for quarantined in (False, True):
+        ids = [
+            sorted(each.read("board", quarantined=quarantined)["record_id"])
+            for each in (built, store)
+        ]
+        assert ids[0] == ids[1]
+        assert len(ids[0]) == (14 if quarantined else 12)
+    assert load_records(tmp_path / "built").height == 12

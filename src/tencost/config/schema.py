@@ -91,6 +91,10 @@ class HardwareConfig:
     """Level-3 cache reachable from a core, KiB; 0 if there is none."""
     clock_ghz: float | None = None
     """Nominal clock in GHz; None where it cannot be read."""
+    peak_gflops: float | None = None
+    """Operations on 32-bit numbers that one core can do at most, billions a second; None: not known."""
+    bandwidth_gbs: float | None = None
+    """Bytes that one core can write to its nearest cache at most, billions a second; None: not known."""
     requires: list[str] = field(default_factory=list)
     """Instruction sets, in /proc/cpuinfo's spelling, without which its programs crash."""
     detect: bool = False
@@ -110,6 +114,7 @@ class HardwareConfig:
         within("hardware", self, cores="[1, inf)", simd_bits="[1, inf)", clock_ghz="(0, inf)")
         within("hardware", self, l1d_kib="[0, inf)", l2_kib="[0, inf)", l3_kib="[0, inf)")
         within("hardware", self, port="[1, 65535]")
+        within("hardware", self, peak_gflops="(0, inf)", bandwidth_gbs="(0, inf)")
 
     def device_columns(self) -> dict[str, float]:
         """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB."""

@@ -21,7 +21,14 @@ from rich.console import Console
 from tencost.config import Config, HardwareConfig, Isa
 from tencost.config.checking import instantiate
 from tencost.errors import ConfigError, HardwareError, TencostError
-from tencost.measure.hardware import check_runnable, detect_host, host_flags, model_name
+from tencost.measure.hardware import (
+    bandwidth_gbs,
+    check_runnable,
+    detect_host,
+    host_flags,
+    model_name,
+    peak_gflops,
+)
 from tencost.writing import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -41,7 +48,7 @@ _ALWAYS = frozenset(
     }
 )
 """Fields that are written whatever they are; others only where they are not the default."""
-_LOOSE = ("description", "clock_ghz")
+_LOOSE = ("description", "clock_ghz", "peak_gflops", "bandwidth_gbs")
 """Fields that may differ between two descriptions of one hardware: a clock may be the momentary one."""
 _WIDTH = 112
 
@@ -323,7 +330,12 @@ def _limited(host: HardwareConfig, level: Level) -> HardwareConfig:
         target["mattr"] = list(level.mattr)
     target["num-cores"] = host.cores
     limited = replace(
-        host, target=target, simd_bits=level.bits, requires=sorted(level.requires, key=_sets_first)
+        host,
+        target=target,
+        simd_bits=level.bits,
+        peak_gflops=peak_gflops(host.clock_ghz, level.bits),
+        bandwidth_gbs=bandwidth_gbs(host.clock_ghz, level.bits),
+        requires=sorted(level.requires, key=_sets_first),
     )
     check_runnable(limited)
     return limited

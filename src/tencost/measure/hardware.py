@@ -61,17 +61,20 @@ def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:
         target["mattr"] = [f"-{feature}" for feature in missing]
         promised -= set(missing)
     caches = caches_kib()
+    simd_bits, clock = _simd_bits(promised), clock_ghz()
     return HardwareConfig(
         name=name,
         description=f"the host: {cpu}, {triple}",
         target=target,
         model=model_name(),
         cores=cores,
-        simd_bits=_simd_bits(promised),
+        simd_bits=simd_bits,
         l1d_kib=caches.get("1d", 32.0),
         l2_kib=caches.get("2", 256.0),
         l3_kib=caches.get("3", 0.0),
-        clock_ghz=clock_ghz(),
+        clock_ghz=clock,
+        peak_gflops=peak_gflops(clock, simd_bits),
+        bandwidth_gbs=bandwidth_gbs(clock, simd_bits),
         requires=sorted(_flag(feature, flags) for feature in promised if _is_checked(feature))
         if flags
         else [],
@@ -229,6 +232,16 @@ def clock_ghz() -> float | None:
         frequency = None
     mhz = (frequency.max or frequency.current) if frequency else None
     return round(mhz / 1000.0, 2) if mhz else None
+
+
+def peak_gflops(clock: float | None, simd_bits: int) -> float | None:
+    """Return a CPU core's limit: two fused multiply-adds on each 32-bit lane and cycle, or as many others."""
+    return None if clock is None else round(4 * clock * simd_bits / 32, 1)
+
+
+def bandwidth_gbs(clock: float | None, simd_bits: int) -> float | None:
+    """Return what a CPU's core can write at most: two vectors a cycle."""
+    return None if clock is None else round(2 * clock * simd_bits / 8, 1)
 
 
 def caches_kib() -> dict[str, float]:

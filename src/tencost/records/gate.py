@@ -1,27 +1,55 @@
-"""What is kept out of look-ups when logs are imported: times that nobody should tune by.
+"""What is kept out of look-ups and of training: times that nobody should tune by. One gate for imports and builds.
 
-A best time decides what is compiled, so that one wrong line in a shared log slows everybody down. Two things are
+A best time decides what is compiled, so that one wrong line in a shared log slows everybody down. Three things are
 suspicious, and no more than that; nothing is thrown away, a quarantined record can be released:
 
-- a record whose repeats contradict each other: the fastest and the slowest differ by more than REPEATS;
+- a measurement whose repeats contradict each other: the fastest and the slowest differ by more than REPEATS;
+- a time that the device cannot reach: below FLOOR_S, which a call takes on any device, or more than FASTER times below
+  what the workload's FLOP take at `peak_gflops` (of types narrower than 32 bits: as many times more), or the bytes
+  that it writes at `bandwidth_gbs` (conf/hardware/<name>.yaml, all cores together). What is not known limits nothing;
 - a record that would become the best of its workload, on its hardware and for its target, and is more than MARGIN
   times faster than the next best of at least CROWD others.
+
+Bytes are those of the last argument alone, for inputs may be read in part. FLOP are counted, not measured: a count
+above one multiply-add for each pair of an input's and an output's element takes in padding that a program may leave
+out (a pooling window larger than its input), and is not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
+from tencost.config import HardwareConfig
+from tencost.config.checking import instantiate
+from tencost.config.composition import choice_values, group_choices
 from tencost.store.layout import latency
+from tencost.store.schema import SCHEMA
 
 MARGIN = 10.0
 CROWD = 8
 REPEATS = 20.0
+FLOOR_S = 50e-9
+FASTER = 2.0
+"""A reported clock may be the nominal one; turbo and a counted multiply-add too many stay within twice of it."""
 GROUP = ("workload_id", "target", "hardware")
+JUDGED = (*GROUP, "workload_args", "run_secs", "status", "measurements", "quarantine")
+"""Columns that `judged` looks at."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is known of workloads and devices: FLOP by workload_id (0: not known), hardware by name."""
+
+    flop: Mapping[str, float] = field(default_factory=dict)
+    devices: Mapping[str, HardwareConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -32,29 +60,53 @@ class Known:
     count: int
 
 
+def devices(names: Iterable[str]) -> dict[str, HardwareConfig]:
+    """Return the hardware of these names that conf/hardware describes.
+
+    Raises:
+        ConfigError: a description is not one.
+    """
+    described = set(names) & set(group_choices()["hardware"])
+    return {
+        name: instantiate(HardwareConfig, choice_values("hardware", name), "hardware")
+        for name in sorted(described)
+    }
+
+
+def judged(
+    table: pa.Table,
+    flop: Mapping[str, float],
+    known: Mapping[tuple[str, str, str], Known] | None = None,
+) -> pa.Table:
+    """Return a table of the schema with a reason in `quarantine` for each row that is to be kept out."""
+    frame = pl.from_arrow(table.select(JUDGED))
+    assert isinstance(frame, pl.DataFrame)
+    limits = Limits(flop, devices(frame["hardware"].unique()))
+    reasons = frame["quarantine"].zip_with(
+        frame["quarantine"].is_not_null(), quarantine(frame, known, limits)
+    )
+    if reasons.null_count() == len(reasons):
+        return table
+    position = SCHEMA.get_field_index("quarantine")
+    made = reasons.to_arrow().cast(pa.string())
+    return table.set_column(position, SCHEMA.field("quarantine"), made)
+
+
 def quarantine(
-    records: pl.DataFrame, known: Mapping[tuple[str, str, str], Known] | None = None
+    records: pl.DataFrame,
+    known: Mapping[tuple[str, str, str], Known] | None = None,
+    limits: Limits | None = None,
 ) -> pl.Series:
     """Return a reason for each record that is to be quarantined, null for the others.
 
     Args:
-        records: rows with the columns of GROUP, run_secs and status.
+        records: rows with the columns of GROUP, run_secs and status; workload_args and measurements if they have any.
         known: what the store has already, by (workload_id, target, hardware).
+        limits: what devices can do.
     """
-    reasons = records.select(
-        pl.when(
-            (pl.col("status") == "ok")
-            & (pl.col("run_secs").list.max() > REPEATS * pl.col("run_secs").list.min())
-        )
-        .then(
-            pl.format(
-                "its repeats contradict each other: {} s to {} s",
-                pl.col("run_secs").list.min(),
-                pl.col("run_secs").list.max(),
-            )
-        )
-        .alias("quarantine")
-    )["quarantine"].to_list()
+    reasons = _contradictory(records)
+    for row, reason in _impossible(records, limits or Limits()):
+        reasons[row] = reasons[row] or reason
     usable = records.with_row_index("row").filter(
         (pl.col("status") == "ok") & pl.Series([reason is None for reason in reasons])
     )
@@ -69,6 +121,78 @@ def quarantine(
         for row, reason in _too_fast(rows, np.asarray(latencies), have):
             reasons[row] = reason
     return pl.Series("quarantine", reasons, dtype=pl.String)
+
+
+def _contradictory(records: pl.DataFrame) -> list[str | None]:
+    """Return a reason for each record of whose measurements one contradicts itself."""
+    times = pl.col("run_secs")
+    apart = times.list.max() > REPEATS * times.list.min()
+    if "measurements" in records.columns:
+        inner = pl.element().struct.field("run_secs")
+        each = inner.list.max() > REPEATS * inner.list.min()
+        many = pl.col("measurements").list.eval(each).list.any()
+        apart = pl.when(pl.col("measurements").is_null()).then(apart).otherwise(many)
+    told = pl.format(
+        "its repeats contradict each other: {} s to {} s", times.list.min(), times.list.max()
+    )
+    found = pl.when((pl.col("status") == "ok") & apart).then(told).alias("quarantine")
+    return records.select(found)["quarantine"].to_list()
+
+
+def _impossible(records: pl.DataFrame, limits: Limits) -> list[tuple[int, str]]:
+    """Return the rows with a time that their device cannot reach, with the reason."""
+    known = ("workload_args",) if "workload_args" in records.columns else ()
+    fastest = (
+        records.with_row_index("row")
+        .filter(pl.col("status") == "ok")
+        .with_columns(fastest_s=pl.col("run_secs").list.min())
+    )
+    found = []
+    for (workload, _, hardware), rows in fastest.group_by(GROUP, maintain_order=True):
+        text = rows["workload_args"][0] if known else None
+        device = limits.devices.get(str(hardware))
+        flop = limits.flop.get(str(workload), 0.0)
+        least = max(_least(device, flop, text), FLOOR_S)
+        why = "a call takes" if least == FLOOR_S else f"{hardware} needs"
+        found += [
+            (row, f"{seconds:.3g} s is less than {why} for it at least, {least:.3g} s")
+            for row, seconds in rows.filter(pl.col("fastest_s") < least)
+            .select("row", "fastest_s")
+            .iter_rows()
+        ]
+    return found
+
+
+def _least(device: HardwareConfig | None, flop: float, args: str | None) -> float:
+    """Return the seconds that FLOP and written bytes take at least, FASTER allowed for; 0 where nothing is known."""
+    if device is None:
+        return 0.0
+    shapes = _tensors(args)
+    sizes = [size for size, _ in shapes]
+    if sizes and flop > 2.0 * sizes[-1] * sum(sizes[:-1]):
+        flop = 0.0
+    written = sizes[-1] * shapes[-1][1] / 8 if shapes else 0.0
+    lanes = 32 / min([32, *(bits for _, bits in shapes)]) if shapes else 4.0
+    allowed = FASTER * device.cores * 1e9
+    return max(
+        flop / (allowed * lanes * (device.peak_gflops or math.inf)),
+        written / (allowed * (device.bandwidth_gbs or math.inf)),
+    )
+
+
+def _tensors(args: str | None) -> list[tuple[float, int]]:
+    """Return elements and bits of each argument, ["TENSOR", dtype, shape]; none where one is no such."""
+    value = json.loads(args) if args else []
+    found = []
+    for item in value if isinstance(value, list) else ():
+        if not (isinstance(item, list) and len(item) == 3 and item[0] == "TENSOR"):
+            return []
+        bits = re.fullmatch(r"(?:u?int|b?float)(\d+)\w*", str(item[1]))
+        shape = item[2] if isinstance(item[2], list) else [None]
+        if bits is None or not all(type(size) is int and 0 < size < 2**40 for size in shape):
+            return []
+        found.append((float(math.prod(shape)), int(bits.group(1))))
+    return found
 
 
 def _too_fast(rows: list[int], latencies: np.ndarray, have: Known | None) -> list[tuple[int, str]]:

@@ -23,7 +23,8 @@ from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.fetch.unpack import Kind
 from tencost.records.devices import Agreement, Devices
-from tencost.records.gate import GROUP, Known, quarantine
+from tencost.records.gate import GROUP, Known, judged
+from tencost.records.raw_layout import read_tasks
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
 from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
 from tencost.records.reading.protocol import BATCH_ROWS, About, Module, Reject
@@ -236,6 +237,7 @@ def import_logs(
         RecordError: a log does not say its device, or the store cannot be written. What was written before stays.
     """
     progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
+    flop = {task.workload_id: task.flop for top in logs.measured for task in read_tasks(top)}
     waiting: list[pa.Table] = []
     given = [*(None for _ in logs.measured), *(item.about.hardware for item in logs.files)]
     for device, (tables, rejects) in zip(given, read_logs(logs, jobs), strict=True):
@@ -247,10 +249,10 @@ def import_logs(
                 progress.agreement.add(table, device)
             waiting.append(table)
             if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
-                _commit(waiting, store, progress)
+                _commit(waiting, store, flop, progress)
                 waiting = []
         on_progress(progress)
-    _commit(waiting, store, progress)
+    _commit(waiting, store, flop, progress)
     on_progress(progress)
     return progress
 
@@ -343,18 +345,15 @@ def _count(table: pa.Table, progress: Progress) -> None:
             counter[item["values"]] += item["counts"]
 
 
-def _commit(tables: Sequence[pa.Table], store: RecordStore, progress: Progress) -> None:
+def _commit(
+    tables: Sequence[pa.Table], store: RecordStore, flop: Mapping[str, float], progress: Progress
+) -> None:
     if not tables:
         return
     table = pa.concat_tables(tables)
-    frame = pl.from_arrow(table.select([*GROUP, "run_secs", "status"]))
+    frame = pl.from_arrow(table.select(GROUP))
     assert isinstance(frame, pl.DataFrame)
-    reasons = quarantine(frame, _in_store(store, frame))
-    if reasons.null_count() < len(reasons):
-        position = SCHEMA.get_field_index("quarantine")
-        table = table.set_column(
-            position, SCHEMA.field("quarantine"), reasons.to_arrow().cast(pa.string())
-        )
+    table = judged(table, flop, _in_store(store, frame))
     added = store.add(table)
     progress.written += added.records
     progress.again += added.again

@@ -17,6 +17,7 @@ from rich.table import Table
 from tencost.config import Config
 from tencost.errors import DatasetError
 from tencost.records.databases import Import, import_dataset
+from tencost.records.gate import judged
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
 from tencost.store.measured import count, one_of_each
@@ -66,7 +67,7 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
 
 def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     read = to_arrow(imported.records) if isinstance(imported, Import) else imported.records
-    table = one_of_each(read)
+    table = one_of_each(judged(read, {task.workload_id: task.flop for task in imported.tasks}))
     measured = count(table)
     write_records(folder, table)
     pl.DataFrame(
@@ -100,6 +101,7 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         "records": table.num_rows,
         "measured_again": measured - table.num_rows,
         "duplicates": count(read) - measured,
+        "quarantined": table.num_rows - table.column("quarantine").null_count,
         "programs": len(table.column("program_id").unique()),
         "workloads": len(table.column("workload_id").unique()),
         "tasks": len(imported.tasks),
@@ -124,5 +126,6 @@ def _report(summary: dict[str, Any], console: Console) -> None:
         f"{summary['records']} records of {summary['programs']} programs, "
         f"{summary['workloads']} workloads, {len(summary['networks'])} networks; "
         f"{summary['measured_again']} measured again, {summary['duplicates']} duplicates, "
+        f"{summary['quarantined']} quarantined, "
         f"{summary['rejects']} rejected lines (rejects.jsonl)"
     )
