@@ -26,10 +26,10 @@ import numpy as np
 import orjson
 
 from tencost.config import NetworkConfig
-from tencost.errors import ConfigError, MeasureError
+from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.imported import Imported, first_sentence, network_file
 from tencost.networks.inputs import Array
-from tencost.store.allowed import check_module
+from tencost.store.allowed import NoGraphError, check_module
 
 if TYPE_CHECKING:
     from tencost.networks.network import Network
@@ -125,9 +125,7 @@ def import_saved(config: NetworkConfig, root: Path | None) -> tuple[Imported, st
         if len(outputs) != len(expected):
             raise ValueError(f"{len(outputs)} outputs named, {len(expected)} stored")
         compared = outputs[header["output"]]
-    if not config.trusted:
-        check_module(text, f"network.path: the module in {path}")
-    mod = _module(path, header, text)
+    mod = _module(path, header, text, trusted=config.trusted)
     _check(path, mod, [*inputs.values(), *params], expected)
     tensors = [tvm.runtime.tensor(array) for array in params]
     return Imported(mod, tensors, inputs, expected, outputs), compared
@@ -187,14 +185,18 @@ def _group(arrays: Mapping[str, Array], group: str) -> list[Array]:
     return [arrays[f"{group}/{index}"] for index in range(number)]
 
 
-def _module(path: Path, header: Mapping[str, Any], text: str) -> Any:
+def _module(path: Path, header: Mapping[str, Any], text: str, *, trusted: bool) -> Any:
     import tvm
     from tvm.ir import load_json
 
     try:
+        if not trusted:
+            check_module(text, f"network.path: the module in {path}")
         mod = load_json(text)
         mod["main"]
     except Exception as error:
+        if isinstance(error, UntrustedError) and not isinstance(error, NoGraphError):
+            raise
         raise MeasureError(
             f"TVM {tvm.__version__} does not read the module in {path}, which TVM {header.get('tvm')} wrote: "
             f"{first_sentence(error)}. Write it again with this TVM"
