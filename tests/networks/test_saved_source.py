@@ -16,7 +16,7 @@ import pytest
 from relax_networks import two_layers
 from tencost import cli
 from tencost.config import NetworkConfig, NetworkInput
-from tencost.errors import ConfigError, MeasureError, MissingDependencyError
+from tencost.errors import ConfigError, MeasureError, MissingDependencyError, UntrustedError
 from tencost.networks.network import Network, load_network
 from tencost.networks.source import require
 from tencost.networks.sources.saved import save_network
@@ -226,3 +226,16 @@ def test_a_saved_network_is_saved_again_under_its_output(
     save_network(replace(network, output=0), tmp_path / "small.npz")
     assert load_network(config(), tmp_path).output == 0
     assert load_network(config(), saved.parent).output == 1
+
+
+def test_a_module_that_calls_what_is_not_its_own(
+    rewrite: Callable[..., Path], saved: Path, tmp_path: Path
+) -> None:
+    """An operator that names a C function, written into the file's module: refused before TVM reads it."""
+    with np.load(saved) as file:
+        graph = orjson.loads(file["module"].tobytes())
+    operator = next(node for node in graph["nodes"] if node["type"] == "ir.Op")
+    operator["data"] = "tirx.call_extern"
+    rewrite(module=np.frombuffer(orjson.dumps(graph), np.uint8))
+    with pytest.raises(UntrustedError, match=r"found the operator 'tirx\.call_extern'"):
+        load_network(config(), tmp_path)

@@ -90,6 +90,10 @@ _TEXT = ("ffi.String", "ir.StringImm")
 _CALLED = ("ir.Op", "ir.GlobalVar")
 
 
+class NoGraphError(UntrustedError):
+    """No JSON graph of this TVM at all, such as a module that another TVM wrote."""
+
+
 def check_module(text: str, where: str = "the module") -> None:
     """Look at a module, TVM's JSON graph, before TVM does.
 
@@ -190,11 +194,11 @@ def _parsed(text: str, where: str) -> Graph:
     try:
         graph = json.loads(text, object_pairs_hook=_once)  # not orjson: TVM writes infinity as such
     except (ValueError, RecursionError) as error:
-        raise UntrustedError(
+        raise NoGraphError(
             f"{where}: expected TVM's JSON graph, found no JSON ({error})"
         ) from error
     if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
-        raise UntrustedError(f"{where}: expected TVM's JSON graph, found JSON without nodes")
+        raise NoGraphError(f"{where}: expected TVM's JSON graph, found JSON without nodes")
     return graph
 
 

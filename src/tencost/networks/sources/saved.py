@@ -26,10 +26,10 @@ import orjson
 
 from tencost.config import NetworkConfig
 from tencost.config.parts import NETWORK_SOURCES
-from tencost.errors import ConfigError, MeasureError
+from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.inputs import Array
 from tencost.networks.source import Imported, NetworkSource, first_sentence
-from tencost.store.allowed import check_module
+from tencost.store.allowed import NoGraphError, check_module
 from tencost.writing import whole_file
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
         if len(outputs) != len(expected):
             raise ValueError(f"{len(outputs)} outputs named, {len(expected)} stored")
         compared = outputs[header["output"]]
-    if not config.trusted:
-        check_module(text, f"network.path: the module in {path}")
-    mod = _module(path, header, text)
+    mod = _module(path, header, text, trusted=config.trusted)
     _check(path, mod, [*inputs.values(), *params], expected)
     tensors = [tvm.runtime.tensor(array) for array in params]
     return Imported(mod, tensors, inputs, expected, outputs, compared, fused=True)
@@ -183,14 +181,18 @@ def _group(arrays: Mapping[str, Array], group: str) -> list[Array]:
     return [arrays[f"{group}/{index}"] for index in range(number)]
 
 
-def _module(path: Path, header: Mapping[str, Any], text: str) -> Any:
+def _module(path: Path, header: Mapping[str, Any], text: str, *, trusted: bool) -> Any:
     import tvm
     from tvm.ir import load_json
 
     try:
+        if not trusted:
+            check_module(text, f"network.path: the module in {path}")
         mod = load_json(text)
         mod["main"]
     except Exception as error:
+        if isinstance(error, UntrustedError) and not isinstance(error, NoGraphError):
+            raise
         raise MeasureError(
             f"TVM {tvm.__version__} does not read the module in {path}, which TVM {header.get('tvm')} wrote: "
             f"{first_sentence(error)}. Write it again with this TVM"
