@@ -39,7 +39,7 @@ def test_the_card_is_the_one_in_docs(raw: Path) -> None:
     packed = (raw / "README.md").read_text()
     # The archive is older than the module's name.
     packed = packed.replace("records/tensetlayout.py", "records/raw_layout.py")
-    assert packed == (ROOT / "docs" / "dataset-card.md").read_text()
+    assert packed == (ROOT / "docs" / "reference" / "dataset-card.md").read_text()
 
 
 def test_layout(raw: Path) -> None:
