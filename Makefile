@@ -12,6 +12,8 @@ export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 PYTEST_ARGS ?=
+# As many tests side by side as there are CPUs that this process may use; a test process takes 1 GB and more.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # PyTorch's CPU build for CPython 3.11 on x86_64 is not on PyPI; pip may be configured to find it all the same.
 TORCH_CPU := 2.13.0
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
@@ -59,8 +61,11 @@ pipeline: $(STAMP) ## set up, run every stage that is out of date (tencost pipel
 	@tencost pipeline
 	@tencost leaderboard
 
-test: $(STAMP) ## set up, run the tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(STAMP) ## set up, run the tests, side by side on the CPUs at hand (JOBS=...)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+test-fast: $(STAMP) ## the tests that need neither TVM's compiler nor whole stages
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not tvm" $(PYTEST_ARGS)
 
 check: $(STAMP) lint types test ## ruff, mypy and the tests: exactly what CI runs
 

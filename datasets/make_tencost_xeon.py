@@ -115,7 +115,9 @@ def convert(source: Path, folder: Path) -> None:
             )
         write_json(folder / "network_info" / f"{network}.json", entries)
     write_json(folder / "tasks.json", index)
-    (folder / "README.md").write_text((HERE.parent / "docs" / "dataset-card.md").read_text())
+    (folder / "README.md").write_text(
+        (HERE.parent / "docs" / "reference" / "dataset-card.md").read_text()
+    )
 
 
 def lines(path: Path) -> list[str]:

@@ -3,8 +3,9 @@ programs of it from MetaSchedule's own design space, and bundles of every family
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,33 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 """Settings that train in a second."""
+
+settings.register_profile("tencost", deadline=None)  # a busy machine is no failure
+settings.load_profile("tencost")
+
+ALONE = {"workers", "measure"}
+"""Rooms whose tests time programs and pin processes to CPUs: one worker of pytest runs them all, one after another."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Divide tests over pytest's workers (`--dist loadgroup`): what shares slow fixtures stays together."""
+    for item in items:
+        room = item.path.parent.name
+        if room in ALONE:
+            item.add_marker(pytest.mark.xdist_group("measuring"))
+        elif any(item.get_closest_marker(name) for name in ("tvm", "slow")):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        elif isinstance(item, pytest.Function) and "mlflow_database" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("mlflow"))
+
+
+@pytest.fixture(autouse=True)
+def loggers_stay() -> Iterator[None]:
+    """A sweep lets Hydra disable every logger that is there; the next test may look at one."""
+    yield
+    for logger in logging.Logger.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 # A busy machine is no finding.

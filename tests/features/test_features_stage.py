@@ -32,6 +32,7 @@ def dying_work(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
     return [Featurized(one, chunk.workload_id, rows) for one in chunk.program_ids]
 
 
+@pytest.mark.slow
 def test_a_dying_worker_costs_its_program_only() -> None:
     chunks = [
         Chunk("w0", "", "", ("p0", "p1", "p2"), ("fine", "poison", "fine")),

@@ -40,6 +40,7 @@ def poisoned_work(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
     return [Featurized(one, chunk.workload_id, None, "fine") for one in chunk.program_ids]
 
 
+@pytest.mark.slow
 def test_a_dying_worker_does_not_take_what_waits_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting a worker imports TVM, which takes seconds: only what was in flight is run again."""
     pools = []

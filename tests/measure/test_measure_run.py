@@ -23,6 +23,9 @@ from tencost.workers.pool import CpuPlan
 
 pytestmark = pytest.mark.tvm
 
+ONE = "measure.overlap=false"
+"""One worker: starting one costs seconds, and what is asked here does not depend on who builds."""
+
 
 def measured_ids(root: Path) -> Counter[str]:
     imported = import_dataset(root / "measured" / "small", "small")
@@ -33,7 +36,7 @@ def measured_ids(root: Path) -> Counter[str]:
 def test_all_programs_are_measured_once_and_reach_the_store(
     small_root: Path, configured: Callable[..., Config]
 ) -> None:
-    cfg = configured("measure.pack=false")
+    cfg = configured("measure.pack=false", ONE)
     stage.run(cfg, small_root)
     ids = measured_ids(small_root)
     assert len(ids) == 12
@@ -59,7 +62,7 @@ def test_shards_measure_disjoint_parts_that_merge_by_copying(
 ) -> None:
     other = Path(shutil.copytree(small_root, tmp_path / "other"))
     for root, shard in ((small_root, "0/2"), (other, "1/2")):
-        stage.run(configured("measure.pack=false", f"measure.shard={shard}"), root)
+        stage.run(configured("measure.pack=false", f"measure.shard={shard}", ONE), root)
     halves = measured_ids(small_root), measured_ids(other)
     assert [len(half) for half in halves] == [6, 6]
     records = Path("measured") / "small" / "measure_records" / "local"
@@ -164,7 +167,7 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     from tencost.records import stage as records
     from tencost.store.tables import load_tasks
 
-    cfg = configured()
+    cfg = configured(ONE)
     (small_root / "measured" / "small" / "NOTES.md").write_text("## Limits\n\nA toy.\n")
     stage.run(cfg, small_root)
     described = OmegaConf.to_container(
@@ -190,7 +193,7 @@ def test_a_foreign_line_in_the_journal_does_not_stop_the_rest(
     small_root: Path, configured: Callable[..., Config]
 ) -> None:
     """A journal cut at a random byte, as a lost power supply leaves it, continues without loss or doubling."""
-    cfg = configured("measure.pack=false")
+    cfg = configured("measure.pack=false", ONE)
     stage.run(cfg, small_root)
     chance = random.Random(3)
     for path in (small_root / "measured").glob("**/measure_records/**/*.json*"):

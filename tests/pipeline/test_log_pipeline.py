@@ -18,6 +18,8 @@ from tencost.splits import stage as splits
 from tencost.store.tables import load_records, load_tasks, load_workloads
 from tencost.train import stage as train
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 

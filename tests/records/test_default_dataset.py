@@ -14,6 +14,8 @@ from tencost.fetch.unpack import unpack
 from tencost.records.databases import Import, import_dataset
 from tencost.store.status import Status
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 NAME = PARAMS["dataset"]

@@ -160,6 +160,7 @@ def test_registry_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert registry_uri(tmp_path) == "http://host:5000"
 
 
+@pytest.mark.slow
 def test_pull_needs_only_the_tuners_dependencies(
     registered: Path, project: Path, tmp_path: Path
 ) -> None:
