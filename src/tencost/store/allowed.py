@@ -65,9 +65,10 @@ ATTRIBUTES = _words("""
 external_symbol."""
 
 INSTRUCTIONS = _words("""
-    AddUnitLoop Annotate Bind Blockize CacheRead CacheWrite ComputeAt ComputeInline DecomposePadding
-    DecomposeReduction EnterPostproc Fuse GetBlock GetChildBlocks GetConsumers GetLoops GetOutputBlocks GetProducers
-    GetSBlock PadEinsum Parallel RFactor Reindex Reorder ReverseComputeAt ReverseComputeInline SampleCategorical
+    AddUnitLoop Annotate Bind Blockize CacheInplace CacheRead CacheWrite ComputeAt ComputeInline
+    DecomposePadding DecomposeReduction EnterPostproc Fuse FuseReductionEpilogue GetBlock GetChildBlocks
+    GetConsumers GetLoops GetOutputBlocks GetProducers GetSBlock Merge PadEinsum Parallel RFactor ReIndex
+    ReindexCacheRead ReindexCacheWrite Reorder ReverseComputeAt ReverseComputeInline SampleCategorical
     SampleComputeLocation SamplePartitionedTile SamplePerfectTile SetScope Split StorageAlign Tensorize
     TransformBlockLayout TransformLayout Unannotate Unroll Vectorize
     """)  # fmt: skip
