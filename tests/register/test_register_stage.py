@@ -105,7 +105,7 @@ def test_again_changes_nothing(promoted: Any, toy_project: Path, toy_config: Any
 def test_a_worse_challenger_is_refused(
     promoted: Any, toy_project: Path, toy_config: Any, train_toy: Train, tmp_path: Path
 ) -> None:
-    run_id = train_trees(toy_project, promoted, train_toy, 1)
+    run_id = train_trees(toy_project, promoted, train_toy, 3)
     verdict = challenge(toy_project, toy_config)
     assert not verdict.promote
     (told, *_) = [text for text in verdict.objections if "against champion 1.0" in text]
@@ -138,7 +138,7 @@ def test_a_champion_without_its_other_seeds_is_compared_as_one_bundle(
 ) -> None:
     (bundles,) = (toy_project / "mlruns" / "artifacts").glob("*/artifacts/bundles")
     shutil.rmtree(bundles / "seed3")
-    train_trees(toy_project, promoted, train_toy, 1)
+    train_trees(toy_project, promoted, train_toy, 3)
     verdict = challenge(toy_project, toy_config)
     assert verdict.champion.num_seeds == 1
     assert verdict.reasons[0] == (
@@ -216,7 +216,7 @@ def test_what_was_rolled_back_stays_so(
 ) -> None:
     client = registry.connect(tracking.setup(toy_project))
     train_toy("random", FLOOR)
-    train_trees(toy_project, client, train_toy, 1)
+    train_trees(toy_project, client, train_toy, 3)
     assert challenge(toy_project, toy_config).promote
     train_trees(toy_project, client, train_toy, 30)
     assert challenge(toy_project, toy_config).promote
@@ -240,7 +240,7 @@ def test_status_and_rollback(
     train_toy: Train,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    train_trees(toy_project, promoted, train_toy, 1)
+    train_trees(toy_project, promoted, train_toy, 3)
     verdict = challenge(toy_project, toy_config)
     capsys.readouterr()
     status.print_json(toy_project)
