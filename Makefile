@@ -99,7 +99,7 @@ lock: ## write the lock files anew from pyproject.toml (LOCK_ARGS=--upgrade: new
 		--annotation-style line --no-header --output-file .lock-env/all $(LOCK_ARGS) pyproject.toml
 	@for lock in requirements requirements-cuda; do sed '/^[^#]/,$$d' $$lock.lock > .lock-env/$$lock.lock; done
 	@awk '/^[a-z]/ { out = ".lock-env/requirements" (/^(cuda-|nvidia-|triton==)/ ? "-cuda" : "") ".lock" } \
-		{ print >> out } /^torch==$(TORCH_CPU) / { print "    --hash=$(TORCH_CPU_HASH) \\" >> out }' .lock-env/all
+		/--hash=$(TORCH_CPU_HASH) / { next } { print >> out } /^torch==$(TORCH_CPU) / { print "    --hash=$(TORCH_CPU_HASH) \\" >> out }' .lock-env/all
 	@mv .lock-env/*.lock . && rm -rf .lock-env
 
 docker: ## build the image (needs Docker)

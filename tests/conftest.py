@@ -40,6 +40,7 @@ ALONE = {"workers", "measure"}
 """Rooms whose tests time programs and pin processes to CPUs: one worker of pytest runs them all, one after another."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Divide tests over pytest's workers (`--dist loadgroup`): what shares slow fixtures stays together."""
     for item in items:
