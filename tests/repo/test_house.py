@@ -32,6 +32,7 @@ FLOW = [
     "networks",
     "workers",
     "measure",
+    "graphs",
     "tune",
     "cli",
 ]

@@ -22,6 +22,8 @@ GROUPS = (
     "features",
     "split",
     "model",
+    "graph_model",
+    "graph_split",
     "network",
     "tuner",
     "measure",
@@ -133,9 +135,13 @@ def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:
     choices = composed.hydra.runtime.choices
     checked = _checked(composed, choices)
     values = _values(composed, choices)
-    model = values.pop("model", None)
+    families = {name: values.pop(name, None) for name in ("model", "graph_model")}
     whole = OmegaConf.merge(OmegaConf.structured(Config), values)
-    whole.model = OmegaConf.merge(OmegaConf.structured(type(checked.model)), model)
+    for name, given in families.items():
+        if given is None:
+            continue
+        schema = OmegaConf.structured(type(getattr(checked, name)))
+        OmegaConf.update(whole, name, OmegaConf.merge(schema, given))
     container = OmegaConf.to_container(whole, resolve=resolve, enum_to_str=True)
     return OmegaConf.to_yaml(OmegaConf.create(container))
 
@@ -207,6 +213,9 @@ def _values(composed: DictConfig, choices: Any) -> DictConfig:
         values.pop("experiment", None)
         values["split_name"] = choices["split"]
         values["model_name"] = choices["model"]
+        for name in ("graph_split", "graph_model"):  # a project of an earlier version has neither
+            if choices.get(name) is not None:
+                values[f"{name}_name"] = choices[name]
     return values
 
 

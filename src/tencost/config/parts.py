@@ -95,5 +95,14 @@ NETWORK_SOURCES = Parts(
     "network source", "tencost.networks.sources", "SOURCE", "tencost.network_sources"
 )
 """Where networks come from, each a :class:`tencost.networks.source.NetworkSource`."""
+
 LOG_FORMATS = Parts("log format", "tencost.records.formats", "FORMAT", "tencost.log_formats")
 """Log formats, each a :class:`tencost.records.reading.protocol.LogFormat`."""
+
+GRAPH_FORMATS = Parts("graph format", "tencost.graphs.formats", "FORMAT", "tencost.graph_formats")
+"""Formats of whole networks with latencies, each a :class:`tencost.graphs.reading.GraphFormat`."""
+
+GRAPH_FAMILIES = Parts(
+    "graph model family", "tencost.graphs.families", "FAMILY", "tencost.graph_families"
+)
+"""Families of graph models, each a :class:`tencost.graphs.family.GraphFamily`."""

@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from tencost.config.checking import instantiate, one_of, plain_name, within
+from tencost.config.graphs import GraphSplitConfig, graph_model_config
 from tencost.config.measuring import MeasureConfig
 from tencost.config.model import model_config
 from tencost.config.parts import FEATURE_KINDS, NETWORK_SOURCES
@@ -294,6 +295,8 @@ class PathsConfig:
     """Feature files."""
     splits: str = "data/splits"
     """Split files."""
+    graphs: str = "data/graphs"
+    """Whole networks as graphs, and their splits."""
     models: str = "data/models"
     """Trained bundles."""
     reports: str = "data/reports"
@@ -318,6 +321,10 @@ class Config:
     """How records are divided."""
     model: Any = None
     """The model family: its own dataclass, see tencost.train.families."""
+    graph_model: Any = None
+    """graphs: the family of graph models: its own dataclass, see tencost.graphs.families."""
+    graph_split: GraphSplitConfig = field(default_factory=GraphSplitConfig)
+    """graphs: how graphs are divided."""
     network: NetworkConfig = MISSING
     """The network to tune."""
     tuner: TunerConfig = MISSING
@@ -342,6 +349,10 @@ class Config:
     """Name of the chosen split: a folder under data/splits."""
     model_name: str = "xgb"
     """Name of the chosen model configuration: part of folder and run names."""
+    graph_split_name: str = "by_graph"
+    """Name of the chosen graph split: part of folder names."""
+    graph_model_name: str = "constant"
+    """Name of the chosen graph model configuration: part of folder and run names."""
 
     def __post_init__(self) -> None:
         within("", self, jobs="[1, inf)", seeds="[0, inf)")
@@ -376,6 +387,9 @@ def resolve(composed: DictConfig) -> Config:
     plain = {str(key): value for key, value in container.items()}
     plain.pop("hydra", None)
     model = plain.pop("model", None)
+    graph_model = plain.pop("graph_model", None)
     resolved = instantiate(Config, plain, "")
     resolved.model = model_config(model)
+    if graph_model is not None:  # a project of an earlier version has none
+        resolved.graph_model = graph_model_config(graph_model)
     return resolved
