@@ -35,7 +35,7 @@ import orjson
 
 from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError
-from tencost.train.bundle import MANIFEST, read_info
+from tencost.train.bundle import MANIFEST, PROGRAMS, read_info, read_manifest
 from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"
@@ -129,12 +129,12 @@ def verify(folder: Path, digest: str | None) -> None:
     Raises:
         BundleError: something is missing or differs.
     """
-    info = read_info(folder)
+    files = _files(folder)
     if digest is not None and manifest_digest(folder) != digest:
         raise BundleError(
             f"bundle {folder}: {MANIFEST} does not have the registered sha256 {digest}."
         )
-    for name, expected in info.files.items():
+    for name, expected in files.items():
         path = folder / name
         found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "nothing"
         if found != expected:
@@ -182,8 +182,21 @@ def _local(uri: str) -> Path:
             "expected models:/<name>@<alias>, models:/<name>/<version>, runs:/<run id>/<path> or "
             f"the folder of a bundle, found {uri!r}. See `tencost register status`."
         )
-    read_info(folder)
+    _files(folder)
     return folder
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Return the sha256 of each file of a bundle, as its manifest says."""
+    values = read_manifest(folder)
+    if values.get("kind", PROGRAMS) == PROGRAMS:
+        return read_info(folder).files
+    files = values.get("files")
+    if not isinstance(files, dict) or not all(isinstance(one, str) for one in files.values()):
+        raise BundleError(f"bundle {folder}: expected names and sha256 as `files` in {MANIFEST}")
+    if any(Path(name).name != name for name in files):
+        raise BundleError(f"bundle {folder}: expected plain names as `files` in {MANIFEST}")
+    return files
 
 
 def _pull_version(

@@ -18,6 +18,7 @@ Alias `challenger`: the version proposed last. Alias `champion`: the version to 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 
 from tencost.errors import RegistryError
 from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
-from tencost.train.bundle import BundleInfo, content_digest, read_info
+from tencost.train.bundle import content_digest, read_info
 from tencost.train.pyfunc_model import save_pyfunc
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -122,38 +123,79 @@ def register_bundle(
     Returns:
         The version, and whether it is new.
     """
+    info = read_info(bundle)
+    offer = Offer(
+        name=model_name(info.hardware),
+        bundle=bundle,
+        content_digest=content_digest(info),
+        major=info.feature_spec.abi,
+        tags={
+            "family": info.family,
+            "features": info.feature_spec.name,
+            "hardware": info.hardware,
+            "dataset": info.dataset,
+            "split_hash": info.split_hash,
+            "seed": str(info.seed),
+        },
+        model_text=_model_description(model_name(info.hardware), hardware_text),
+        save=save_pyfunc,
+    )
+    return register_offer(client, offer, run_id=run_id, description=description)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A bundle that may become a version.
+
+    Attributes:
+        name: of the registered model.
+        bundle: folder of the bundle.
+        content_digest: of what decides the predictions.
+        major: first number of the version: that of what the model reads.
+        tags: further tags of the version.
+        model_text: what the registered model is for, Markdown; used where it is new.
+        save: writes a bundle (second) as an MLflow model into a new folder (first).
+    """
+
+    name: str
+    bundle: Path
+    content_digest: str
+    major: int
+    tags: dict[str, str]
+    model_text: str
+    save: Callable[[Path, Path], None]
+
+
+def register_offer(
+    client: Any, offer: Offer, *, run_id: str, description: str
+) -> tuple[Version, bool]:
+    """Make a bundle a new version with alias challenger, or give the alias to the version that has its content.
+
+    Returns:
+        The version, and whether it is new.
+    """
     from mlflow.exceptions import MlflowException
 
-    info = read_info(bundle)
-    name, digest = model_name(info.hardware), content_digest(info)
+    name = offer.name
     versions = list_versions(client, name)
     for version in versions:
-        if version.tags.get(CONTENT_TAG) == digest:
+        if version.tags.get(CONTENT_TAG) == offer.content_digest:
             client.set_registered_model_alias(name, CHALLENGER, str(version.number))
             return version, False
     if not versions:
         try:
-            client.create_registered_model(
-                name, description=_model_description(name, hardware_text)
-            )
+            client.create_registered_model(name, description=offer.model_text)
         except MlflowException as error:  # another process was first, or all versions were deleted
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-    same_abi = [
-        item for item in versions if item.semver.split(".")[0] == str(info.feature_spec.abi)
-    ]
+    same_major = [item for item in versions if item.semver.split(".")[0] == str(offer.major)]
     tags = {
-        "semver": f"{info.feature_spec.abi}.{len(same_abi)}",
-        CONTENT_TAG: digest,
-        DIGEST_TAG: manifest_digest(bundle),
-        "family": info.family,
-        "features": info.feature_spec.name,
-        "hardware": info.hardware,
-        "dataset": info.dataset,
-        "split_hash": info.split_hash,
-        "seed": str(info.seed),
+        "semver": f"{offer.major}.{len(same_major)}",
+        CONTENT_TAG: offer.content_digest,
+        DIGEST_TAG: manifest_digest(offer.bundle),
+        **offer.tags,
     }
-    source = _log_pyfunc(client, bundle, run_id, info)
+    source = _log_pyfunc(client, offer, run_id)
     created = client.create_model_version(
         name, source=source, run_id=run_id, tags=tags, description=description
     )
@@ -238,12 +280,12 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _log_pyfunc(client: Any, bundle: Path, run_id: str, info: BundleInfo) -> str:
+def _log_pyfunc(client: Any, offer: Offer, run_id: str) -> str:
     """Log the bundle as a pyfunc into the training run; return where it lies."""
-    path = f"{ARTIFACT}/{content_digest(info)[:12]}"
+    path = f"{ARTIFACT}/{offer.content_digest[:12]}"
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
         folder = Path(scratch) / "model"
-        save_pyfunc(folder, bundle)
+        offer.save(folder, offer.bundle)
         client.log_artifacts(run_id, str(folder), path)
     return f"{client.get_run(run_id).info.artifact_uri}/{path}"
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -38,6 +38,8 @@ from tencost.train.ranker import Ranker, Scores, make_ranker
 from tencost.writing import whole_folder
 
 FORMAT_VERSION = 1
+PROGRAMS = "programs"
+"""What a model predicts: tensor programs, where bundle.json does not say another `kind`."""
 MANIFEST = "bundle.json"
 WEIGHT_SUFFIXES = (".ubj", ".safetensors", ".onnx", ".json")
 _LEFT_OUT = ("created", "git_commit", "git_dirty")
@@ -142,18 +144,23 @@ def save_bundle(folder: Path, ranker: Ranker, info: BundleInfo) -> BundleInfo:
     """
     with whole_folder(folder) as content:
         ranker.save(content)
-        written = replace(
-            info, files={path.name: _sha256(path) for path in sorted(content.iterdir())}
-        )
-        for name in written.files:
-            assert name.endswith(WEIGHT_SUFFIXES), (
-                f"{name}: weights must be one of {WEIGHT_SUFFIXES}"
-            )
-        (content / MANIFEST).write_bytes(
-            orjson.dumps(written.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
-            + b"\n"
-        )
+        written = replace(info, files=hash_weights(content))
+        write_manifest(content, written.to_dict())
     return written
+
+
+def hash_weights(folder: Path) -> dict[str, str]:
+    """Return the sha256 of each file that a model has saved, by name."""
+    files = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    for name in files:
+        assert name.endswith(WEIGHT_SUFFIXES), f"{name}: weights must be one of {WEIGHT_SUFFIXES}"
+    return files
+
+
+def write_manifest(folder: Path, values: dict[str, Any]) -> None:
+    """Write bundle.json."""
+    option = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    (folder / MANIFEST).write_bytes(orjson.dumps(values, option=option) + b"\n")
 
 
 def content_digest(info: BundleInfo, *, without: Sequence[str] = ()) -> str:
@@ -194,21 +201,13 @@ def read_info(folder: Path) -> BundleInfo:
     Raises:
         BundleError: missing, not JSON, unknown format version, other feature ABI, fields missing.
     """
-    path = folder / MANIFEST
-    if not path.is_file():
+    values = read_manifest(folder)
+    if values.get("kind", PROGRAMS) != PROGRAMS:
         raise BundleError(
-            f"bundle {folder}: expected {MANIFEST}, found none. Is this the folder of a model "
-            "bundle?"
+            f"bundle {folder}: expected a model of programs, found one of {values['kind']}. "
+            "A model of whole networks answers `tencost graphs latency`."
         )
-    try:
-        values = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise BundleError(
-            f"bundle {folder}: {MANIFEST} is not JSON ({error}). Pull or train the model again."
-        ) from error
-    except OSError as error:
-        raise BundleError(f"bundle {folder}: cannot read {MANIFEST}: {error}") from error
-    version = values.get("format_version") if isinstance(values, dict) else None
+    version = values.get("format_version")
     if version != FORMAT_VERSION:
         raise BundleError(
             f"bundle {folder}: expected format_version {FORMAT_VERSION}, found {version!r}. "
@@ -241,6 +240,29 @@ def read_info(folder: Path) -> BundleInfo:
         ) from error
 
 
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read bundle.json as JSON values: those of `kind` "programs", which is also meant where none is said, or another.
+
+    Raises:
+        BundleError: missing, not JSON or no object.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BundleError(
+            f"bundle {folder}: expected {MANIFEST}, found none. Is this the folder of a model "
+            "bundle?"
+        )
+    try:
+        values = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise BundleError(
+            f"bundle {folder}: {MANIFEST} is not JSON ({error}). Pull or train the model again."
+        ) from error
+    except OSError as error:
+        raise BundleError(f"bundle {folder}: cannot read {MANIFEST}: {error}") from error
+    return values if isinstance(values, dict) else {}
+
+
 def load_bundle(
     folder: Path, *, target_kind: str | None = None, tvm_version: str | None = None
 ) -> Bundle:
@@ -259,7 +281,7 @@ def load_bundle(
     """
     folder = Path(folder)
     info = read_info(folder)
-    _check_files(folder, info)
+    check_files(folder, info.files)
     if target_kind is not None and target_kind != info.target_kind:
         raise BundleError(
             f"bundle {folder}: it scores programs for target kind {info.target_kind!r}, found "
@@ -302,9 +324,18 @@ def _release(version: str) -> tuple[int, int, int]:
     return major, minor, patch
 
 
-def _check_files(folder: Path, info: BundleInfo) -> None:
+def check_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Check that a folder holds the files of a bundle and no others.
+
+    Args:
+        folder: the bundle's.
+        files: name -> sha256 in hex, as its manifest says.
+
+    Raises:
+        BundleError: a file is missing, changed, not listed, no weights, or may hold a pickle.
+    """
     present = {path.name for path in folder.iterdir()} - {MANIFEST}
-    for name in sorted(present | set(info.files)):
+    for name in sorted(present | set(files)):
         path = folder / name
         if Path(name).name != name or path.is_symlink() or (path.exists() and not path.is_file()):
             raise BundleError(
@@ -319,7 +350,7 @@ def _check_files(folder: Path, info: BundleInfo) -> None:
                 f"bundle {folder}: {name} is a pickle or may hold one; it could run code, so it is "
                 "refused."
             )
-        if name not in info.files:
+        if name not in files:
             raise BundleError(
                 f"bundle {folder}: unexpected file {name}, {MANIFEST} does not list it; refused."
             )
@@ -328,10 +359,10 @@ def _check_files(folder: Path, info: BundleInfo) -> None:
                 f"bundle {folder}: {name}: weights must be {', '.join(WEIGHT_SUFFIXES)}; refused."
             )
         found = _sha256(path)
-        if found != info.files[name]:
+        if found != files[name]:
             raise BundleError(
                 f"bundle {folder}: {name} was changed after training: expected sha256 "
-                f"{info.files[name]}, "
+                f"{files[name]}, "
                 f"found {found}. Pull or train it again."
             )
 
