@@ -17,6 +17,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "onnx", "onnxscript", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch",
         "transformers", "zstandard",
     ),
+    "graphs": ("hyperopt", "ray", "torch_geometric"),
 }  # fmt: skip
 """Extra -> the modules that it brings and smaller extras do not. `flask` stands for all of MLflow: tencost[tuner] has
 the client only."""
@@ -52,6 +53,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "register drift": (*_TABLES, "duckdb", "scipy"),
     "register export": _REGISTRY,
     "tune": ("mlflow", "scipy", "sqlalchemy", "tvm", "xgboost"),
+    "graphs records": _TABLES,
+    "graphs splits": _TABLES,
+    "graphs train": _SCORES,
+    "graphs evaluate": _SCORES,
+    "graphs register": _SCORES,
     "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
     "ui": (*_REGISTRY, "flask"),
     "pipeline": ("dvc",),
@@ -87,8 +93,16 @@ def missing(command: str, error: ModuleNotFoundError) -> MissingDependencyError 
 
 
 def _error(command: str, absent: list[str]) -> MissingDependencyError:
-    extra = "tuner" if set(absent) <= set(EXTRAS["tuner"]) else "pipeline"
+    extra = next(
+        (name for name in ("tuner", "pipeline") if set(absent) <= _brought(name)), "graphs"
+    )
     return MissingDependencyError(
         f"`{command}` needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: "
         f"pip install 'tencost[{extra}]'"
     )
+
+
+def _brought(extra: str) -> set[str]:
+    """Return the modules that an extra brings, those of the smaller ones with it."""
+    names = list(EXTRAS)
+    return {module for name in names[: names.index(extra) + 1] for module in EXTRAS[name]}

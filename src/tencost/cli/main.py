@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tencost.cli import completion, extras, grammar, stages
+from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
 from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
@@ -66,6 +67,7 @@ TENCOST = Root(
             stages.EVALUATE,
             REGISTER,
             stages.TUNE,
+            GRAPHS,
             stages.LEADERBOARD,
             stages.ui,
             stages.pipeline,

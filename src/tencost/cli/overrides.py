@@ -18,6 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tencost.cli import extras, grammar
+from tencost.config.parts import Parts
 
 HYDRA_MARKS = ("~", "+")
 """What an override may begin with, beside the name of a group or field."""
@@ -72,27 +73,32 @@ def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
 
     from tencost.cli.fields import told_fields
     from tencost.config import Config, ModelConfig, composition
-    from tencost.config.parts import FAMILIES
+    from tencost.config.graphs import GraphModelConfig
+    from tencost.config.parts import FAMILIES, GRAPH_FAMILIES
 
+    families: dict[str, tuple[type[Any], Parts]] = {
+        "model": (ModelConfig, FAMILIES),
+        "graph_model": (GraphModelConfig, GRAPH_FAMILIES),
+    }
     hints = typing.get_type_hints(Config)
     choices = composition.group_choices()
     for group in uses:
-        if group == "model":
-            common = [item.name for item in fields(ModelConfig)]
-            values = composition.choice_values("model", choices["model"][0])
-            told = list(told_fields(ModelConfig, "model.", values))
-            yield "Fields of model, of every family", told
-            for name in choices["model"]:
-                values = composition.choice_values("model", name)
-                schema = FAMILIES.load(
-                    values.get("family"), f"conf/model/{name}.yaml: family"
-                ).config
+        if group in families:
+            base, parts = families[group]
+            common = [item.name for item in fields(base)]
+            values = composition.choice_values(group, choices[group][0])
+            told = list(told_fields(base, f"{group}.", values))
+            yield f"Fields of {group}, of every family", told
+            for name in choices[group]:
+                values = composition.choice_values(group, name)
+                where = f"conf/{group}/{name}.yaml: family"
+                schema = parts.load(values.get("family"), where).config
                 own = [
                     item
-                    for item in told_fields(schema, "model.", values)
-                    if item.name.removeprefix("model.") not in common
+                    for item in told_fields(schema, f"{group}.", values)
+                    if item.name.removeprefix(f"{group}.") not in common
                 ]
-                yield f"Fields of model with model={name}", own
+                yield f"Fields of {group} with {group}={name}", own
         elif group in choices:
             chosen = choices[group][0]
             values = composition.choice_values(group, chosen)

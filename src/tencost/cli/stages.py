@@ -126,9 +126,12 @@ TRAIN = StageCommand(
 
 def _show_leaderboards(config: Config, root: Path) -> None:
     from tencost.evaluate.report import print_leaderboards
+    from tencost.graphs.report import print_boards
     from tencost.register import standing
 
-    print_leaderboards(root / config.paths.reports)
+    reports = root / config.paths.reports
+    if not print_boards(reports) or any(reports.glob("*/*/leaderboard.json")):
+        print_leaderboards(reports)
     standing.print_champions(root)
 
 

@@ -28,10 +28,10 @@ def save_pyfunc(folder: Path, bundle: Path) -> None:
             signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
             pip_requirements=[f"tencost=={info.versions.get('tencost', '0')}", "pandas"],
         )
-    _forget_origin(folder)
+    forget_origin(folder)
 
 
-def _forget_origin(folder: Path) -> None:
+def forget_origin(folder: Path) -> None:
     """Take out of MLmodel where code and bundle were copied from: paths of this machine, which nothing reads."""
     from mlflow.models import Model
 

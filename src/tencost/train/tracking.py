@@ -129,6 +129,7 @@ def start_run(
     stage: str,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
+    parameters: Mapping[str, str] | None = None,
 ) -> Iterator[TrackedRun]:
     """Start a run of a stage: tags, flat configuration, commit, versions, machine; end it with the block.
 
@@ -138,6 +139,7 @@ def start_run(
         stage: name of the stage.
         name: name of the run; `<model> · <features> · <hardware>` if None.
         tags: further tags.
+        parameters: what is logged as parameters; None: what of the configuration a stage about programs uses.
     """
     _, client, experiment_id = _connect(root, cfg.experiment_name)
     parent = os.environ.get(PARENT_VARIABLE)
@@ -151,7 +153,7 @@ def start_run(
         **{f"version.{key}": value for key, value in installed_versions().items()},
         **({"mlflow.source.git.commit": git.commit} if git.commit else {}),
         **({"mlflow.parentRunId": parent} if parent else {}),
-        **_stage_tags(cfg, stage),
+        **(_stage_tags(cfg, stage) if parameters is None else {}),
         **(tags or {}),
     }
     run = client.create_run(
@@ -159,7 +161,7 @@ def start_run(
     )
     tracked = TrackedRun(client, run.info.run_id)
     with _ending(client, tracked.run_id):
-        _log_config(tracked, cfg, stage)
+        _log_config(tracked, cfg, flat_parameters(cfg, stage) if parameters is None else parameters)
         yield tracked
 
 
@@ -209,7 +211,7 @@ def flat_parameters(cfg: Config, stage: str) -> dict[str, str]:
     groups += ["network", "tuner"] if stage == "tune" else ["features", "split", "model"]
     flat: dict[str, str] = {}
     for group in groups:
-        _flatten(group, asdict(getattr(cfg, group)), flat)
+        flatten(group, asdict(getattr(cfg, group)), flat)
     if stage != "tune":
         flat |= {"split.name": cfg.split_name, "model.name": cfg.model_name}
         flat["seeds"] = ",".join(str(seed) for seed in cfg.seeds)
@@ -276,11 +278,11 @@ def _with_source(tags: dict[str, str], stage: str) -> dict[str, str]:
     return {**source, **process_tags(), **tags}
 
 
-def _log_config(tracked: TrackedRun, cfg: Config, stage: str) -> None:
+def _log_config(tracked: TrackedRun, cfg: Config, parameters: Mapping[str, str]) -> None:
     from mlflow.entities import Param
     from omegaconf import OmegaConf
 
-    params = [Param(key, value[:_MAX_VALUE]) for key, value in flat_parameters(cfg, stage).items()]
+    params = [Param(key, value[:_MAX_VALUE]) for key, value in parameters.items()]
     for start in range(0, len(params), 100):
         tracked.client.log_batch(tracked.run_id, params=params[start : start + 100])
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
@@ -300,10 +302,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _flatten(prefix: str, value: Any, out: dict[str, str]) -> None:
+def flatten(prefix: str, value: Any, out: dict[str, str]) -> None:
+    """Add a value to `out` as dotted names and text values, dictionaries opened."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
-            _flatten(f"{prefix}.{key}", item, out)
+            flatten(f"{prefix}.{key}", item, out)
     elif isinstance(value, Enum):
         out[prefix] = str(value.value)
     elif isinstance(value, (list, tuple)):

@@ -1,0 +1,111 @@
+"""`tencost graphs`: the latency of whole networks, from data to an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tencost.cli.grammar import Group
+from tencost.cli.overrides import StageCommand, stage_function
+from tencost.config import Config
+
+GRAPHS = Group(
+    "graphs",
+    help=(
+        "Predict a network's latency before it is compiled.\n\nIn this order: tencost fetch dataset=cg-sample, then "
+        "records, splits, train, evaluate, register; then latency. All at once: make graphs"
+    ),
+    examples=(
+        "tencost graphs latency network=mobilenet_v2 hardware=cortex-a76",
+        "tencost graphs train graph_model=additive",
+        "tencost graphs evaluate graph_split=cg",
+    ),
+)
+_STAGES = "tencost.graphs.stages"
+_SAMPLE = "dataset=cg-sample"
+_DEVICE = "hardware=cortex-a76"
+
+
+def _train_sweep(overrides: list[str]) -> Any:
+    from tencost.config import composition
+    from tencost.train import tracking
+
+    root, _ = composition.config_folder()
+    with tracking.parent_run(root, "sweep " + " ".join(overrides)):
+        return composition.run_sweep(_sweep_job, "graphs train", overrides)
+
+
+def _sweep_job(config: Config, root: Path) -> float:
+    from hydra.core.hydra_config import HydraConfig
+
+    from tencost.graphs.stages.train import run
+
+    # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
+    config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
+    return run(config, root)
+
+
+GRAPHS.add_command(
+    StageCommand(
+        "records",
+        stage_function(f"{_STAGES}.records"),
+        uses=("dataset", "paths.raw", "paths.graphs"),
+        defaults=(_SAMPLE,),
+        examples=("tencost graphs records", "tencost graphs records dataset=cg"),
+        help="Read networks with latencies into tables: CG's CSV folders, nn-Meter's lines, one's own measurements.",
+    )
+)
+GRAPHS.add_command(
+    StageCommand(
+        "splits",
+        stage_function(f"{_STAGES}.splits"),
+        uses=("dataset", "graph_split", "paths.graphs"),
+        defaults=(_SAMPLE,),
+        examples=(
+            "tencost graphs splits graph_split=by_graph",
+            "tencost graphs splits graph_split=by_family 'graph_split.test_families=[vggs]'",
+        ),
+        help="Divide the graphs into train, valid, test, and test_ood: families that nothing is learnt of.",
+    )
+)
+GRAPHS.add_command(
+    StageCommand(
+        "train",
+        stage_function(f"{_STAGES}.train"),
+        uses=(
+            "dataset", "graph_split", "graph_model", "seeds", "experiment_name", "paths.graphs", "paths.models",
+        ),
+        defaults=(_SAMPLE,),
+        examples=(
+            "tencost graphs train graph_model=additive 'seeds=[0,1,2]'",
+            "tencost graphs train -m graph_model=summed,additive",
+        ),
+        help="Train a family of graph models for all devices of the dataset.\n\nWith -m: every combination of choices.",
+        sweep=_train_sweep,
+    )
+)  # fmt: skip
+GRAPHS.add_command(
+    StageCommand(
+        "evaluate",
+        stage_function(f"{_STAGES}.evaluate"),
+        uses=(
+            "dataset", "graph_split", "experiment_name", "paths.graphs", "paths.models", "paths.reports",
+        ),
+        defaults=(_SAMPLE,),
+        examples=("tencost graphs evaluate", "tencost graphs evaluate dataset=cg graph_split=cg"),
+        help="Compare all models that were trained on a split, device by device.",
+    )
+)  # fmt: skip
+GRAPHS.add_command(
+    StageCommand(
+        "register",
+        stage_function(f"{_STAGES}.register"),
+        uses=(
+            "dataset", "hardware", "graph_split", "experiment_name", "paths.graphs", "paths.models",
+            "paths.reports", "paths.registry",
+        ),
+        defaults=(_SAMPLE, _DEVICE),
+        examples=("tencost graphs register hardware=adreno-640",),
+        help="Register the best model of a device; it becomes champion if the rule allows.",
+    )
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The stages about whole networks; they alone of the room touch configured paths."""

@@ -1,0 +1,47 @@
+"""Where the stages about whole networks read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tencost.config import Config
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of a configuration."""
+
+    cfg: Config
+    root: Path
+
+    @property
+    def raw(self) -> Path:
+        """The raw dataset, as `tencost fetch` leaves it."""
+        return self.root / self.cfg.paths.raw / self.cfg.dataset.name
+
+    @property
+    def graphs(self) -> Path:
+        """Graphs and latencies as tables."""
+        return self.root / self.cfg.paths.graphs / self.cfg.dataset.name
+
+    @property
+    def split(self) -> Path:
+        """The file that says which graph is on which side."""
+        name = f"{self.cfg.graph_split_name}.parquet"
+        return self.root / self.cfg.paths.graphs / f"{self.cfg.dataset.name}-splits" / name
+
+    @property
+    def models(self) -> Path:
+        """All models of the dataset, a folder each."""
+        return self.root / self.cfg.paths.models / self.cfg.dataset.name / self.cfg.graph_split_name
+
+    @property
+    def model(self) -> Path:
+        """The chosen model's bundles, one a seed."""
+        return self.models / self.cfg.graph_model_name
+
+    def report(self, hardware: str) -> Path:
+        """Metrics, predictions and plots of a device."""
+        name = f"{self.cfg.dataset.name}-{self.cfg.graph_split_name}"
+        return self.root / self.cfg.paths.reports / name / hardware

@@ -1,0 +1,32 @@
+"""The stage `graphs splits`: which graphs are learnt from and which are kept for testing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from tencost.config import Config
+from tencost.graphs import splits, table
+from tencost.graphs.stages.folders import Folders
+
+
+def run(cfg: Config, root: Path) -> None:
+    """Divide the graphs of data/graphs/<dataset> by cfg.graph_split.
+
+    Raises:
+        GraphError: no graphs there, families that the dataset does not have, or an empty part.
+    """
+    folders = Folders(cfg, root)
+    labelled = table.load(folders.graphs)
+    parts = splits.divide(labelled.graphs, cfg.graph_split)
+    splits.save(folders.split, labelled.graphs, parts)
+    leaked = splits.leaks(labelled.graphs, parts)
+    console = Console(stderr=True)
+    sizes = ", ".join(f"{name} {len(rows)}" for name, rows in parts.items())
+    console.print(f"{cfg.graph_split_name}: {sizes}", highlight=False)
+    if leaked:
+        console.print(
+            f"{leaked} test graphs are also learnt from, graph for graph: figures on this split flatter",
+            style="yellow",
+        )
