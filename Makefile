@@ -19,7 +19,7 @@ TORCH_CPU := 2.13.0
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help setup pipeline test test-fast check lint format types docs hooks ui leaderboard lock docker clean
+.PHONY: help setup pipeline graphs test test-fast check lint format types docs hooks ui leaderboard lock docker clean
 
 help: ## print this page
 	@echo "tencost: learned cost models for tensor programs"; echo
@@ -59,6 +59,11 @@ setup: $(STAMP) ## create .venv and install the locked dependencies
 pipeline: $(STAMP) ## set up, run every stage that is out of date (tencost pipeline: dvc repro), show the leaderboard
 	@test -d .git || dvc config --local core.no_scm true
 	@tencost pipeline
+	@tencost leaderboard
+
+graphs: $(STAMP) ## the same for whole networks: their data, models and leaderboards (graphs/dvc.yaml)
+	@test -d .git || dvc config --local core.no_scm true
+	@tencost pipeline graphs/dvc.yaml
 	@tencost leaderboard
 
 test: $(STAMP) ## set up, run the tests, side by side on the CPUs at hand (JOBS=...)

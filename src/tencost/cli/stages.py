@@ -157,7 +157,12 @@ def params() -> None:
 @click.command(
     "pipeline",
     cls=grammar.Command,
-    examples=["tencost pipeline", "tencost pipeline records", "tencost pipeline -- --dry"],
+    examples=[
+        "tencost pipeline",
+        "tencost pipeline records",
+        "tencost pipeline graphs/dvc.yaml",
+        "tencost pipeline -- --dry",
+    ],
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def pipeline(words: tuple[str, ...]) -> None:
@@ -171,9 +176,8 @@ def pipeline(words: tuple[str, ...]) -> None:
     from tencost.config.schema import project_root
 
     root = project_root()
-    source = lockfile.mend(root)
-    if source is not None:
-        sys.stderr.write(f"dvc.lock was cut off, as by a kill; restored from {source}\n")
+    for name, source in lockfile.mend(root).items():
+        sys.stderr.write(f"{name} was cut off, as by a kill; restored from {source}\n")
     write_items(root)
     os.chdir(root)
     os.execv(sys.executable, [sys.executable, "-m", "dvc", "repro", *words])

@@ -16,32 +16,43 @@ from yaml import YAMLError
 
 from tencost.writing import whole_file
 
-LOCK = "dvc.lock"
-COPY = Path(".dvc") / "tmp" / "dvc.lock.kept"
+LOCKS = ("dvc.lock", "graphs/dvc.lock")
+"""That of the pipeline of programs, and that of whole networks."""
+COPIES = Path(".dvc") / "tmp"
 
 
 def keep(root: Path) -> None:
-    """Copy dvc.lock, if it is sound and this is a DVC project."""
-    lock, copy = root / LOCK, root / COPY
-    if copy.parents[1].is_dir() and _is_sound(lock):
-        with whole_file(copy) as partial:
-            partial.write_bytes(lock.read_bytes())
+    """Copy each dvc.lock that is sound, if this is a DVC project."""
+    for name in LOCKS:
+        lock, copy = root / name, _copy(root, name)
+        if copy.parents[1].is_dir() and _is_sound(lock):
+            with whole_file(copy) as partial:
+                partial.write_bytes(lock.read_bytes())
 
 
-def mend(root: Path) -> str | None:
-    """Put a damaged dvc.lock back: the copy, else the commit's, else none, so that all stages are checked anew.
+def mend(root: Path) -> dict[str, str]:
+    """Put each damaged dvc.lock back: the copy, else the commit's, else none, so that all stages are checked anew.
 
     Returns:
-        Where it came from; None if nothing was damaged.
+        Which were damaged, and where each came from.
     """
-    lock, copy = root / LOCK, root / COPY
+    found = {name: _mend(root, name) for name in LOCKS}
+    return {name: source for name, source in found.items() if source is not None}
+
+
+def _copy(root: Path, name: str) -> Path:
+    return root / COPIES / f"{name.replace('/', '-')}.kept"
+
+
+def _mend(root: Path, name: str) -> str | None:
+    lock, copy = root / name, _copy(root, name)
     if not lock.exists() or _is_sound(lock):
         return None
     if _is_sound(copy):
         lock.write_bytes(copy.read_bytes())
         return "the copy that the last stage kept"
     shown = subprocess.run(
-        ["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False
+        ["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, check=False
     )
     if shown.returncode == 0:
         lock.write_bytes(shown.stdout)

@@ -1,7 +1,7 @@
 """The leaderboard of a device as data: one row a model, its metrics on graphs like those it learnt from and on others.
 
 graph_leaderboard.json, version 1: an object with the fields of Board; figures are rounded to 6 digits, one that is not
-defined is null. metrics.json, for `dvc metrics`: ``{model: {part: {metric: {"mean": x, "ci95": half width}}}}``.
+defined is null. metrics.json, for `dvc metrics`: ``{device: {model: {part: {metric: {"mean": x, "ci95": y}}}}}``.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def summarize(seeds: Sequence[Mapping[str, Mapping[str, GraphScore]]]) -> dict[s
 
 
 def metrics_dict(board: Board) -> dict[str, Any]:
-    """Return the content of metrics.json."""
+    """Return what `dvc metrics` shows of a device."""
     content: dict[str, Any] = {}
     for row in sorted(board.rows, key=lambda row: row.model):
         for part, figures in row.parts.items():

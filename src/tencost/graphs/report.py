@@ -30,7 +30,7 @@ NOTE = (
 
 def print_boards(reports: Path, console: Console | None = None) -> int:
     """Print every leaderboard of graphs below data/reports; return how many there are."""
-    paths = sorted(reports.glob(f"*/*/{boards.FILE}"))
+    paths = sorted(reports.glob(f"*/devices/*/{boards.FILE}"))
     for path in paths:
         print_board(boards.load(path), console)
     return len(paths)

@@ -1,7 +1,8 @@
 """The stage `graphs evaluate`: all trained models of a split on its test parts, device by device.
 
-Writes data/reports/<dataset>-<split>/<hardware>/ for each device: graph_leaderboard.json, leaderboard.md, metrics.json,
-predictions.parquet (graph row, part, family, measured_ms, and a column a model and seed) and predicted-<model>.png.
+Writes data/reports/<dataset>-<split>/devices/<hardware>/ for each device: graph_leaderboard.json, leaderboard.md,
+predictions.parquet (graph_id, family, name, part, measured_ms, and a column a model and seed) and
+predicted-<model>.png; and metrics.json beside `devices`, the metrics of all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tencost.graphs.metrics import GraphScore, by_family
 from tencost.graphs.stages.data import GraphData
 from tencost.graphs.stages.tracked import start_graph_run
 from tencost.graphs.stages.train import RUN_FILE
-from tencost.writing import whole_folder
+from tencost.writing import whole_file, whole_folder
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ def run(cfg: Config, root: Path) -> list[Board]:
                 tracked.log_metrics(figures)
             report.print_board(board)
             found.append(board)
+    metrics = {board.hardware: boards.metrics_dict(board) for board in found}
+    with whole_file(data.folders.metrics) as path:
+        path.write_bytes(orjson.dumps(metrics, option=orjson.OPT_INDENT_2) + b"\n")
     return found
 
 
@@ -181,8 +185,6 @@ def _write(
     with whole_folder(folder) as content:
         boards.save(board, content / boards.FILE)
         (content / "leaderboard.md").write_text(report.markdown(board))
-        metrics = orjson.dumps(boards.metrics_dict(board), option=orjson.OPT_INDENT_2)
-        (content / "metrics.json").write_bytes(metrics + b"\n")
         frames = []
         for name, part in parts.items():
             columns: dict[str, NDArray[np.float64]] = {}

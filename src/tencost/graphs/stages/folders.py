@@ -41,7 +41,17 @@ class Folders:
         """The chosen model's bundles, one a seed."""
         return self.models / self.cfg.graph_model_name
 
-    def report(self, hardware: str) -> Path:
-        """Metrics, predictions and plots of a device."""
+    @property
+    def reports(self) -> Path:
+        """What was evaluated."""
         name = f"{self.cfg.dataset.name}-{self.cfg.graph_split_name}"
-        return self.root / self.cfg.paths.reports / name / hardware
+        return self.root / self.cfg.paths.reports / name
+
+    @property
+    def metrics(self) -> Path:
+        """The metrics of all devices, for `dvc metrics`."""
+        return self.reports / "metrics.json"
+
+    def report(self, hardware: str) -> Path:
+        """Leaderboard, predictions and plots of a device."""
+        return self.reports / "devices" / hardware
