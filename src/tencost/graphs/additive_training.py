@@ -1,0 +1,182 @@
+"""Training of one member of the additive model, with torch: graphs are counts of distinct kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tencost.graphs.families.additive import initial_base, standardise
+from tencost.graphs.family import Report
+from tencost.graphs.graph_set import GraphSet
+from tencost.graphs.tokens import amounts, distinct, features, find_kernels
+from tencost.train.neural.weights import Weights
+
+if TYPE_CHECKING:
+    from tencost.graphs.families.additive import AdditiveConfig
+
+_TOLD_EVERY = 50
+"""Steps between two points of the training curve."""
+_CALIBRATED_ON = 500
+"""Graphs that set the scale of each device before the first step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How often each graph has each distinct kernel, row by row.
+
+    Attributes:
+        kernels: int64 [U, columns]; tencost.graphs.tokens.INTEGERS of each distinct kernel.
+        start: int64 [G + 1]; graph i owns entries start[i]:start[i + 1].
+        kernel: int64 [M]; index into kernels.
+        count: float32 [M].
+    """
+
+    kernels: NDArray[np.int64]
+    start: NDArray[np.int64]
+    kernel: NDArray[np.int64]
+    count: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, graphs: GraphSet) -> Counts:
+        found = find_kernels(graphs)
+        kernels, which = distinct(found.integers)
+        pairs, count = np.unique(found.graph * len(kernels) + which, return_counts=True)
+        graph, kernel = np.divmod(pairs, max(len(kernels), 1))
+        start = np.searchsorted(graph, np.arange(len(graphs) + 1))
+        return cls(kernels, start, kernel, count.astype(np.float32))
+
+    def batch(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], Tensor, Tensor, Tensor]:
+        """Return the kernels of some graphs, and of each entry: which of these, which graph, how often."""
+        lengths = np.diff(self.start)[chosen]
+        entries = np.concatenate([np.arange(self.start[i], self.start[i + 1]) for i in chosen])
+        used, which = np.unique(self.kernel[entries], return_inverse=True)
+        graph = np.repeat(np.arange(len(chosen)), lengths)
+        return (
+            used,
+            torch.from_numpy(which),
+            torch.from_numpy(graph),
+            torch.from_numpy(self.count[entries]),
+        )
+
+
+class Costs(nn.Module):
+    """The three terms of each kernel on each device, as in the text of tencost.graphs.families.additive."""
+
+    def __init__(self, width: int, num_devices: int, config: AdditiveConfig) -> None:
+        super().__init__()
+        widths = [width, *[config.hidden] * config.layers]
+        self.layers = nn.ModuleList(
+            nn.Linear(*pair) for pair in zip(widths, widths[1:], strict=False)
+        )
+        base = torch.from_numpy(initial_base(num_devices))
+        self.head = nn.Linear(config.hidden, base.numel())
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.base = nn.Parameter(base)
+
+    def forward(self, inputs: Tensor, log_amounts: Tensor) -> Tensor:
+        """Take standardised features [K, F] and log amounts [K, 3], return milliseconds [K, D]."""
+        hidden = inputs
+        for layer in self.layers:
+            hidden = nn.functional.silu(layer(hidden))
+        terms: Tensor = self.head(hidden).view(len(inputs), *self.base.shape)
+        return torch.exp(terms + self.base + log_amounts[:, :, None]).sum(dim=1)
+
+    def weights(self) -> Weights:
+        """Return the parameters as they are served: dense weights [in, out]."""
+        found = {"base": self.base.detach().numpy()}
+        named = [(f"layer_{index}", layer) for index, layer in enumerate(self.layers)]
+        for name, layer in [*named, ("head", self.head)]:
+            assert isinstance(layer, nn.Linear)
+            found[f"{name}.weight"] = layer.weight.detach().numpy().T
+            found[f"{name}.bias"] = layer.bias.detach().numpy()
+        return {name: np.ascontiguousarray(value) for name, value in found.items()}
+
+
+def train_member(
+    counts: Counts,
+    latency_ms: NDArray[np.float64],
+    config: AdditiveConfig,
+    scaler: Weights,
+    *,
+    seed: int,
+    report: Report,
+) -> Weights:
+    """Train one member on all graphs.
+
+    Args:
+        counts: of G graphs.
+        latency_ms: float64 [G, D]; NaN where nobody measured.
+        config: sizes and steps.
+        scaler: what `standardise` needs; returned with the weights.
+        seed: of the initial weights and the order of graphs.
+        report: told the training loss.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.num_threads)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = Costs(len(scaler["scaler.mean"]), latency_ms.shape[1], config)
+        _train(network, counts, latency_ms, config, scaler, seed, report)
+    finally:
+        torch.set_num_threads(threads)
+    return scaler | network.weights()
+
+
+def _train(
+    network: Costs,
+    counts: Counts,
+    latency_ms: NDArray[np.float64],
+    config: AdditiveConfig,
+    scaler: Weights,
+    seed: int,
+    report: Report,
+) -> None:
+    inputs = torch.from_numpy(standardise(scaler, features(counts.kernels)))
+    flop, moved = amounts(counts.kernels)
+    log_amounts = torch.from_numpy(
+        np.log(np.stack([flop, moved, np.ones_like(flop)], axis=1)).astype(np.float32)
+    )
+    log_label = torch.from_numpy(np.log(latency_ms).astype(np.float32))
+
+    def log_error(chosen: NDArray[np.int64]) -> Tensor:
+        used, which, graph, count = counts.batch(chosen)
+        cost = network(inputs[used], log_amounts[used])
+        total = torch.zeros(len(chosen), cost.shape[1])
+        total = total.index_add(0, graph, cost[which] * count[:, None])
+        return torch.log(total) - log_label[chosen]
+
+    labelled = np.flatnonzero(np.isfinite(latency_ms).any(axis=1) & (np.diff(counts.start) > 0))
+    order = np.random.default_rng(seed)
+    with torch.no_grad():
+        some = order.choice(labelled, min(_CALIBRATED_ON, len(labelled)), replace=False)
+        network.base -= torch.nanmedian(log_error(some), dim=0).values
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, config.learning_rate, total_steps=config.steps, pct_start=0.1
+    )
+    waiting = np.zeros(0, dtype=np.int64)
+    for step in range(config.steps):
+        if not len(waiting):
+            waiting = order.permutation(labelled)
+        chosen, waiting = waiting[: config.batch], waiting[config.batch :]
+        error = log_error(chosen)
+        known = torch.isfinite(error)
+        error = torch.where(known, error, 0.0)
+        near = torch.sqrt(error.square() + config.delta**2) - config.delta
+        loss = near.sum() / known.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % _TOLD_EVERY == 0 or step == config.steps - 1:
+            report("train_loss", float(loss.detach()), step)
