@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +75,9 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 
 def test_people_see_models_families_and_averages() -> None:
     board = make_board()
-    console = Console(width=150, record=True)
-    report.print_board(board, console)
-    text = console.export_text()
+    output = StringIO()
+    report.print_board(board, Console(width=150, file=output, force_terminal=True, no_color=True))
+    text = output.getvalue()
     assert "in distribution, 4 graphs of 2 families" in text
     assert "constant (ref)" in text
     page = report.markdown(board)

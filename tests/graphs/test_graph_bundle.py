@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import DEVICES, networks
 
+from made_up_graphs import DEVICES, networks
 from tencost.config.parts import GRAPH_FAMILIES
 from tencost.errors import BundleError
 from tencost.graphs.bundle import (

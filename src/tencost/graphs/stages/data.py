@@ -33,7 +33,7 @@ class GraphData:
     @cached_property
     def labelled(self) -> LabelledGraphs:
         """All graphs of the dataset."""
-        return table.load(self.folders.graphs)
+        return table.load_graphs(self.folders.graphs)
 
     @cached_property
     def parts(self) -> Parts:

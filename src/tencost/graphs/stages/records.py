@@ -27,7 +27,7 @@ def run(cfg: Config, root: Path) -> None:
             f"expected the raw dataset in {folders.raw}, found none. Bring it: tencost fetch dataset={cfg.dataset.name}"
         )
     found = read_folder(folders.raw)
-    table.save(folders.graphs, found)
+    table.save_graphs(folders.graphs, found.labelled, sources=found.nodes, rejects=found.rejects)
     graphs, latency = found.labelled.graphs, found.labelled.latency_ms
     console = Console(stderr=True)
     for name in np.unique(graphs.family):
@@ -39,8 +39,12 @@ def run(cfg: Config, root: Path) -> None:
             )
         )
         console.print(f"{name}: {int(own.sum())} graphs; with a latency: {known}", highlight=False)
+    for note in found.notes:
+        console.print(note, highlight=False)
     if found.rejects:
         console.print(
-            f"{len(found.rejects)} rejects, listed in {folders.graphs / table.REJECTS}",
+            f"{len(found.rejects)} rejects, listed in {folders.graphs / table.REJECTS}; the first:",
             style="yellow",
         )
+        for item in found.rejects[:3]:
+            console.print(f"  {item.file}:{item.line}: {item.reason}", highlight=False)

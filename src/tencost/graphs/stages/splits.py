@@ -18,7 +18,7 @@ def run(cfg: Config, root: Path) -> None:
         GraphError: no graphs there, families that the dataset does not have, or an empty part.
     """
     folders = Folders(cfg, root)
-    labelled = table.load(folders.graphs)
+    labelled = table.load_graphs(folders.graphs)
     parts = splits.divide(labelled.graphs, cfg.graph_split)
     splits.save(folders.split, labelled.graphs, parts)
     leaked = splits.leaks(labelled.graphs, parts)

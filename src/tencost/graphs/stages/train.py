@@ -24,8 +24,9 @@ from tencost.graphs.bundle import (
 )
 from tencost.graphs.family import GraphModel
 from tencost.graphs.graph_set import LabelledGraphs
-from tencost.graphs.latency import seen_json
 from tencost.graphs.metrics import average, by_family
+from tencost.graphs.seen import FILE as SEEN_FILE
+from tencost.graphs.seen import Seen
 from tencost.graphs.stages.data import GraphData
 from tencost.graphs.stages.tracked import start_graph_run
 from tencost.train.provenance import installed_versions
@@ -34,8 +35,6 @@ from tencost.writing import whole_folder
 
 RUN_FILE = "run.json"
 """Beside the bundles: seeds and validation metrics."""
-SEEN_FILE = "seen.json"
-"""In a bundle: what its training graphs hold."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _write(
     trained: list[_Trained],
 ) -> None:
     """Write all bundles and run.json; the folder appears whole or not at all."""
-    seen = seen_json(train.graphs)
+    seen = Seen.of(train.graphs).to_json()
     with whole_folder(data.folders.model) as folder:
         for one in trained:
             info = GraphBundleInfo(
