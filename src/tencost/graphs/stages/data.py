@@ -38,16 +38,16 @@ class GraphData:
     @cached_property
     def parts(self) -> Parts:
         """Rows of each part of the split."""
-        if not self.folders.split.is_file():
+        if not self.folders.split.is_dir():
             raise ConfigError(
                 f"expected a split in {self.folders.split}, found none. Make it: tencost graphs splits "
                 f"dataset={self.cfg.dataset.name} graph_split={self.cfg.graph_split_name}"
             )
-        return splits.load(self.folders.split, self.labelled.graphs)
+        return splits.load_parts(self.folders.split, self.labelled.graphs)
 
     def part(self, name: str) -> LabelledGraphs:
         """Return the graphs of a part: train, valid, test or test_ood."""
-        return self.labelled.take(self.parts.rows(name))
+        return self.labelled.take(dict(self.parts.items())[name])
 
     @cached_property
     def dataset_hash(self) -> str:

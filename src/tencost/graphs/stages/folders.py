@@ -27,9 +27,9 @@ class Folders:
 
     @property
     def split(self) -> Path:
-        """The file that says which graph is on which side."""
-        name = f"{self.cfg.graph_split_name}.parquet"
-        return self.root / self.cfg.paths.graphs / f"{self.cfg.dataset.name}-splits" / name
+        """Which graph is on which side."""
+        name = f"{self.cfg.dataset.name}-splits"
+        return self.root / self.cfg.paths.graphs / name / self.cfg.graph_split_name
 
     @property
     def models(self) -> Path:

@@ -20,13 +20,13 @@ def run(cfg: Config, root: Path) -> None:
     folders = Folders(cfg, root)
     labelled = table.load_graphs(folders.graphs)
     parts = splits.divide(labelled.graphs, cfg.graph_split)
-    splits.save(folders.split, labelled.graphs, parts)
+    splits.save_parts(folders.split, labelled.graphs, parts)
     leaked = splits.leaks(labelled.graphs, parts)
     console = Console(stderr=True)
     sizes = ", ".join(f"{name} {len(rows)}" for name, rows in parts.items())
     console.print(f"{cfg.graph_split_name}: {sizes}", highlight=False)
-    if leaked:
+    if len(leaked):
         console.print(
-            f"{leaked} test graphs are also learnt from, graph for graph: figures on this split flatter",
+            f"{len(leaked)} test graphs are also learnt from, graph for graph: figures on this split flatter",
             style="yellow",
         )

@@ -1,0 +1,212 @@
+"""From a folder of networks to a registered champion, through the command line, on made-up networks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from made_up_graphs import networks
+from tencost.cli.main import main
+from tencost.errors import ConfigError
+from tencost.graphs.bundle import load_graph_bundle
+from tencost.graphs.formats import cg
+from tencost.graphs.table import load_graphs
+from tencost.register import registry
+from tencost.register.pull import pull
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+SUMMED = (
+    "graph_model=summed",
+    "graph_model.reference=false",
+    "graph_model.num_rounds=60",
+    "seeds=[0,1,2]",
+)
+
+
+def command(*words: str) -> None:
+    main(["graphs", *words])
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, mlflow_database: Path) -> Path:
+    """A project whose dataset `mine` has 40 networks of three families; all stages have run."""
+    from shutil import copy, copytree
+
+    root = tmp_path_factory.mktemp("graphs") / "project"
+    copytree(ROOT / "conf", root / "conf")
+    (root / "mlruns").mkdir()
+    copy(mlflow_database, root / "mlruns" / "mlflow.db")
+    (root / "conf" / "dataset" / "mine.yaml").write_text("name: mine\nsource: networks\n")
+    for name, policy in (("by_graph", "by_graph"), ("by_family", "by_family")):
+        held_out = "[wide]" if policy == "by_family" else "[]"
+        (root / "conf" / "graph_split" / f"{name}.yaml").write_text(
+            f"policy: {policy}\nfamilies: []\ntest_families: {held_out}\nper_family: null\n"
+            "valid_fraction: 0.2\ntest_fraction: 0.2\nseed: 0\n"
+        )
+    cg.write(root / "data" / "raw" / "mine", networks())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        command("records", "dataset=mine")
+        for split in ("by_graph", "by_family"):
+            own = ("dataset=mine", f"graph_split={split}")
+            command("splits", *own)
+            command("train", *own, "graph_model=constant", "seeds=[0,1,2]")
+            command("train", *own, *SUMMED)
+            command("evaluate", *own)
+        command("register", "dataset=mine", "graph_split=by_graph", "hardware=myriad-vpu")
+    return root
+
+
+@pytest.fixture
+def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return project
+
+
+def test_labels_come_through(inside: Path) -> None:
+    found = load_graphs(inside / "data" / "graphs" / "mine")
+    assert len(found) == 120
+    assert found.hardware == ("cortex-a76", "myriad-vpu")
+    np.testing.assert_allclose(found.latency_ms, networks().latency_ms, rtol=1e-12)
+
+
+def test_a_leaderboard_a_device(inside: Path) -> None:
+    for split in ("by_graph", "by_family"):
+        folder = inside / "data" / "reports" / f"mine-{split}"
+        metrics = json.loads((folder / "metrics.json").read_text())
+        assert sorted(metrics) == ["cortex-a76", "myriad-vpu"]
+        for device in metrics:
+            own = metrics[device]
+            assert own["summed"]["test"]["mape"]["mean"] < own["constant"]["test"]["mape"]["mean"]
+            assert ("test_ood" in own["summed"]) == (split == "by_family")
+            assert (folder / "devices" / device / "predicted-summed.png").stat().st_size > 5000
+    board = json.loads(
+        (
+            inside / "data/reports/mine-by_graph/devices/myriad-vpu/graph_leaderboard.json"
+        ).read_text()
+    )
+    assert "thin" not in board["counts"]["test"], "it has no latency on this device"
+
+
+def test_the_winner_is_champion_and_answers(inside: Path) -> None:
+    client = registry.connect(f"sqlite:///{inside / 'mlruns' / 'mlflow.db'}")
+    champion = registry.find_champion(client, "tencost-graph-myriad-vpu")
+    assert champion is not None
+    assert champion.tags["family"] == "summed"
+    assert float(champion.tags["acc10"]) > 0.5
+    bundle = load_graph_bundle(pull("models:/tencost-graph-myriad-vpu@champion"))
+    graphs = networks(4, seed=3)
+    found = bundle.predict_ms(graphs.graphs)
+    known = np.isfinite(graphs.latency_ms[:, 1])
+    error = np.abs(found[known] / graphs.latency_ms[known, 1] - 1)
+    assert np.median(error) < 0.3
+
+
+def test_mlflow_has_runs_and_a_pyfunc(inside: Path) -> None:
+    import mlflow.pyfunc
+    import pandas as pd
+
+    client = registry.connect(f"sqlite:///{inside / 'mlruns' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("tencost")
+    runs = client.search_runs([experiment.experiment_id])
+    stages = [run.data.tags["tencost.stage"] for run in runs]
+    assert stages.count("graphs train") == 4
+    assert stages.count("graphs evaluate") == 2
+    trained = next(run for run in runs if run.data.tags.get("model") == "summed")
+    assert trained.data.params["graph_model.family"] == "summed"
+    assert trained.data.metrics["valid/cortex-a76/mape"] > 0
+
+    champion = registry.find_champion(client, "tencost-graph-myriad-vpu")
+    assert champion is not None
+    version = client.get_model_version(champion.name, str(champion.number))
+    model = mlflow.pyfunc.load_model(version.source)
+    graphs = networks(2, seed=3).graphs
+    starts = graphs.node_start
+    rows = []
+    for graph in range(len(graphs)):
+        own = graphs.take([graph])
+        for node in range(len(own.operator)):
+            inputs = own.edges[0, own.edges[1] == node]
+            rows.append(
+                {
+                    "graph": graph,
+                    "operator": ("Placeholder", "Const", "Conv2D")[own.operator[node]]
+                    if own.operator[node] < 3
+                    else "Relu",
+                    **{
+                        name: int(value)
+                        for name, value in zip(
+                            model.metadata.get_input_schema().input_names()[2:-1],
+                            own.columns[node],
+                            strict=True,
+                        )
+                    },
+                    "inputs": " ".join(str(one) for one in inputs),
+                }
+            )
+    assert len(rows) == starts[-1]
+    found = model.predict(pd.DataFrame(rows))
+    bundle = load_graph_bundle(pull("models:/tencost-graph-myriad-vpu@champion"))
+    np.testing.assert_allclose(found["latency_ms"], bundle.predict_ms(graphs))
+
+
+def test_the_same_training_writes_the_same_bytes(inside: Path) -> None:
+    folder = inside / "data" / "models" / "mine" / "by_graph" / "summed"
+    before = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    command("train", "dataset=mine", "graph_split=by_graph", *SUMMED)
+    assert {
+        path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    } == before
+
+
+def test_registered_again_it_is_the_same_version(
+    inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = inside / "mlruns" / "registered" / "mine" / "myriad-vpu.json"
+    before = mark.read_bytes()
+    command("register", "dataset=mine", "graph_split=by_graph", "hardware=myriad-vpu")
+    assert "is the champion already" in capsys.readouterr().out
+    assert mark.read_bytes() == before
+    assert orjson.loads(before)["model"] == "tencost-graph-myriad-vpu"
+
+
+def test_mistakes_are_told(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [
+        (("records", "dataset=tencost-xeon"), "tencost fetch dataset=tencost-xeon"),
+        (("splits", "dataset=tencost-xeon"), "graphs"),
+        (
+            ("train", "dataset=mine", "graph_split=cg"),
+            "tencost graphs splits dataset=mine graph_split=cg",
+        ),
+        (("train", "dataset=mine", "graph_model=none"), "graph_model must be one of"),
+        (("train", "dataset=mine", "seeds=[0,0]"), "seeds must be different"),
+        (("register", "dataset=mine", "hardware=v100"), "cortex-a76, myriad-vpu"),
+    ]
+    for words, message in cases:
+        with pytest.raises(SystemExit) as ended:
+            command(*words)
+        told = capsys.readouterr().err
+        assert ended.value.code == 2
+        assert message in told
+        assert "Traceback" not in told
+
+
+def test_models_of_another_split_are_refused(inside: Path) -> None:
+    from tencost.config.composition import compose
+    from tencost.graphs.stages.data import GraphData
+    from tencost.graphs.stages.evaluate import load_models
+
+    cfg, root = compose(["dataset=mine", "graph_split=by_graph", "graph_split.seed=5"])
+    data = GraphData(cfg, root)
+    data.__dict__["split_hash"] = "another"
+    with pytest.raises(ConfigError, match="another state"):
+        load_models(data, {})
