@@ -16,9 +16,9 @@ whole. The devices of the benchmark are cortex (cortex-a76), 630gpu (adreno-630)
 (myriad-vpu); any other is named as it stands. A folder that holds such files itself is one family of its name.
 
 Where a file has a line too few or too many, only the graphs around the damage are lost: a graph counts that begins
-where a graph can begin, and in which no other begins. Nodes of a graph begin with its one ``Placeholder``, edges
-where their targets, which increase within a graph, fall back. This needs files like the benchmark's; of others all
-graphs behind the damage are rejected.
+where a graph can begin, ends where the next can, and in which no other begins. Nodes of a graph begin with its one
+``Placeholder``, edges where their targets, which increase within a graph, fall back. This needs files like the
+benchmark's; of others all graphs behind the damage are rejected.
 """
 
 from __future__ import annotations
@@ -378,12 +378,13 @@ def _spans(counts: NDArray[np.int64], begins: NDArray[np.bool_], rows: int) -> _
     if (counts >= 0).all() and ends[-1] == rows:
         return _Spans(ends - known, known, np.ones(len(counts), dtype=bool))
     passed = np.concatenate([[0], np.cumsum(begins)])
+    bounds = np.append(begins, True)  # a graph ends where the next begins, or the file ends
 
     def fits(start: NDArray[np.int64]) -> NDArray[np.bool_]:
         inside = (counts >= 0) & (start >= 0) & (start + known <= rows)
         first = np.where(inside & (known > 0), start, 0)
         last = np.where(inside, start + known, 0)
-        alone = (passed[last] - passed[first] == 1) & begins[np.minimum(first, max(rows - 1, 0))]
+        alone = (passed[last] - passed[first] == 1) & bounds[first] & bounds[last]
         return inside & (alone | (known == 0))
 
     if not rows:
