@@ -36,7 +36,7 @@ def prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     with contextlib.suppress(
         Exception
     ):  # a graph that cannot be folded may be imported all the same
-        _fold(model)
+        fold(model)
     _sort_tensors(model.graph)
 
 
@@ -50,7 +50,8 @@ def _fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     del graph.value_info[:]  # of shapes that are inferred anew
 
 
-def _fold(model: Any) -> None:
+def fold(model: Any) -> None:
+    """Compute what follows from shapes and constants alone, and drop what nothing uses, in place."""
     from onnxscript import optimizer
 
     folded = type(model)()
@@ -115,7 +116,7 @@ def _tensors(graph: Any) -> tuple[dict[str, Any], list[Any]]:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
-        value = _constant_value(node)
+        value = constant_value(node)
         if value is None:
             nodes.append(node)
         else:
@@ -123,7 +124,7 @@ def _tensors(graph: Any) -> tuple[dict[str, Any], list[Any]]:
     return tensors, nodes
 
 
-def _constant_value(node: Any) -> Any | None:
+def constant_value(node: Any) -> Any | None:
     """Return the tensor of a Constant node in whatever way it is written; None for any other node."""
     from onnx import numpy_helper
 
