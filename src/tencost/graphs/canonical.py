@@ -46,7 +46,7 @@ _PLAIN = {
     "Exp": "Exp", "Pad": "Pad", "Resize": "Resize", "Upsample": "Resize", "BatchNormalization": "FusedBatchNorm",
     "InstanceNormalization": "LayerNorm", "GroupNormalization": "LayerNorm", "ReduceMean": "Mean", "ReduceMax": "Max",
     "ReduceMin": "Min", "ReduceSum": "Sum", "GlobalMaxPool": "Max", "Concat": "ConcatV2", "Split": "Split",
-    "Slice": "StridedSlice", "Einsum": "MatMul", "Reciprocal": "Div",
+    "Slice": "StridedSlice", "Einsum": "MatMul", "Reciprocal": "Div", "Neg": "Mul",
 }  # fmt: skip
 """Operators of one node that says no more than the shapes."""
 _BINARY = {
@@ -207,9 +207,8 @@ class _Network:
         if len(kernel) > 2:
             self._plain(node)
             return
-        if node.op_type == "AveragePool" and tuple(kernel) == given[1:-1] and not any(
-            attribute(node, "pads") or []
-        ):
+        covers = all(size >= side > 1 for size, side in zip(kernel, given[1:-1], strict=True))
+        if node.op_type == "AveragePool" and covers and prod(returned[1:-1]) == 1:
             self._global_pool(node)
             return
         made = self.nodes.add(

@@ -183,8 +183,10 @@ def _prepared(model: Any) -> tuple[Any, dict[str, Shape]]:
     light, large = _without_large_weights(model)
     if light.functions:
         light = inline_local_functions(light)
+    _compute_constants(light)
     with contextlib.suppress(Exception):  # what cannot be folded stays as it is
         fold(light)
+        _compute_constants(light)
     try:
         return onnx.shape_inference.infer_shapes(light, data_prop=True), large
     except Exception as error:
@@ -220,6 +222,37 @@ def _without_large_weights(model: Any) -> tuple[Any, dict[str, Shape]]:
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
     return light, large
+
+
+def _compute_constants(model: Any) -> None:
+    """Compute what follows from a model's constants alone, in place; the optimizer leaves ConstantOfShape alone."""
+    from onnx import numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    graph = model.graph
+    opsets = {item.domain: item.version for item in model.opset_import}
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    kept = []
+    for node in graph.node:
+        constant = constant_value(node)
+        if constant is not None:
+            values[node.output[0]] = numpy_helper.to_array(constant)
+        names = [name for name in node.input if name]
+        if constant is not None or not names or any(name not in values for name in names):
+            kept.append(node)
+            continue
+        found: list[Any] = []
+        with contextlib.suppress(Exception):  # an operator that the reference lacks stays
+            inputs = {name: values[name] for name in names}
+            found = ReferenceEvaluator(node, opsets=opsets).run(None, inputs)
+        if not found:
+            kept.append(node)
+        for name, value in zip(node.output, found, strict=False):
+            if name:
+                values[name] = np.asarray(value)
+                graph.initializer.append(numpy_helper.from_array(values[name], name))
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _shapes(graph: Any) -> dict[str, Shape]:

@@ -32,7 +32,7 @@ def graphs(graph: Any) -> Iterator[Any]:
 
 def prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     """Fix the shapes of a model's inputs, fold constants and sort its tensors, all in place."""
-    _fix_shapes(model.graph, shapes)
+    fix_shapes(model.graph, shapes)
     with contextlib.suppress(
         Exception
     ):  # a graph that cannot be folded may be imported all the same
@@ -40,7 +40,8 @@ def prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     _sort_tensors(model.graph)
 
 
-def _fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+def fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Give a graph's inputs these shapes, in place."""
     import onnx
 
     for item in graph.input:
