@@ -207,6 +207,9 @@ def scaled(
     settings |= {key: round(max(0.25, width), 2) for key in scale.factors}
     settings |= {key: round(max(0.4, depth), 2) for key in scale.depth_factors}
     settings |= {heads: settings[of] // 64 for heads, of in _HEADS.items() if of in settings}
+    if base.config_class == "EfficientNetConfig":
+        # The last batch norm has this many channels, its convolution rounds 1280 times the width to them.
+        settings["hidden_dim"] = int(1280 * settings["width_coefficient"] + 4) // 8 * 8
     if "image_size" in settings:
         settings["image_size"] = size
     inputs = {
