@@ -10,6 +10,8 @@
     ├── BundleError              a bundle that is missing, damaged, or does not fit
     ├── RegistryError            the MLflow registry: unreachable, unknown model, version or alias
     ├── HardwareError            a program for instructions that the host lacks, an unknown device
+    ├── MeasureError             networks, programs or measurements that cannot be collected
+    ├── GraphError               networks as graphs: a folder without one that can be used, a damaged table
     ├── TuneError                a tuning run that cannot start or continue
     ├── UntrustedError           a file that could run code of others when it is opened or compiled
     └── MissingDependencyError   an optional dependency of the command is not installed
@@ -62,6 +64,10 @@ class HardwareError(TencostError):
 
 class MeasureError(TencostError):
     """Networks, programs or measurements cannot be collected."""
+
+
+class GraphError(TencostError):
+    """No graph of a folder can be used (single bad graphs become rejects instead), or their table is damaged."""
 
 
 class TuneError(TencostError):
