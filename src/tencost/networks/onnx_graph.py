@@ -32,15 +32,16 @@ def graphs(graph: Any) -> Iterator[Any]:
 
 def prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     """Fix the shapes of a model's inputs, fold constants and sort its tensors, all in place."""
-    _fix_shapes(model.graph, shapes)
+    fix_shapes(model.graph, shapes)
     with contextlib.suppress(
         Exception
     ):  # a graph that cannot be folded may be imported all the same
-        _fold(model)
+        fold(model)
     _sort_tensors(model.graph)
 
 
-def _fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+def fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Give a graph's inputs these shapes, in place."""
     import onnx
 
     for item in graph.input:
@@ -50,7 +51,8 @@ def _fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     del graph.value_info[:]  # of shapes that are inferred anew
 
 
-def _fold(model: Any) -> None:
+def fold(model: Any) -> None:
+    """Compute what follows from shapes and constants alone, and drop what nothing uses, in place."""
     from onnxscript import optimizer
 
     folded = type(model)()
@@ -115,7 +117,7 @@ def _tensors(graph: Any) -> tuple[dict[str, Any], list[Any]]:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
-        value = _constant_value(node)
+        value = constant_value(node)
         if value is None:
             nodes.append(node)
         else:
@@ -123,7 +125,7 @@ def _tensors(graph: Any) -> tuple[dict[str, Any], list[Any]]:
     return tensors, nodes
 
 
-def _constant_value(node: Any) -> Any | None:
+def constant_value(node: Any) -> Any | None:
     """Return the tensor of a Constant node in whatever way it is written; None for any other node."""
     from onnx import numpy_helper
 

@@ -51,8 +51,32 @@ class NetworkSource:
     """
     example: Callable[[Path], NetworkConfig]
     """Write a tiny network into a folder and return its configuration, with network.path relative to the folder."""
+    to_onnx: Callable[[NetworkConfig, Path | None], Any] | None = None
+    """Return a network as an onnx.ModelProto whose inputs have fixed shapes; None for a source that cannot.
+
+    Raises ConfigError as `read`, MeasureError for what PyTorch cannot export.
+    """
     extension: str = ""
     """How its files end, with the dot; "" for a source that reads none."""
+
+
+def network_to_onnx(config: NetworkConfig, root: Path | None = None) -> Any:
+    """Return a network as an onnx.ModelProto whose inputs have fixed shapes; network.path is relative to `root`.
+
+    Raises:
+        ConfigError: the definition, its file or its inputs are wrong, or its source keeps no such graph.
+        MeasureError: a network that PyTorch cannot export.
+        MissingDependencyError: a package that reads this source is not installed.
+    """
+    source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
+    if source.to_onnx is None:
+        sources: dict[str, NetworkSource] = NETWORK_SOURCES.all()
+        able = ", ".join(name for name, one in sources.items() if one.to_onnx is not None)
+        raise ConfigError(
+            f"network {config.name!r}: expected a source that can be made ONNX ({able}), found {config.source}, whose "
+            "operators are lowered already. Use the network that the file was made from"
+        )
+    return source.to_onnx(config, source_file(config, source, root))
 
 
 def source_file(config: NetworkConfig, source: NetworkSource, root: Path | None) -> Path | None:

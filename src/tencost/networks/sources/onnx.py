@@ -14,7 +14,7 @@ import numpy as np
 from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
-from tencost.networks.onnx_graph import graphs, prepare
+from tencost.networks.onnx_graph import fix_shapes, graphs, prepare
 from tencost.networks.source import Imported, NetworkSource, first_sentence, require
 
 
@@ -34,6 +34,20 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     mod, params = _to_relax(config, model, inputs)
     expected = _run(config, path, inputs)
     return Imported(mod, params, inputs, expected, outputs, compared=outputs[0])
+
+
+def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
+    """Return the file's model with its inputs' shapes fixed.
+
+    Raises:
+        ConfigError: as `read`.
+    """
+    assert path is not None
+    require("onnx", "onnxscript")
+    model = _read(path)
+    declared = _declared(config, model.graph)
+    fix_shapes(model.graph, resolve_shapes(config, declared))
+    return model
 
 
 def _read(path: Path) -> Any:
@@ -228,4 +242,4 @@ def example(folder: Path) -> NetworkConfig:
     return NetworkConfig(name="tiny", source="onnx", path="tiny.onnx", batch=2)
 
 
-SOURCE = NetworkSource(read=read, example=example, extension=".onnx")
+SOURCE = NetworkSource(read=read, example=example, to_onnx=to_onnx, extension=".onnx")

@@ -16,6 +16,7 @@ from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
 from tencost.networks.source import Imported, NetworkSource, first_sentence, held_log, require
+from tencost.networks.torch_onnx import module_to_onnx
 from tencost.networks.torch_relax import module_to_relax
 
 _TRAINING = {
@@ -37,6 +38,27 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
         ConfigError: not a whole exported program, one in training mode, inputs that do not fit it.
         MeasureError: an operator that TVM's frontend lacks.
     """
+    program, inputs = _opened(config, path)
+    tensors = _tensors(inputs)
+    expected, names = _run(config, program, tensors)
+    mod, params = module_to_relax(config.name, _positional(program, {}), tensors)
+    return Imported(mod, params, inputs, expected, names, compared=names[0])
+
+
+def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
+    """Export a .pt2 file once more, to ONNX.
+
+    Raises:
+        UntrustedError, ConfigError: as `read`.
+        MeasureError: PyTorch cannot export the program.
+    """
+    program, inputs = _opened(config, path)
+    _run(config, program, _tensors(inputs))
+    return module_to_onnx(config.name, _positional(program, {}), _tensors(inputs))
+
+
+def _opened(config: NetworkConfig, path: Path | None) -> tuple[Any, dict[str, Array]]:
+    """Return (the exported program, arrays for its inputs)."""
     assert path is not None
     if not config.trusted:
         raise UntrustedError(
@@ -44,16 +66,16 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
             "you know who made it: network.trusted=true. Otherwise make it ONNX, network=onnx, which holds no code"
         )
     require("torch")
-    import torch
-
     program = _read(path)
     _check_evaluating(config, program)
     declared = _declared(config, program)
-    inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
-    tensors = tuple(torch.from_numpy(array) for array in inputs.values())
-    expected, names = _run(config, program, tensors)
-    mod, params = module_to_relax(config.name, _positional(program, {}), tensors)
-    return Imported(mod, params, inputs, expected, names, compared=names[0])
+    return program, draw_inputs(config, declared, resolve_shapes(config, declared))
+
+
+def _tensors(inputs: dict[str, Array]) -> tuple[Any, ...]:
+    import torch
+
+    return tuple(torch.from_numpy(array) for array in inputs.values())
 
 
 def _read(path: Path) -> Any:
@@ -215,4 +237,4 @@ def example(folder: Path) -> NetworkConfig:
     return NetworkConfig(name="tiny", source="torch_export", path="tiny.pt2", trusted=True)
 
 
-SOURCE = NetworkSource(read=read, example=example, extension=".pt2")
+SOURCE = NetworkSource(read=read, example=example, to_onnx=to_onnx, extension=".pt2")

@@ -14,6 +14,7 @@ from tencost.errors import ConfigError
 from tencost.networks.calibration import calibrate
 from tencost.networks.inputs import Array, draw
 from tencost.networks.source import Imported, NetworkSource, require
+from tencost.networks.torch_onnx import module_to_onnx
 from tencost.networks.torch_relax import module_to_relax
 
 _SAMPLES = 8
@@ -41,6 +42,39 @@ def read(config: NetworkConfig, path: Path | None = None) -> Imported:
     return Imported(mod, params, inputs, expected, names)
 
 
+def to_onnx(config: NetworkConfig, path: Path | None = None) -> Any:
+    """Build a network with random weights and export it.
+
+    Raises:
+        ConfigError: as `read`.
+        MeasureError: PyTorch cannot export the network.
+    """
+    del path
+    model, tensors = positional_network(config)
+    return module_to_onnx(config.name, model, tensors)
+
+
+def positional_network(
+    config: NetworkConfig, *, calibrated: bool = True
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return (the network as a module that takes tensors and returns a tuple of tensors, its inputs).
+
+    Args:
+        config: its definition.
+        calibrated: as in `torch_network`.
+
+    Raises:
+        ConfigError: as `read`.
+    """
+    _check(config)
+    require("torch", "transformers")
+    import torch
+
+    inputs = _inputs(config)
+    model, _ = _positional(torch_network(config, calibrated=calibrated), list(inputs))
+    return model, tuple(torch.from_numpy(array) for array in inputs.values())
+
+
 def _check(config: NetworkConfig) -> None:
     for option, example in (("architecture", "BertModel"), ("config_class", "BertConfig")):
         if not getattr(config, option):
@@ -54,8 +88,12 @@ def _check(config: NetworkConfig) -> None:
         )
 
 
-def torch_network(config: NetworkConfig) -> Any:
+def torch_network(config: NetworkConfig, *, calibrated: bool = True) -> Any:
     """Return the network as a PyTorch module in evaluation mode, its weights drawn and calibrated.
+
+    Args:
+        config: its definition.
+        calibrated: whether its weights are calibrated; what only times a network can do without.
 
     Raises:
         ConfigError: transformers has no such class, or refuses the configuration or the inputs.
@@ -76,8 +114,9 @@ def torch_network(config: NetworkConfig) -> Any:
         raise ConfigError(
             f"network {config.name!r}: {config.config_class} refuses its configuration: {error}"
         ) from error
-    with _running(config):
-        calibrate(network, _samples(config), config.seed)
+    if calibrated:
+        with _running(config):
+            calibrate(network, _samples(config), config.seed)
     return network
 
 
@@ -150,4 +189,4 @@ def example(folder: Path) -> NetworkConfig:
     )
 
 
-SOURCE = NetworkSource(read=read, example=example)
+SOURCE = NetworkSource(read=read, example=example, to_onnx=to_onnx)
