@@ -2,15 +2,15 @@
 
 * Random walk (Dwivedi et al. 2022, "Graph Neural Networks with Learnable Structural and Positional
   Representations"): how likely a walk over the undirected edges is back after 1, 2, ... steps.
-* Laplacian (Dwivedi & Bresson 2021): eigenvectors of the k smallest eigenvalues of the symmetric normalised Laplacian of
-  the undirected graph.
+* Laplacian (Dwivedi & Bresson 2021): eigenvectors of the k smallest eigenvalues of the symmetric normalised Laplacian
+  of the undirected graph.
 * Magnetic Laplacian (Zhang et al. 2021, "MagNet"): the same of a Hermitian matrix whose phases tell the edges'
   directions; q is the charge. q = 0 is the Laplacian, and reversing all edges conjugates.
 
-Eigenvectors are known up to a sign (a phase), and up to a rotation where eigenvalues are equal. What is read at nodes has
-a sign of its own choice and no more; what is read at edges is stable (Huang et al. 2024, "On the Stability of Expressive
-Positional Encodings for Graphs", SPE): of V diag(phi(lambda)) V* the entries at the edges, for functions phi of an
-eigenvalue that the model learns. So eigenspaces are kept or left out as a whole.
+Eigenvectors are known up to a sign (a phase), and up to a rotation where eigenvalues are equal. What is read at nodes
+has a sign of its own choice and no more; what is read at edges is stable (Huang et al. 2024, "On the Stability of
+Expressive Positional Encodings for Graphs", SPE): of V diag(phi(lambda)) V* the entries at the edges, for functions phi
+of an eigenvalue that the model learns. So eigenspaces are kept or left out as a whole.
 
 Legend: n nodes, E edges, k encoding_size.
 """
