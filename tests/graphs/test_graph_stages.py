@@ -210,3 +210,15 @@ def test_models_of_another_split_are_refused(inside: Path) -> None:
     data.__dict__["split_hash"] = "another"
     with pytest.raises(ConfigError, match="another state"):
         load_models(data, {})
+
+
+def test_status_and_leaderboard_show_it(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["register", "status"])
+    shown = capsys.readouterr().out
+    assert "tencost-graph-myriad-vpu" in shown
+    assert "acc10" in shown
+    assert "search score" not in shown
+    main(["leaderboard"])
+    shown = capsys.readouterr().out
+    assert "families never learnt, 40 graphs of 1 families (mine, by_family)" in shown
+    assert "use it: models:/tencost-graph-myriad-vpu@champion" in shown

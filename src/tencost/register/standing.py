@@ -21,6 +21,8 @@ from tencost.register.pull import registry_uri
 from tencost.register.registry import Version
 
 _FIGURES = {"top1": "top-1", "top5": "top-5", "search_score": "search score"}
+_GRAPH_FIGURES = {"acc10": "acc10", "mape": "MAPE"}
+"""Of models of whole networks."""
 
 
 def print_json(root: Path) -> None:
@@ -113,7 +115,9 @@ def rollback(root: Path, name: str, number: int | None = None) -> None:
 
 def _print_model(console: Console, name: str, found: list[Version]) -> None:
     table = Table(title=name, title_justify="left", show_edge=False, pad_edge=False)
-    for heading in ("version", "semver", "aliases", "family", "features", *_FIGURES.values()):
+    of_graphs = any("acc10" in version.tags for version in found)
+    figures = _GRAPH_FIGURES if of_graphs else _FIGURES
+    for heading in ("version", "semver", "aliases", "family", "features", *figures.values()):
         table.add_column(heading)
     for heading in ("verdict", "champion since"):
         table.add_column(heading)
@@ -127,7 +131,7 @@ def _print_model(console: Console, name: str, found: list[Version]) -> None:
             ", ".join(version.aliases),
             tags.get("family", ""),
             tags.get("features", ""),
-            *(tags.get(metric, "") for metric in _FIGURES),
+            *(tags.get(metric, "") for metric in figures),
             "rolled back" if taken_back else tags.get(registry.VERDICT_TAG, ""),
             tags.get(registry.PROMOTED_TAG, "") if is_champion else "",
             style="bold" if is_champion else "",
@@ -182,6 +186,7 @@ def _values(version: Version) -> dict[str, Any]:
         "run_id": version.run_id,
         **{name: tags.get(name) or None for name in texts},
         **{name: _number(tags.get(name)) for name in (*METRICS, *notes.NUMBER_TAGS)},
+        **{name: _number(tags[name]) for name in _GRAPH_FIGURES if name in tags},
         "promoted": tags.get(registry.PROMOTED_TAG),
         "rolled_back": tags.get(registry.ROLLED_BACK_TAG),
         "gain_over": tags.get(notes.CHAMPION_TAG) or None,
