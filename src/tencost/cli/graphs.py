@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tencost.cli.grammar import Group
+import click
+
+from tencost.cli.grammar import Group, Place, Text, ValueOption, Whole
 from tencost.cli.overrides import StageCommand, stage_function
 from tencost.config import Config
 
@@ -109,3 +111,44 @@ GRAPHS.add_command(
         help="Register the best model of a device; it becomes champion if the rule allows.",
     )
 )  # fmt: skip
+GRAPHS.add_command(
+    StageCommand(
+        "measure",
+        stage_function(f"{_STAGES}.measure"),
+        uses=("network", "hardware"),
+        defaults=("hardware=local",),
+        options=(
+            ValueOption(
+                ["--to"],
+                type=Place("FOLDER"),
+                help="The folder to measure into; measured/graphs-<hardware> unless given.",
+            ),
+            ValueOption(["--count"], type=Whole(1), help="Networks at most."),
+            ValueOption(
+                ["--variants"],
+                type=Whole(1),
+                help="Make that many variants of network=... (width, depth) instead of the standard ones.",
+            ),
+            ValueOption(["--cpus"], type=Text("LIST"), help="CPUs to run on: 3, or 0,1."),
+            ValueOption(
+                ["--threads"],
+                type=Whole(1),
+                default=1,
+                show_default=True,
+                help="Threads a network.",
+            ),
+            ValueOption(
+                ["--clock"],
+                type=click.Choice(["wall", "cpu"]),
+                default="wall",
+                show_default=True,
+                help="What is counted: time on the wall, or the CPU's (one thread, on a host that others use, too).",
+            ),
+        ),
+        examples=(
+            "tencost graphs measure --cpus 3",
+            "tencost graphs measure network=resnet_18 --variants 40 --to measured/resnets",
+        ),
+        help="Time whole networks on this host with ONNX Runtime.\n\nWhat is measured already is skipped.",
+    )
+)
