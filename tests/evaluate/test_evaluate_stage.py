@@ -202,6 +202,51 @@ def test_leaderboard_survives_the_round_trip_and_is_printed(
     assert "peak@5" not in narrow.getvalue()
 
 
+def test_a_task_that_decides_the_score_is_seen(
+    toy_project: Path, toy_config: Any, train_toy: Train
+) -> None:
+    """The shares are those of the first choices in predictions.parquet; a board without them still loads."""
+    train_toy("random", RandomConfig(family="random", reads=["toy"]), seeds=(0, 1))
+    board = stage.run(toy_config, toy_project)
+    folder = toy_project / "data" / "reports" / "toy" / "toy-1c"
+    workload = Data(toy_config, toy_project).records.select("record_id", "workload_id")
+    predictions = pl.read_parquet(folder / "predictions.parquet").join(workload, on="record_id")
+    lost: dict[str, float] = {}
+    for weight, name in ((1, "w0"), (2, "w1")):
+        of_task = predictions.filter(pl.col("workload_id") == name)
+        latency = of_task["latency_s"].drop_nulls().to_numpy()
+        chosen = [
+            float(seed.sort("raw", descending=True)["latency_s"].fill_null(latency.max())[0])
+            for _, seed in of_task.group_by("seed")
+        ]
+        lost[name] = weight * (sum(chosen) / 2 - float(latency.min()))
+    largest = max(lost, key=lost.__getitem__)
+    assert [one.workload_id for one in board.losses] == sorted(
+        lost, key=lost.__getitem__, reverse=True
+    )
+    assert board.losses[0].share == pytest.approx(lost[largest] / sum(lost.values()))
+    assert board.losses[0].lost_ms == pytest.approx(1e3 * lost[largest])
+    assert sum(one.network_share for one in board.losses) == pytest.approx(1.0)
+
+    share = f"{board.losses[0].share:.0%}"
+    output = io.StringIO()
+    report.print_leaderboards(toy_project / "data" / "reports", Console(file=output))
+    assert f"held_out task{largest[1]} x {board.losses[0].weight:g} {share}" in output.getvalue()
+    text = (folder / "leaderboard.md").read_text()
+    assert f"| held_out | task{largest[1]} |" in text
+    assert pl.read_csv(folder / "plots" / "lost_time.csv")["share"].sum() == pytest.approx(1.0)
+
+    file = folder / "leaderboard.json"
+    values = orjson.loads(file.read_bytes())
+    assert boards.load(file).losses[0].share == pytest.approx(board.losses[0].share, abs=1e-6)
+    del values["losses"]
+    file.write_bytes(orjson.dumps(values))
+    old = boards.load(file)
+    assert old.losses == ()
+    assert boards.metrics_dict(old) == orjson.loads((folder / "metrics.json").read_bytes())
+    assert "lost time" not in report.markdown(old)
+
+
 def test_no_leaderboard(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected leaderboards below"):
         report.print_leaderboards(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 
 from tencost.evaluate import scoring
 from tencost.evaluate.interval import paired_bootstrap
+from tencost.evaluate.lost_time import TaskLoss, decisive, task_losses
 from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.truth import Task, Truth
 
@@ -115,3 +116,42 @@ def test_bootstrap_of_the_oracle_against_random_order(truth: Truth) -> None:
     )
     assert difference.mean == pytest.approx(1.0)
     assert difference.low > 0.9
+
+
+def test_the_lost_time_of_each_task(truth: Truth) -> None:
+    """First choices: 2 s where 1 s is the best, twice; the only one; a failure, which counts as the slowest."""
+    raw = np.array([0.5, 0.9, 0.1, 0.0, 1.0, 2.0, 3.0])
+    score = scoring.score_records(truth, raw, raw)
+    first, second = task_losses(truth, [score], {("n", "w2"): "pool"})
+    assert (first.network, first.task, second.task) == ("n", "pool", "w0")
+    assert (first.lost_ms, second.lost_ms) == pytest.approx((5000, 2000))
+    assert (first.share, second.share) == pytest.approx((5 / 7, 2 / 7))
+    assert (first.network_share, second.network_share) == (1.0, 1.0)
+    best = scoring.oracle(truth)
+    assert task_losses(truth, [best], {}) == ()
+    (half, _) = task_losses(truth, [score, best], {})
+    assert half.lost_ms == pytest.approx(2500)
+
+
+def test_what_decides_is_four_fifths_or_five_tasks() -> None:
+    def shares(*values: float) -> list[TaskLoss]:
+        return [
+            TaskLoss(
+                network="m",
+                task="t",
+                workload_id="w",
+                weight=1.0,
+                chosen_ms=1.0,
+                best_ms=0.5,
+                share=one,
+                network_share=one,
+            )
+            for one in values
+        ]
+
+    assert [len(decisive(shares(*values))) for values in ([0.96, 0.04], [0.5, 0.3, 0.2], [])] == [
+        1,
+        2,
+        0,
+    ]
+    assert len(decisive(shares(*[0.1] * 10))) == 5

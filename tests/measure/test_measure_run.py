@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tencost.config import Config
-from tencost.errors import ConfigError, HardwareError, MeasureError
+from tencost.errors import ConfigError, HardwareError, MeasureError, UntrustedError
 from tencost.measure import stage
 from tencost.measure.collection import Collection
 from tencost.measure.run import cpu_plan, plan
@@ -99,6 +99,24 @@ def test_two_runs_on_one_hardware_exclude_each_other(
         pytest.raises(MeasureError, match="another process is at work on local"),
     ):
         stage.run(configured(), small_root)
+
+
+def test_a_collection_that_could_run_code_of_others_is_refused(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    collection = Collection(small_root / "measured" / "small")
+    file = collection.path / "network_info" / "one.json"
+    tasks = json.loads(file.read_text())
+    for task in tasks:
+        graph = json.loads(task["mod"])
+        graph["nodes"].append({"type": "ir.Op", "data": "tirx.call_extern"})
+        task["mod"] = json.dumps(graph)
+    file.write_text(json.dumps(tasks))
+    with pytest.raises(
+        UntrustedError, match=r"network_info, task matmul_\d+: .*'tirx.call_extern'"
+    ):
+        stage.run(configured("measure.pack=false", ONE), small_root)
+    assert not list(collection.path.glob("measure_records/**/measurements.jsonl"))
 
 
 def test_nothing_to_measure_names_the_next_command(

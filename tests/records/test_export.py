@@ -187,6 +187,32 @@ def test_workloads_of_another_tvm_are_named_and_the_others_exported(
     assert [item.workload.mod_json for item in written(tmp_path / "best")] == [mod_json]
 
 
+@pytest.mark.tvm
+def test_what_could_run_code_of_others_is_left_out(
+    store: RecordStore, tmp_path: Path, mod_json: str
+) -> None:
+    """Who applies the database would compile it."""
+    graph = json.loads(mod_json)
+    graph["nodes"].append({"type": "ir.Op", "data": "tirx.call_extern"})
+    calling = json.dumps(graph)
+    linking = [[["Annotate", ["l1", '"; ModuleID"'], ["pragma_import_llvm"], []]], []]
+    identity = workload_id(mod_json)
+    store.write(
+        [
+            measured(identity, linking, (1e-3,)),
+            measured(identity, TRACE, (2e-3,)),
+            measured("a" * 32, TRACE, (1e-3,)),
+        ]
+    )
+    table = modules((identity, mod_json, None), ("a" * 32, calling, "7"))
+    done = export_metaschedule(store, tmp_path / "best", table, hardware="cpu", target=LLVM, n=2)
+    assert (done.workloads, done.records) == (1, 1)
+    assert [item.trace for item in written(tmp_path / "best")] == [TRACE]
+    reasons = {item.workload_id: item.reason for item in done.left_out}
+    assert "the annotation 'pragma_import_llvm'" in reasons[identity]
+    assert "the operator 'tirx.call_extern'" in reasons["a" * 32]
+
+
 def test_nothing_to_export(store: RecordStore, tmp_path: Path) -> None:
     store.write([measured("a" * 32, TRACE, (1e-3,)), measured("b" * 32, TRACE, ())])
     folder = tmp_path / "best"

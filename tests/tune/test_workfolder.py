@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tencost.errors import TuneError
+from tencost.errors import TuneError, UntrustedError
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -16,6 +16,7 @@ from tencost.records.formats.metaschedule import (
     encode_module,
     write_database,
 )
+from tencost.store.ids import workload_id
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 TARGET = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
@@ -98,6 +99,45 @@ def test_a_killed_run_is_mended(tmp_path: Path) -> None:
         assert whole_records.startswith(text)
         assert text == "" or text.endswith("\n")
         assert all(json.loads(line) for line in text.splitlines())
+
+
+LINKING: list[Any] = ["Annotate", ["l1", '"; ModuleID"'], ["pragma_import_llvm"], []]
+
+
+def foreign(matmul: Any) -> Any:
+    """The matmul with a loop that would link foreign code."""
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(matmul)
+    schedule.annotate(schedule.get_loops("matmul")[0], "pragma_import_llvm", "; ModuleID")
+    return schedule.mod
+
+
+@pytest.mark.tvm
+def test_what_could_run_code_of_others_is_refused_before_tvm_reads_it(
+    tmp_path: Path, matmul: Any
+) -> None:
+    from tvm.ir import save_json
+
+    texts = [str(save_json(module)) for module in (matmul, foreign(matmul))]
+    own, other = (LoggedWorkload("1", text, workload_id(text)) for text in texts)
+
+    def line(workload: LoggedWorkload, *steps: Any) -> LoggedProgram:
+        return LoggedProgram(workload, [[*steps], []], [1.0], TARGET, [], 1)
+
+    with opened(tmp_path) as folder:
+        assert len(folder.database()) == 0
+        write_database(tmp_path, [own, other], [line(own), line(own, LINKING)])
+        with pytest.raises(UntrustedError, match=r"workload\.json, line 2: .*'pragma_import_llvm'"):
+            folder.database()
+        # What is tuned may be there whatever it contains, but no trace that links something.
+        with pytest.raises(UntrustedError, match=r"record\.json, line 2: .*'pragma_import_llvm'"):
+            folder.database([foreign(matmul)])
+        write_database(tmp_path, [own, other], [line(own), line(other)])
+        assert len(folder.database([foreign(matmul)])) == 2
+        (tmp_path / WORKLOAD_FILE).write_text('["1", "AA=="]\n')
+        with pytest.raises(UntrustedError, match=r"workload\.json, line 1: expected a line of"):
+            folder.database()
 
 
 def test_artifacts_are_what_there_is(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from matmuls import make_matmul
+from tencost.errors import UntrustedError
 from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.expected import Reference
@@ -152,3 +153,35 @@ def test_a_workload_that_cannot_run_leaves_its_programs_unchecked(
     timing = pool.measure_one(Job(tmp_path / "program.json", target, args, reference))
     assert timing.status is Status.ok
     assert reference.workload in pool.unchecked
+
+
+def test_a_workload_that_could_run_code_of_others_is_refused(
+    pool: WorkerPool, target: dict[str, Any], tmp_path: Path
+) -> None:
+    """Both where a trace is applied to it and where it is run unscheduled; a trace of that kind is no program."""
+    from tvm.ir import save_json
+    from tvm.s_tir import Schedule
+
+    from tencost.workers.warm_worker import TracedProgram
+
+    schedule = Schedule(product())
+    schedule.annotate(schedule.get_loops("matmul")[0], "pragma_import_llvm", "; ModuleID")
+    workload, own = tmp_path / "foreign.json", tmp_path / "own.json"
+    workload.write_text(str(save_json(schedule.mod)))
+    own.write_text(str(save_json(product())))
+    args = [["TENSOR", "float32", [SIZE, SIZE]]] * 3
+    with pytest.raises(UntrustedError, match=r"foreign\.json: .*'pragma_import_llvm'"):
+        pool.measure_one(Job(TracedProgram(workload, [[], []]), target, args))
+    reference = Reference(workload, tmp_path / "foreign.npz")
+    assert pool.measure_one(Job(own, target, args, reference)).status is Status.ok
+    assert "which could run code of others" in pool.unchecked[workload]
+
+    linking = ["Annotate", ["l1", '"; ModuleID"'], ["pragma_import_llvm"], []]
+    steps = [
+        ["GetSBlock", [], ["matmul", "main"], ["b0"]],
+        ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]],
+    ]
+    timing = pool.measure_one(Job(TracedProgram(own, [[*steps, linking], []]), target, args))
+    assert timing.status is Status.invalid_schedule
+    assert "pragma_import_llvm" in timing.error
+    assert pool.measure_one(Job(TracedProgram(own, [steps, []]), target, args)).status is Status.ok

@@ -17,6 +17,7 @@ import orjson
 
 from tencost.errors import ConfigError
 from tencost.evaluate.interval import Difference, Interval, seed_interval
+from tencost.evaluate.lost_time import TaskLoss
 from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.scoring import METRIC_NAMES, SeedScore
 
@@ -86,6 +87,8 @@ class Board:
     """Models by falling search score, then the floor and the oracle."""
     gains: tuple[Gain, ...] = ()
     """The winner against every reference."""
+    losses: tuple[TaskLoss, ...] = ()
+    """Where the winner loses its time, largest first; empty in leaderboards written before it was told."""
 
     @property
     def models(self) -> tuple[Row, ...]:
@@ -199,9 +202,15 @@ def load(path: Path) -> Board:
         for item in values["gains"]
     )
     coverage = {name: Coverage(**_numbers(item)) for name, item in values["coverage"].items()}
-    networks = tuple(values["networks"])
     return Board(
-        **{**values, "rows": rows, "gains": gains, "coverage": coverage, "networks": networks}
+        **{
+            **values,
+            "rows": rows,
+            "gains": gains,
+            "coverage": coverage,
+            "networks": tuple(values["networks"]),
+            "losses": tuple(TaskLoss(**_numbers(item)) for item in values.get("losses", ())),
+        }
     )
 
 

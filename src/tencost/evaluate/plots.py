@@ -1,5 +1,6 @@
 """Plots of an evaluation: PNGs to look at, with CSVs beside them that `dvc plots` can compare.
 
+    lost_time.png, lost_time.csv    where the winner loses its time; columns network, task, lost_ms, share
     leaderboard.png                 top-1, top-5 and search score of every model, with intervals
     top_k.png, top_k.csv            top-k score for k = 1..32; columns k, one a model, random_floor,
     oracle search.png, search-<net>.csv    latency of a network against trials; columns trials, one
@@ -44,6 +45,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _TOP_COLUMNS = 20
+_TOP_TASKS = 20
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,27 @@ def plot_importance(shares: dict[str, float], model: str, folder: Path) -> list[
     _write_csv(path, {"column": names, "share": [share for _, share in largest]})
     title = f"{model}: the {len(names)} columns it uses most"
     return [_save(figure, title, folder / f"importance-{model}.png"), path]
+
+
+def plot_losses(board: Board, folder: Path) -> list[Path]:
+    """Bars of the tasks in which the winner loses most; nothing where it loses nowhere."""
+    if not board.losses:
+        return []
+    shown = board.losses[:_TOP_TASKS]
+    figure, (axis,) = _figure(1, 1, 6.0, 0.8 + 0.22 * len(shown))
+    shares = [100 * one.share for one in shown]
+    axis.barh(range(len(shown)), shares, color=PALETTE[1], height=0.7)
+    axis.set_yticks(
+        range(len(shown)), [f"{one.network} {one.task[:40]}" for one in shown], fontsize=7
+    )
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("share of the time lost by the program ranked first, %")
+    path = folder / "lost_time.csv"
+    columns = ("network", "task", "lost_ms", "share")
+    _write_csv(path, {name: [getattr(one, name) for one in board.losses] for name in columns})
+    title = f"{board.hardware}: where the winner loses its time, {len(board.losses)} tasks"
+    return [_save(figure, title, folder / "lost_time.png"), path]
 
 
 def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:

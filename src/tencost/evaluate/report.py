@@ -14,6 +14,7 @@ from tencost.errors import ConfigError
 from tencost.evaluate import board as boards
 from tencost.evaluate.board import Board, Row
 from tencost.evaluate.interval import Interval
+from tencost.evaluate.lost_time import TaskLoss, decisive
 
 COLUMNS = {
     "top1": "top-1",
@@ -31,6 +32,8 @@ COLUMNS = {
 """Metric -> heading, the most telling first: a narrow terminal shows as many as fit."""
 WIDE = 150
 """Columns of text where the output is not a terminal."""
+_ROWS = 10
+"""Tasks in Markdown, which is also the note of an MLflow run and so has to be short; leaderboard.json has all."""
 _NAMES = {boards.FLOOR: "random floor", boards.ORACLE: "oracle"}
 
 
@@ -69,7 +72,8 @@ def markdown(board: Board) -> str:
     """Return the leaderboard as a Markdown section: all columns, the best of each in bold."""
     heading = f"## {board.hardware} ({board.dataset}, {board.part} part of {board.split})"
     notes = "\n".join(f"- {line}" for line in _notes(board))
-    return f"{heading}\n\n{markdown_table(board, tuple(COLUMNS))}\n{notes}\n"
+    text = f"{heading}\n\n{markdown_table(board, tuple(COLUMNS))}\n{notes}\n"
+    return f"{text}\n{_losses_table(board)}" if board.losses else text
 
 
 def markdown_table(board: Board, metrics: Sequence[str]) -> str:
@@ -83,6 +87,31 @@ def markdown_table(board: Board, metrics: Sequence[str]) -> str:
             cells.append(f"**{text}**" if text and _is_best(board, row, metric) else text)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _losses_table(board: Board) -> str:
+    """Return the tasks in which the winner loses most as a Markdown table."""
+    lines = [
+        f"### Where {_winner(board)} loses its time",
+        "",
+        "Weight x (program ranked first - fastest one), as a share of the sum over all tasks and over the network's.",
+        "",
+        "| network | task | weight | chosen, ms | best, ms | share | of its network's |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in board.losses[:_ROWS]:
+        times = f"{one.chosen_ms:.4g} | {one.best_ms:.4g}"
+        shares = f"{one.share:.1%} | {one.network_share:.1%}"
+        lines.append(f"| {one.network} | {one.task} | {one.weight:g} | {times} | {shares} |")
+    if rest := board.losses[_ROWS:]:
+        share = sum(one.share for one in rest)
+        lines.append(f"| {len(rest)} other tasks | | | | | {share:.1%} | |")
+    return "\n".join(lines) + "\n"
+
+
+def _winner(board: Board) -> str:
+    best = boards.winner(board)
+    return "" if best is None else best.model
 
 
 def _table(board: Board, metrics: Sequence[str]) -> Table:
@@ -159,6 +188,15 @@ def _notes(board: Board) -> list[str]:
         lines.append(
             f"{gain.model} minus {gain.opponent}, 95 % bootstrap over tasks: {', '.join(parts)}"
         )
+    if board.losses:
+        named = decisive(board.losses)
+        share = sum(one.share for one in named)
+        where = "; ".join(_loss(one) for one in named)
+        lost = sum(one.lost_ms for one in board.losses)
+        lines.append(
+            f"share of the lost time: of {lost:.3g} ms that {_winner(board)}'s first choices lose, {share:.0%} are in "
+            f"{len(named)} of {len(board.losses)} tasks: {where}"
+        )
     for network, coverage in board.coverage.items():
         flop = (
             "" if math.isnan(coverage.flop_share) else f", {coverage.flop_share:.0%} of its FLOPs"
@@ -169,3 +207,7 @@ def _notes(board: Board) -> list[str]:
             f"{coverage.programs} programs{failed}"
         )
     return lines
+
+
+def _loss(one: TaskLoss) -> str:
+    return f"{one.network} {one.task} x {one.weight:g} {one.share:.0%}"

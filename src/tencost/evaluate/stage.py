@@ -24,6 +24,7 @@ from tencost.evaluate import plots
 from tencost.evaluate import run_metrics as tracking
 from tencost.evaluate.board import FLOOR, ORACLE, Board, Gain, Row, summarize, winner
 from tencost.evaluate.interval import Difference, paired_bootstrap
+from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (
     Model,
     Prediction,
@@ -92,7 +93,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> Board:
                 console.print(f"left out: {_stale(model, cfg)}", style="yellow")
         if not scored:
             raise SplitError(_stale(model, cfg))
-        board = _board(cfg, root, truth, scored)
+        board = _board(data, root, truth, scored)
         status.update("evaluate: plots")
         report = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
         _write_report(report, board, truth, scored)
@@ -186,7 +187,8 @@ def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Score
     return Scored(model, predictions, test, valid_scores, predict_ms(model.bundles[0], rows))
 
 
-def _board(cfg: Config, root: Path, truth: Truth, scored: Sequence[Scored]) -> Board:
+def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Board:
+    cfg = data.cfg
     rows = sorted((item.row(root) for item in scored), key=lambda row: -row.mean("search_score"))
     ends = [
         Row(model=FLOOR, **summarize([random_floor(truth)])),
@@ -215,7 +217,14 @@ def _board(cfg: Config, root: Path, truth: Truth, scored: Sequence[Scored]) -> B
         for row in board.models
         if row.reference
     )
-    return Board(**{**vars(board), "gains": gains})
+    names = {
+        (network, workload): name
+        for network, workload, name in data.tasks.select(
+            "network", "workload_id", "task_name"
+        ).iter_rows()
+    }
+    losses = task_losses(truth, by_name[best.model].test, names)
+    return Board(**{**vars(board), "gains": gains, "losses": losses})
 
 
 def _stale(model: Model, cfg: Config) -> str:
@@ -267,6 +276,7 @@ def _plot(board: Board, truth: Truth, scored: Sequence[Scored], folder: Path) ->
     plots.plot_leaderboard(board, folder)
     plots.plot_top_k(curves, random_floor(truth), folder, board.hardware)
     plots.plot_search(truth, curves, folder, board.hardware)
+    plots.plot_losses(board, folder)
     for item in scored:
         _plot_model(truth, item, folder, board.hardware)
 

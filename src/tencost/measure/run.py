@@ -23,6 +23,7 @@ from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.measure.journal import Journal, mend
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.measurements import sessions_file
+from tencost.store.allowed import check_module
 from tencost.store.ids import program_id
 from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
@@ -118,6 +119,7 @@ def measure_blocks(
 
     Raises:
         MeasureError: no worker can be started, or the disk is full. What was measured is kept.
+        UntrustedError: a task's module could run code of others.
     """
     with tempfile.TemporaryDirectory(prefix="tencost-workloads-") as scratch:
         pool = Pool(hardware, config, collection.path / ".locks" / "worker.log")
@@ -129,6 +131,8 @@ def measure_blocks(
                 folder = collection.records_folder(hardware.name, block.task, config.shard_of())
                 workload = Path(scratch) / f"{block.task.folder}.json"
                 if not workload.exists():
+                    place = f"{collection.path}/network_info, task {block.task.task_name}"
+                    check_module(block.task.mod_json, place)
                     workload.write_text(block.task.mod_json, encoding="utf-8")
                 with Journal(folder, block.programs[0], hardware.target) as journal:
                     for program, timing in pool.measure(workload, block.programs, hardware.target):

@@ -16,6 +16,8 @@ of 1 (the default) that is the fastest by our measure, the median, too. With mor
 A workload's structural hash is not the same in every version of TVM. The one written is what the TVM that is installed
 computes; without TVM, what the dataset's logs have.
 
+What could run code of others (see store/allowed.py) is left out, and said so.
+
 A schedule that uses hardware intrinsics needs them registered before TVM can load it:
 ``import tvm.s_tir.tensor_intrin``.
 """
@@ -27,11 +29,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tencost.config import PathsConfig
-from tencost.errors import MissingDependencyError, RecordError
+from tencost.errors import MissingDependencyError, RecordError, UntrustedError
 from tencost.records import query
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
@@ -47,6 +50,7 @@ from tencost.records.query_command import (
     project_folder,
     target_of,
 )
+from tencost.store.allowed import check_module, check_trace
 from tencost.store.ids import workload_id
 from tencost.store.modules import read_modules
 from tencost.store.reading import Records
@@ -121,7 +125,7 @@ def export_metaschedule(
     target_json = json.loads(query.canonical(target))
     for row in found.iter_rows(named=True):
         identity = row["workload_id"]
-        reason = unreadable.get(identity) or _reason(row["program_format"], identity in modules)
+        reason = unreadable.get(identity) or _reason(row, identity in modules)
         if not reason and identity not in logged:
             module = modules[identity]
             try:
@@ -211,11 +215,15 @@ def _modules(store: Records, dataset: str | None) -> pl.DataFrame:
     )
 
 
-def _reason(program_format: str, has_module: bool) -> str:
-    if program_format != FORMAT:
-        return f"its best program is in the format {program_format}, which MetaSchedule cannot read"
+def _reason(row: dict[str, Any], has_module: bool) -> str:
+    if row["program_format"] != FORMAT:
+        return f"its best program is in the format {row['program_format']}, which MetaSchedule cannot read"
     if not has_module:
         return "its module is neither beside the store nor in a dataset's workloads.parquet"
+    try:
+        check_trace(json.loads(row["program"]))
+    except UntrustedError as error:
+        return f"a program of it cannot be trusted: {error}"
     return ""
 
 
@@ -239,16 +247,18 @@ def _only_failures(
 
 
 class _UnreadableError(ValueError):
-    """A module that the TVM of today cannot read."""
+    """A module that the TVM of today cannot read, or should not."""
 
 
 def _hasher() -> Callable[[str, str | None], str]:
     """Return a function from (module's JSON, hash in the log or None) to TVM's structural hash.
 
-    It raises _UnreadableError for a module of another TVM: a database with one such line is of no use to TVM at all.
+    It raises _UnreadableError for a module of another TVM, as a database with one such line is of no use to TVM at all,
+    and for one that could run code of others.
     """
     try:
         import tvm
+        from tvm.ir import load_json
         from tvm_ffi import structural_hash
     except ModuleNotFoundError:
         return _logged_hash
@@ -256,7 +266,7 @@ def _hasher() -> Callable[[str, str | None], str]:
     def computed(mod_json: str, _logged: str | None) -> str:
         _check_readable(mod_json)
         try:
-            digest = int(structural_hash(tvm.ir.load_json(mod_json)))
+            digest = int(structural_hash(load_json(mod_json)))
         # What TVM raises for a graph that it does not know depends on where it gives up.
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
             told = str(error).strip().splitlines()
@@ -272,8 +282,13 @@ def _hasher() -> Callable[[str, str | None], str]:
 def _check_readable(mod_json: str) -> None:
     try:
         workload_id(mod_json)
+        check_module(mod_json)
     except RecordError as error:
         raise _UnreadableError(f"its module is of another TVM, or damaged: {error}") from error
+    except UntrustedError as error:
+        raise _UnreadableError(
+            f"its module is of another TVM, or cannot be trusted: {error}"
+        ) from error
 
 
 def _logged_hash(mod_json: str, logged: str | None) -> str:

@@ -93,7 +93,7 @@ def adopt(
         there.setdefault(program.workload.workload_id, []).append(program)
     open_ids = [one for one in ids if all(program.line in folder.adopted for program in there[one])]
     known = _fastest(store, hardware, open_ids)
-    database = folder.database() if known else None
+    database = folder.database(task.mod for task in tasks) if known else None
     for place, (identity, task) in enumerate(zip(ids, tasks, strict=True)):
         if identity in known:
             taking = _Taking(folder, database, task, Target(hardware.target), adoption)

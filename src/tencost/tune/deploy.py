@@ -17,14 +17,8 @@ from tvm import relax
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.source import first_sentence
-from tencost.records.formats.metaschedule import (
-    RECORD_FILE,
-    WORKLOAD_FILE,
-    LoggedProgram,
-    read_programs,
-    read_workloads,
-)
-from tencost.store.allowed import check_module, check_trace
+from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
+from tencost.tune.workfolder import check_database
 
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""
@@ -101,20 +95,9 @@ def open_database(folder: Path) -> Any:
             f"tuner.compare_with={folder}: expected the folder of a MetaSchedule database, found no "
             f"{' and no '.join(missing)} in it. Give the work_dir that ms.tune_tir or tune_relax wrote to."
         )
-    _check_database(*files)
+    check_database(folder)
     workloads, records = map(str, files)
     return tvm.s_tir.meta_schedule.database.JSONDatabase(workloads, records, allow_missing=False)
-
-
-def _check_database(workloads: Path, records: Path) -> None:
-    """Look at everything that TVM would read, before it does."""
-    found, _ = read_workloads(workloads)
-    for number, workload in enumerate(found, 1):
-        if workload is not None:
-            check_module(workload.mod_json, f"{workloads}, line {number}")
-    for program in read_programs(records, found):
-        if isinstance(program, LoggedProgram):
-            check_trace(program.trace, f"{records}, line {program.line}")
 
 
 def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> int:

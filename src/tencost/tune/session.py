@@ -159,7 +159,7 @@ class Session:
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
         """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
-        database = self._folder.database()
+        database = self._folder.database(task.mod for task in self.tasks)
         with _logs_in(self._folder.path, [task.name for task in self.tasks]) as loggers:
             contexts = self._contexts(loggers)
             contexts = self._warm_start(database, contexts)

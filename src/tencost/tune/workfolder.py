@@ -16,22 +16,25 @@ that never came is left out. So each record tells by itself whether it counts as
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tencost.errors import TuneError
+from tencost.errors import TuneError, UntrustedError
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     LoggedProgram,
+    Reject,
     read_programs,
     read_workloads,
 )
+from tencost.store.allowed import check_module, check_trace
 from tencost.store.ids import canonical_target
 from tencost.writing import whole_file
 
@@ -82,10 +85,21 @@ class WorkFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
-    def database(self) -> Any:
-        """Open the database with stock TVM (every trace is replayed, about 300 records a second)."""
+    def database(self, own: Iterable[Any] = ()) -> Any:
+        """Open the database with stock TVM (every trace is replayed, about 300 records a second).
+
+        Args:
+            own: IRModules of the network that is tuned, which may be in it whatever they contain.
+
+        Raises:
+            UntrustedError: another module, or a trace, could run code of others.
+        """
+        from tvm.ir import save_json
         from tvm.s_tir.meta_schedule.database import JSONDatabase
 
+        for name in (WORKLOAD_FILE, RECORD_FILE):
+            (self.path / name).touch()
+        check_database(self.path, {str(save_json(mod)) for mod in own})
         return JSONDatabase(work_dir=str(self.path))
 
     def save_session(self) -> None:
@@ -113,6 +127,31 @@ class WorkFolder:
         found = [item for item in self.programs() if item.line > self._num_read]
         self._num_read = max([self._num_read, *(item.line for item in found)])
         return found
+
+
+def check_database(folder: Path, own: Collection[str] = ()) -> None:
+    """Look at everything in a database that TVM would read, before it does.
+
+    Args:
+        folder: of both files.
+        own: modules, TVM's JSON text, that need no look: this process would write the same.
+
+    Raises:
+        UntrustedError: a line that cannot be read, a module or a trace that could run code of others.
+    """
+    file = folder / WORKLOAD_FILE
+    workloads, unreadable = read_workloads(file)
+    for number, workload in enumerate(workloads, 1):
+        if workload is not None and workload.mod_json not in own:
+            check_module(workload.mod_json, f"{file}, line {number}")
+    file = folder / RECORD_FILE
+    for program in chain(unreadable, read_programs(file, workloads)):
+        if isinstance(program, Reject):
+            raise UntrustedError(
+                f"{program.file}, line {program.line}: expected a line of a MetaSchedule database of this TVM, found "
+                f"another, so that what TVM would make of it is not known: {program.reason}. Move the folder away."
+            )
+        check_trace(program.trace, f"{file}, line {program.line}")
 
 
 @contextmanager

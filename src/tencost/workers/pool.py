@@ -156,6 +156,7 @@ class WorkerPool:
         Raises:
             MeasureError: no worker can be started.
             HardwareError: no remote device is there.
+            UntrustedError: the workload of a traced program could run code of others.
         """
         waiting = deque(enumerate(jobs))
         flying: dict[Future[Timing], int] = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tencost.errors import HardwareError, MeasureError
+from tencost.errors import HardwareError, MeasureError, UntrustedError
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.expected import Reference
@@ -124,6 +124,7 @@ class WarmWorker:
         Raises:
             MeasureError: a worker cannot be started at all.
             HardwareError: no remote device is there, or it cannot load programs.
+            UntrustedError: the workload of a traced program could run code of others.
         """
         request: dict[str, Any] = {
             "target": target,
@@ -289,10 +290,13 @@ def _timing(answer: dict[str, Any]) -> Timing:
 
     Raises:
         HardwareError: the answer says that there is no device.
+        UntrustedError: the workload could run code of others.
         ForeignAnswerError: it says nothing that is known.
     """
     if "no_device" in answer:
         raise HardwareError(answer["no_device"])
+    if "untrusted" in answer:
+        raise UntrustedError(answer["untrusted"])
     times, word = answer.get("run_secs"), str(answer.get("status"))
     if isinstance(times, list) and times and all(type(one) in (float, int) for one in times):
         return timing_from_log(times)

@@ -22,6 +22,10 @@ there within milliseconds. How both are talked to is in :mod:`tencost.workers.pr
                         {"run_secs": [...], "build_s": s}   or {"status": ..., "error": ...} or {"probe_s": s} or
                                                             {"expected_s": s}; "check_s" where outputs were compared
                         {"no_device": why}                  remote: not the program's fault
+                        {"untrusted": why}                  the workload could run code of others, see store/allowed.py
+
+A "module" is a program that this run's own search made and wrote down. What a "workload" or "expect" names may come
+from a file of others and is looked at before TVM reads it, as is a "trace".
 
 Which CPUs it builds and runs on is the parent's business. What TVM and the programs write to standard output and error
 goes into the parent's log.
@@ -42,7 +46,7 @@ from typing import Any
 
 import psutil
 
-from tencost.errors import HardwareError
+from tencost.errors import HardwareError, UntrustedError
 from tencost.workers.evaluator import MeasureOptions, adaptive_times, local_timer
 from tencost.workers.protocol import Channel, ForkServer
 from tencost.workers.strays import end_strays
@@ -179,6 +183,8 @@ class Child:
             return {"status": "invalid_schedule", "error": str(error)}
         except HardwareError as error:
             return {"no_device": str(error)}
+        except UntrustedError as error:
+            return {"untrusted": str(error)}
         except Exception as error:  # noqa: BLE001 - whatever the compiler raises is this program's status
             return {"status": "build_error", "error": self._memory.explain(error)}
         built_s = time.perf_counter() - started
@@ -261,12 +267,13 @@ class Child:
         return replayed.schedule.mod
 
     def _load(self, path: str) -> Any:
-        import tvm
+        from tencost.store.allowed import load_checked
 
         if path not in self._modules:
             while len(self._modules) >= _MAX_MODULES:
                 self._modules.pop(next(iter(self._modules)))
-            self._modules[path] = tvm.ir.load_json(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+            self._modules[path] = load_checked(text, f"the workload {path}")
         return self._modules[path]
 
     def _time(self, function: Any, request: dict[str, Any], options: MeasureOptions) -> list[float]:
