@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from tencost.config import HardwareConfig
@@ -18,6 +19,7 @@ from tencost.records.gate import (
     Known,
     Limits,
     devices,
+    judged,
     quarantine,
 )
 
@@ -128,7 +130,17 @@ def test_a_count_of_flop_that_takes_in_padding_limits_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [5, {"a": 1}, [1], [["TENSOR", "x", 3]], [["TENSOR", "int8", [-1]]], None]
+    "args",
+    [
+        5,
+        {"a": 1},
+        [1],
+        [["TENSOR", "x", 3]],
+        [["TENSOR", "int8", [-1]]],
+        [["TENSOR", "handle", [4]]],
+        [["TENSOR", "float32", [4, "n"]]],
+        None,
+    ],
 )
 def test_arguments_of_any_kind_are_taken(args: object) -> None:
     assert limited(1e-6, 0.0, args) is None
@@ -138,3 +150,87 @@ def test_described_hardware_has_limits() -> None:
     found = devices(["epyc-avx2-1c", "board", "local"])
     assert found["epyc-avx2-1c"].peak_gflops == pytest.approx(83.2)
     assert "board" not in found
+
+
+def test_the_limits_in_figures() -> None:
+    """20 times between repeats; 10 times to the next of 8 others; 50 ns a call; twice what a device can do."""
+    assert quarantine(records([1.0, 20.0])).null_count() == 1
+    assert quarantine(records([1.0, 21.0])).null_count() == 0
+    assert quarantine(records([1.0], *[[10.0]] * 8)).null_count() == 9
+    assert quarantine(records([0.99], *[[10.0]] * 8))[0] is not None
+    assert quarantine(records([0.99], *[[10.0]] * 7)).null_count() == 8
+    assert quarantine(records([50e-9])).null_count() == 1
+    assert quarantine(records([49e-9])).null_count() == 0
+    flop = 2.0 * 64**3
+    assert limited(0.51 * flop / 100e9, flop) is None
+    assert limited(0.49 * flop / 100e9, flop) is not None
+
+
+def test_one_contradictory_measurement_of_several_is_enough() -> None:
+    """Days apart a program may take a hundred times as long; within one measurement it may not."""
+    each = pl.List(pl.Struct({"run_secs": pl.List(pl.Float64)}))
+
+    def measured(*times: list[float]) -> str | None:
+        found = pl.Series("measurements", [[{"run_secs": item} for item in times]], dtype=each)
+        return quarantine(records([1e-3, 1e-1]).with_columns(found))[0]
+
+    assert measured([1e-3, 2e-3], [1e-1, 2e-1]) is None
+    assert "contradict" in str(measured([1e-3, 2e-3], [1e-3, 2.1e-2]))
+    assert measured([1.0, 20.0]) is None
+    nothing = pl.Series("measurements", [None], dtype=each)
+    assert "contradict" in str(quarantine(records([1e-3, 1e-1]).with_columns(nothing))[0])
+
+
+def tensors(*arguments: tuple[str, int]) -> list[object]:
+    return [["TENSOR", dtype, [size]] for dtype, size in arguments]
+
+
+def test_flop_count_up_to_one_multiply_add_for_each_pair() -> None:
+    args = tensors(("float32", 500), ("float32", 500), ("float32", 1000))
+    flop = 2.0 * 1000 * 1000
+    least = flop / 100e9 / 2
+    assert limited(0.99 * least, flop, args) is not None
+    assert limited(1.01 * least, flop, args) is None
+    assert limited(0.99 * least, 1.01 * flop, args) is None
+
+
+def test_the_narrowest_type_decides_how_many_lanes_and_the_last_argument_s_what_is_written() -> (
+    None
+):
+    flop = 2.0 * 1000 * 1000
+    least = flop / 100e9 / 2
+    double = tensors(("float64", 1000), ("float64", 1000))
+    assert limited(0.99 * least, flop, double) is not None
+    assert limited(1.01 * least, flop, double) is None, "a wide type is not faster than float32"
+    assert limited(0.26 * least, flop, None) is None, "it may be int8"
+    assert limited(0.24 * least, flop, None) is not None
+    half = tensors(("float32", 1 << 20), ("float16", 1 << 20))
+    written = 2 * (1 << 20) / 100e9 / 2
+    assert limited(0.99 * written, 0.0, half) is not None
+    assert limited(1.01 * written, 0.0, half) is None
+
+
+def test_a_table_gets_its_reasons_and_keeps_those_it_has() -> None:
+    from tencost.store.schema import SCHEMA
+
+    times = [[1e-3], [1e-9], [1e-3]]
+    rows = [
+        {
+            "record_id": str(number),
+            "workload_id": "w",
+            "target": "{}",
+            "hardware": "a",
+            "run_secs": item,
+            "status": "ok",
+            "quarantine": "released" if number == 2 else None,
+        }
+        for number, item in enumerate(times)
+    ]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    found = judged(table, {})
+    assert found.schema == SCHEMA
+    reasons = found["quarantine"].to_pylist()
+    assert (reasons[0], reasons[2]) == (None, "released")
+    assert "less than a call takes" in reasons[1]
+    assert found.drop_columns("quarantine").equals(table.drop_columns("quarantine"))
+    assert judged(table.slice(0, 1), {}).equals(table.slice(0, 1))

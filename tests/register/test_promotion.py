@@ -103,6 +103,7 @@ TABLE: list[tuple[Case, tuple[str, ...]]] = [
     (Case(search=-0.01, top1=0.5, top5=0.5), ("search score -0.010",)),
     (Case(search=NAN), ("search score +nan",)),
     (Case(top1=-0.009, top5=-0.009), ()),
+    (Case(top1=-0.01, top5=-0.01), ()),  # lower by the margin, not by more
     (Case(top1=-0.011), ("top-1 -0.011",)),
     (Case(top5=-0.011), ("top-5 -0.011",)),
     (Case(top1=NAN), ("top-1 +nan",)),
@@ -112,13 +113,16 @@ TABLE: list[tuple[Case, tuple[str, ...]]] = [
     (Case(predict_ms=1001.0, champion_ms=500.0), ("limit 1000 ms",)),
     (Case(predict_ms=1001.0, champion=False), ("limit 1000 ms",)),
     (Case(predict_ms=89.0, champion_ms=30.0), ()),
+    (Case(predict_ms=90.0, champion_ms=30.0), ()),
     (Case(predict_ms=91.0, champion_ms=30.0), ("prediction takes 3.0 times the champion's",)),
     (Case(predict_ms=49.0, champion_ms=1.0), ()),  # too fast to matter
+    (Case(predict_ms=50.0, champion_ms=1.0), ()),
     (Case(predict_ms=91.0, champion_ms=None), ()),
     # A round's time.
     (Case(round_s=19.9), ()),
     (Case(round_s=20.1), ("a round take 20.1 s, 2.01 times the champion's, limit 2",)),
     (Case(round_s=1.9, champion_s=0.1), ()),  # too fast to matter
+    (Case(round_s=2.0, champion_s=0.1), ()),
     (Case(round_s=2.1, champion_s=0.1), ("2.1 s, 21 times",)),
     (Case(round_s=1000.0, champion=False), ()),
     (Case(round_s=None), ()),
@@ -198,3 +202,25 @@ def test_what_was_not_measured_is_told() -> None:
     )
     told = Case(champion_s=None).verdict().reasons[-1]
     assert told.endswith("take 10 s; the champion's time was not measured")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_told"),
+    [
+        (-0.1, 0.2, True),
+        (0.0, 0.2, True),
+        (-0.1, 0.0, True),
+        (0.01, 0.2, False),
+        (-0.2, -0.1, False),
+    ],
+)
+def test_an_interval_contains_its_ends(low: float, high: float, is_told: bool) -> None:
+    champion = Comparison(
+        opponent="champion 1.0",
+        family="xgb",
+        search_score=Difference(0.5, low, high, 2000),
+        top1=difference(0.5),
+        top5=difference(0.5),
+    )
+    reasons = judge(Challenger(num_seeds=5, predict_ms=1.0), (), champion).reasons
+    assert any("interval contains 0" in reason for reason in reasons) is is_told

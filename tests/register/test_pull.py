@@ -144,6 +144,24 @@ def test_damaged_cache_is_pulled_again_or_refused(
         get(f"models:/{NAME}@champion")
 
 
+def test_a_cached_copy_that_is_whole_but_not_what_was_registered_is_not_used(
+    registered: Path, get: Callable[[str], Path], project: Path
+) -> None:
+    def change(folder: Path) -> None:
+        text = (folder / "bundle.json").read_bytes()
+        (folder / "bundle.json").write_bytes(text.replace(b'"center": 0.0', b'"center": 5.0'))
+        assert load_bundle(folder).info.calibration.center == 5.0
+
+    uri = f"models:/{NAME}@champion"
+    folder = get(uri)
+    change(folder)
+    assert content(get(uri)) == content(registered)
+    change(folder)
+    (project / "mlruns" / "mlflow.db").unlink()
+    with pytest.raises(RegistryError, match="no earlier pull"):
+        get(uri)
+
+
 def test_tampered_registry_is_refused(
     registered: Path, get: Callable[[str], Path], project: Path
 ) -> None:

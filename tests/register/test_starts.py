@@ -31,11 +31,19 @@ def book(count: int = 3) -> StartBook:
 def test_the_fastest_of_each_workload_are_kept() -> None:
     found = book(PER_WORKLOAD + 4)
     assert [one.workload for one in found.starts] == ["v"] + ["w"] * PER_WORKLOAD
+    assert (PER_WORKLOAD, len(found), found.num_workloads) == (8, 9, 2)
     latencies = [one.latency_s for one in found.starts[1:]]
     assert latencies == sorted(latencies)
     assert found.starts[1].share == 1.0
     assert found.starts[2].share == pytest.approx(0.5)
     assert len(found.starts[0].trace[0]) == 2  # nothing of post-processing
+
+
+def test_decisions_of_post_processing_are_left_out() -> None:
+    instructions = [*trace(0)[0], ["SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v3"]]]
+    decided = [[0, 7], [1, 0], [2, 0], [4, 1]]
+    found = StartBook.of("here", TARGET, [("w", 1e-3, [instructions, decided])])
+    assert found.starts[0].trace == [instructions[:2], [[0, 7], [1, 0]]]
 
 
 def test_a_file_holds_the_same_book(tmp_path: Path) -> None:

@@ -174,7 +174,30 @@ def test_the_leakage_check_finds_a_test_network_that_is_learnt_from() -> None:
     leaking = split.with_columns(
         part=pl.when(pl.col("workload_id") == "w0").then(pl.lit("valid")).otherwise("part")
     )
-    with pytest.raises(SplitError, match="workloads of the test networks n0"):
+    with pytest.raises(SplitError, match=r"1 workloads of the test networks n0 .*, first w0$"):
+        check_leakage(leaking, tasks, config)
+
+
+@pytest.mark.parametrize(
+    ("policy", "column", "first"),
+    [("within_task", "program_id", "p0-0"), ("by_hardware", "hardware", "h1")],
+)
+def test_the_leakage_check_knows_what_each_policy_holds_apart(
+    policy: str, column: str, first: str
+) -> None:
+    """A program measured on two hardware is on one side; a hardware is on one side, whatever validates."""
+    records, tasks = dataset(40)
+    config = SplitConfig(policy=SplitPolicy[policy], test=["h1"] if policy == "by_hardware" else [])
+    split = assign(records, tasks, config)
+    check_leakage(split, tasks, config)
+    moved = split.filter((pl.col("program_id") == "p0-0") & (pl.col("hardware") == "h1"))
+    other = "train" if moved["part"][0] == "test" else "test"
+    leaking = split.with_columns(
+        part=pl.when(pl.col("record_id") == moved["record_id"][0])
+        .then(pl.lit(other))
+        .otherwise("part")
+    )
+    with pytest.raises(SplitError, match=rf"every {column} on one side, .*, first {first} in"):
         check_leakage(leaking, tasks, config)
 
 

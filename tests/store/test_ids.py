@@ -19,6 +19,7 @@ from tencost.store.ids import (
     canonical_target,
     program_id,
     record_id,
+    text_id,
     workload_id,
 )
 
@@ -169,6 +170,32 @@ def test_other_graphs_are_refused(text: str) -> None:
         workload_id(text)
 
 
+@pytest.mark.parametrize(
+    ("graph", "told"),
+    [
+        ({"root_index": 0, "nodes": []}, "no node 0, the graph has 0"),
+        (
+            {"root_index": 0, "nodes": [{"type": "ffi.Array", "data": [0]}]},
+            "node 0 contains itself through node 0",
+        ),
+    ],
+)
+def test_a_damaged_graph_is_told_where(graph: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecordError, match=told):
+        identify(graph)
+
+
+def test_names_that_are_values_are_names_all_the_same() -> None:
+    """TVM writes some texts in place, not as nodes; only a variable's does not count."""
+
+    def node(kind: str, **data: Any) -> str:
+        return identify({"root_index": 0, "nodes": [{"type": kind, "data": data}]})
+
+    assert node("ir.Var", name="x") == node("ir.Var", name="y")
+    assert node("ir.Var", name="x", flag=True) != node("ir.Var", name="x", flag=False)
+    assert node("s_tir.SBlock", name="x") != node("s_tir.SBlock", name="y")
+
+
 def test_deep_modules_need_no_recursion() -> None:
     nodes: list[dict[str, Any]] = [{"type": "None"}]
     nodes += [{"type": "ffi.Array", "data": [index]} for index in range(20_000)]
@@ -186,6 +213,16 @@ JSON = st.recursive(
 def test_canonical_json_is_a_fixed_point(value: Any) -> None:
     text = canonical_json(value)
     assert canonical_json(json.loads(text)) == text
+
+
+def test_canonical_json_is_ascii_and_tells_nan_from_null() -> None:
+    assert canonical_json({"b": [None], "a": "\u00e9"}) == '{"a":"\\u00e9","b":[null]}'
+    assert canonical_json([float("nan"), None]) == "[NaN,null]"
+
+
+def test_the_id_of_texts_depends_on_where_one_ends() -> None:
+    assert text_id("a", "b") == "7e18f737311b2dc3b2f269dd78396b03"
+    assert len({text_id("a", "b"), text_id("ab"), text_id("b", "a"), text_id("a", "b", "")}) == 4
 
 
 def test_what_a_record_id_depends_on() -> None:

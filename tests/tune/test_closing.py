@@ -112,6 +112,7 @@ def test_a_busy_host_is_said() -> None:
     assert slower.told == "the reference kernel took 1.40 times its best at the end"
     assert "at the start" in Conditions("", (1.4e-4, 1e-4)).told
     assert Conditions("", (1e-4, 1.05e-4)).told == Conditions("", (1e-4,)).told == ""
+    assert "1.12 times its best" in Conditions("", (1e-4, 1.12e-4)).told
     assert "1.40 times its best at the end: times scatter" in told(host_told=slower.told)
 
 

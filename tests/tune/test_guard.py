@@ -79,3 +79,24 @@ def test_a_small_batch_counts_in_proportion() -> None:
     )
     assert small.rounds == full.rounds == 2.0
     assert small.note({Arm.scratch: 1.0}, 0) is small.in_charge
+
+
+def test_what_it_takes_to_take_over() -> None:
+    """In figures: 0.1 of credit, and more than that."""
+    assert noted(Guard(), 0.0, 0.3, 0.35) is Arm.residual
+    assert noted(Guard(), 0.0, 0.0, 0.1) is Arm.residual
+    assert noted(Guard(), 0.0, 0.3, 0.45) is Arm.scratch
+
+
+def test_how_much_and_how_often() -> None:
+    """In figures: a round later a correlation weighs 0.7; 16 programs are a round; every eighth explores."""
+    guard = Guard()
+    guard.note({Arm.scratch: 1.0}, 16)
+    guard.note({Arm.scratch: 0.0}, 16)
+    assert guard.credit(Arm.scratch) == pytest.approx(0.7 / 1.7)
+    assert guard.rounds == 2.0
+    guard.note({Arm.scratch: 0.0}, 64)
+    assert guard.rounds == 3.0, "a larger batch is one round, too"
+    guard = Guard()
+    arms = [noted(guard, None, 0.6, 0.4) for _ in range(17)]
+    assert [number for number, arm in enumerate(arms, 1) if arm is Arm.scratch] == [8, 16]

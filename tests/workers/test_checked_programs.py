@@ -185,3 +185,23 @@ def test_a_workload_that_could_run_code_of_others_is_refused(
     assert timing.status is Status.invalid_schedule
     assert "pragma_import_llvm" in timing.error
     assert pool.measure_one(Job(TracedProgram(own, [steps, []]), target, args)).status is Status.ok
+
+
+@pytest.mark.parametrize(
+    ("mean", "median", "is_best"),
+    [
+        (2.5, 2.0, True),  # a shorter mean alone
+        (2.0, 3.5, True),  # a shorter median alone
+        (2.5, 3.5, True),
+        (2.0, 2.9, False),
+        (7 / 3, 2.9, True),  # as good as the best: a database may take it
+    ],
+)
+def test_a_shorter_mean_or_a_shorter_median_makes_a_new_best(
+    mean: float, median: float, is_best: bool
+) -> None:
+    """A database sorts by the one or the other; what it may take for the best has to be compared."""
+    from tencost.workers.worker import _is_new_best
+
+    assert _is_new_best([1.0, 3.0, 3.0], (mean, median)) is is_best
+    assert _is_new_best([1.0, 3.0, 3.0], None)

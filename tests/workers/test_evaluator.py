@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tencost.workers.evaluator import MeasureOptions, adaptive_times, coefficient_of_variation
+from matmuls import make_matmul
+from tencost.workers.evaluator import (
+    MeasureOptions,
+    adaptive_times,
+    coefficient_of_variation,
+    local_timer,
+)
 
 
 class FakeProgram:
@@ -70,3 +78,65 @@ def test_one_time_does_not_vary() -> None:
     assert coefficient_of_variation([0.5]) == 0.0
     assert coefficient_of_variation([1.0, 1.0]) == 0.0
     assert coefficient_of_variation([1.0, 3.0]) == pytest.approx(2**0.5 / 2)
+
+
+def test_what_is_written_as_provenance_by_default() -> None:
+    assert MeasureOptions().settings() == {
+        "number": 1,
+        "repeat": 3,
+        "max_repeat": 3,
+        "max_cv": 0.1,
+        "min_repeat_ms": 10.0,
+        "slow_ms": 150.0,
+        "cache_flush": False,
+        "build_timeout_s": 30.0,
+        "run_timeout_s": 10.0,
+    }
+
+
+def test_a_program_as_slow_as_the_limit_is_repeated() -> None:
+    program = FakeProgram(*[0.15] * 3)
+    assert len(adaptive_times(program, MeasureOptions(slow_ms=150, repeat=3))) == 3
+
+
+def test_one_time_that_was_taken_already_is_enough() -> None:
+    program = FakeProgram(0.02)
+    assert adaptive_times(program, MeasureOptions(repeat=1)) == [0.02]
+    assert program.calls == [(1, 1, 0.0)]
+
+
+def test_times_that_scatter_as_much_as_is_allowed_do() -> None:
+    program = FakeProgram(*[0.02] * 12)
+    assert len(adaptive_times(program, MeasureOptions(repeat=3, max_repeat=12, max_cv=0.0))) == 3
+
+
+def test_a_program_that_takes_no_time_at_all_is_not_run_for_ever() -> None:
+    program = FakeProgram(*[0.0, 1e-9, 1e-9, 1e-9])
+    adaptive_times(program, MeasureOptions(repeat=3))
+    assert [number for number, _, _ in program.calls] == [1, 100_000]
+
+
+class Watched:
+    """A compiled module; notes what is run before each time."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.before: list[str] = []
+
+    def time_evaluator(self, *words: Any, f_preproc: str, **options: Any) -> Any:
+        self.before.append(f_preproc)
+        return self.function.time_evaluator(*words, f_preproc=f_preproc, **options)
+
+
+@pytest.mark.tvm
+def test_a_compiled_program_is_timed_with_the_caches_flushed_where_asked() -> None:
+    import tvm
+
+    function = Watched(tvm.compile(make_matmul(16), target=tvm.target.Target("llvm")).jit())
+    tensors = [tvm.runtime.tensor(np.ones((16, 16), "float32")) for _ in range(3)]
+    for flush in (False, True):
+        times = local_timer(function, tensors, tvm.cpu(), flush=flush)(2, 3, 0.0)
+        assert len(times) == 3
+        assert all(0 < seconds < 1 for seconds in times)
+    assert function.before == ["", "cache_flush_cpu_non_first_arg"]
+    np.testing.assert_allclose(tensors[2].numpy(), 16.0)

@@ -287,6 +287,9 @@ def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]
 
 
 def _noise_flags(progress: Any) -> list[str]:
+    """Return what the reference kernel's median time, over its best, says against a session."""
+    from tencost.workers.noise import NOISY
+
     noise = sorted(progress.noise)
     if not noise or noise[len(noise) // 2] < NOISY:
         return []
@@ -295,8 +298,6 @@ def _noise_flags(progress: Any) -> list[str]:
 
 SAY_EVERY_S = 60.0
 """How often progress is said where there is no terminal to show a bar."""
-NOISY = 1.1
-"""Median time of the reference kernel over its best that flags a session."""
 
 
 def _state(progress: Any) -> str:

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.workers.noise import host_load, is_busy
+from tencost.workers.noise import NOISY, host_load, is_busy
 from tencost.workers.pool import WorkerPool
-
-NOISY = 1.1
-"""The reference kernel's longest time over its shortest, from which on it is said."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ REPEATS = 7
 RUNS = 15
 """Runs in a repeat: some 1.5 ms, much longer than the timer's resolution, much shorter than a time slice of others."""
 
+NOISY = 1.1
+"""The reference kernel's time over its best from which on a run is said to be noisy: its own may scatter by 10 %."""
+
 MAX_BUSY = 0.1
 """Share of the CPUs' time that others may use: one of ten programs disturbed moves no median of its repeats."""
 MAX_STEAL = 0.02
