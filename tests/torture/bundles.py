@@ -73,6 +73,7 @@ class Bundles:
             _intrude(rng, bundle, name)
             if rng.random() < 0.5 and not any(item.is_dir() or item.is_symlink() for item in bundle.iterdir()):
                 hash_again(bundle)
+                refused = False  # weights that are listed, and that nobody reads
         ends = (2,) if refused else (0, 2)
         return Case(f"{family}: {what}", lambda: _score(bundle), ends=ends)
 

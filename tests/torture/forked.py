@@ -150,13 +150,14 @@ def _in_child(
 
 def _as_command(function: Callable[[], Any]) -> tuple[int, Any]:
     """Call the function; a TencostError ends as the command line lets it end."""
+    from tencost.cli.main import fail
     from tencost.errors import TencostError
 
     try:
-        result = function()
-    except TencostError as error:
-        sys.stderr.write(f"tencost: {error}\n")
-        return error.exit_code, None
+        try:
+            result = function()
+        except TencostError as error:
+            fail(str(error), error.exit_code)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None), None
     except BaseException:
