@@ -67,6 +67,7 @@ def run(
     """
     home = home or folder / ".torture"
     (home / "tmp").mkdir(parents=True, exist_ok=True)
+    assert not _busy_threads(), "a process whose polars has started does not live through a fork"
     started = time.monotonic()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -98,6 +99,12 @@ def run(
         json.loads(told.read_text()) if told.exists() else None,
         hung,
     )
+
+
+def _busy_threads() -> list[str]:
+    """Return the threads that would hold locks in a child."""
+    names = [_text(task / "comm").strip() for task in Path("/proc/self/task").iterdir()]
+    return [name for name in names if name.startswith(("tokio", "async-executor", "polars-0"))]
 
 
 def _kill_group(child: int) -> None:

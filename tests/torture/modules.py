@@ -31,8 +31,7 @@ def _imports() -> None:
     import tvm  # noqa: F401
 
     import tencost.networks.network
-    import tencost.networks.sources.saved
-    import tencost.records.best_schedules  # noqa: F401
+    import tencost.networks.sources.saved  # noqa: F401
     from tencost.features.intrinsics import register_cpu_intrinsics
 
     register_cpu_intrinsics()
