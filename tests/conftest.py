@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import toy_project as toy
 from matmuls import make_matmul
 from tencost.config import FeaturesConfig
 from tencost.config.parts import FAMILIES
@@ -69,88 +71,15 @@ settings.load_profile("tencost")
 
 @pytest.fixture(scope="session")
 def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: creating one takes seconds, copying it does not."""
-    from mlflow import MlflowClient
-
-    folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments()
-    return folder / "mlflow.db"
+    """An empty MLflow database."""
+    return toy.make_mlflow_database(tmp_path_factory.mktemp("mlflow"))
 
 
 @pytest.fixture(scope="session")
 def toy_project_template(tmp_path_factory: pytest.TempPathFactory, mlflow_database: Path) -> Path:
-    """A project `toy` on hardware `toy-1c` with records, features, a split and an MLflow database.
-
-    Networks `held_out` (tasks w0, w1, and w9 that nobody measured) for testing, `seen` (w2, w3 to
-    train on, w4 to validate). 12 programs a task; one row of two columns each: the first says how fast
-    the program is, the second is noise. One program of w1 failed.
-    """
-    import polars as pl
-
-    from tencost.features.ragged import Ragged
-    from tencost.features.spec import FeatureSpec
-    from tencost.features.table import save_features
-    from tencost.splits.table import save_split
-    from tencost.store.record_store import RecordStore
-    from tencost.store.schema import NetworkWeight, Record, Source
-    from tencost.store.status import Status
-
+    """The toy project, see toy_project.py."""
     root = tmp_path_factory.mktemp("toy") / "project"
-    generator = np.random.default_rng(0)
-    records, programs, rows, parts = [], [], [], {}
-    for workload, part in zip(range(5), ("test", "test", "train", "train", "valid"), strict=True):
-        network = "held_out" if part == "test" else "seen"
-        for index in range(12):
-            program = f"p{workload}-{index:02d}"
-            speed = generator.uniform(0.05, 1.0)
-            failed = (workload, index) == (1, 3)
-            records.append(
-                Record(
-                    record_id=f"r{generator.integers(10**12):012d}",
-                    program_id=program,
-                    workload_id=f"w{workload}",
-                    task_name=f"task{workload}",
-                    networks=(NetworkWeight(network, workload + 1),),
-                    hardware="toy-1c",
-                    target={"kind": "llvm"},
-                    program_format="metaschedule_trace",
-                    program="[[],[]]",
-                    run_secs=() if failed else (1e-3 * (workload + 1) / speed,),
-                    status=Status.build_error if failed else Status.ok,
-                    error="does not build" if failed else "",
-                    source=Source("toy", "toy.json", index + 1),
-                )
-            )
-            programs.append((program, f"w{workload}"))
-            rows.append([[speed, generator.uniform()]])
-            parts[records[-1].record_id] = part
-    folder = root / "data" / "records" / "toy"
-    folder.mkdir(parents=True)
-    store = RecordStore(str(folder / "store"))
-    store.write(records)
-    tasks = [("held_out", 0, 1), ("held_out", 1, 2), ("held_out", 9, 1)]
-    tasks += [("seen", 2, 3), ("seen", 3, 4), ("seen", 4, 5)]
-    pl.DataFrame(
-        [(name, f"task{w}", f"w{w}", weight, 1e6, w < 9) for name, w, weight in tasks],
-        schema=["network", "task_name", "workload_id", "weight", "flop", "measured"],
-        orient="row",
-    ).write_parquet(folder / "tasks.parquet")
-    features = root / "data" / "features" / "toy" / "toy"
-    features.parent.mkdir(parents=True)
-    save_features(
-        features,
-        FeatureSpec(name="toy", kind="trace", columns=("speed", "noise")),
-        [program for program, _ in programs],
-        [workload for _, workload in programs],
-        Ragged.from_blocks([np.array(row, np.float32) for row in rows], 2),
-        [],
-    )
-    frame = store.read(None, ["record_id", "program_id", "workload_id", "hardware"])
-    column = pl.Series("part", [parts[record] for record in frame["record_id"]])
-    save_split(root / "data" / "splits" / "toy" / "by_network", frame.with_columns(column))
-    (root / "mlruns" / "artifacts").mkdir(parents=True)
-    shutil.copy(mlflow_database, root / "mlruns" / "mlflow.db")
+    toy.make_toy_project(root, mlflow_database)
     return root
 
 
@@ -168,68 +97,13 @@ def toy_project(
 @pytest.fixture
 def toy_config() -> Any:
     """The toy project's configuration."""
-    from tencost.config import (
-        Config,
-        DatasetConfig,
-        FeaturesConfig,
-        HardwareConfig,
-        SplitConfig,
-        SplitPolicy,
-    )
-    from tencost.train.families.random import RandomConfig
-
-    return Config(
-        dataset=DatasetConfig(name="toy", source="toy"),
-        hardware=HardwareConfig(name="toy-1c", target={"kind": "llvm"}),
-        features=FeaturesConfig(name="toy", kind="trace"),
-        split=SplitConfig(policy=SplitPolicy.by_network, test=["held_out"]),
-        model=RandomConfig(family="random", reads=["toy"]),
-    )
+    return toy.toy_config()
 
 
 @pytest.fixture
-def train_toy(toy_project: Path, toy_config: Any) -> Callable[..., Path]:
+def train_toy(toy_project: Path) -> Callable[..., Path]:
     """Train a family on the toy project: ``train_toy(name, config, seeds=..., run_id=...)`` -> its folder."""
-    from tencost.train import tracking
-    from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
-    from tencost.train.calibration import fit_calibration
-    from tencost.train.data import Data
-    from tencost.train.ranker import make_ranker
-
-    def train(
-        name: str, config: Any, seeds: tuple[int, ...] = (0, 1), run_id: str = "", **changes: Any
-    ) -> Path:
-        data = Data(toy_config, toy_project)
-        spec = data.features("toy").spec
-        learn, valid = data.samples(["toy-1c"], "train"), data.samples(["toy-1c"], "valid")
-        folder = toy_project / "data" / "models" / "toy" / "toy-1c" / f"{name}-toy"
-        for seed in seeds:
-            ranker = make_ranker(config, spec)
-            ranker.fit(learn, valid, seed=seed, log=lambda name, value, step: None)
-            values: dict[str, Any] = {
-                "family": config.family,
-                "model_config": plain_config(config),
-                "feature_spec": spec,
-                "hardware": "toy-1c",
-                "target_kind": "llvm",
-                "label": "fastest / latency",
-                "calibration": fit_calibration(ranker.predict(valid.features), valid.label),
-                "tvm_range": ("0.27.0", "0.28.0"),
-                "dataset": "toy",
-                "dataset_hash": "d" * 32,
-                "split": "by_network",
-                "split_hash": data.split_hash,
-                "seed": seed,
-            }
-            save_bundle(folder / f"seed{seed}", ranker, BundleInfo(**{**values, **changes}))
-        if run_id:
-            from mlflow import MlflowClient
-
-            client = MlflowClient(tracking_uri=tracking.setup(toy_project))
-            client.set_tag(run_id, tracking.BUNDLES_TAG, training_digest(folder))
-        return folder
-
-    return train
+    return partial(toy.train_toy, toy_project)
 
 
 @pytest.fixture(scope="session")

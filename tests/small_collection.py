@@ -39,15 +39,13 @@ def configured() -> Callable[..., Config]:
     return make
 
 
-@pytest.fixture(scope="session")
-def small_collection_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with measured/small: two matmuls of two networks, 6 programs each, nothing measured."""
+def make_small_collection(root: Path) -> None:
+    """Write measured/small below a root: two matmuls of two networks, 6 programs each, nothing measured."""
     from tvm.ir import save_json
 
     from tencost.measure import stage
     from tencost.store.ids import workload_id
 
-    root = tmp_path_factory.mktemp("collection")
     collection = Collection(root / "measured" / "small")
     for network, sizes in (("one", (16, 32)), ("two", (32,))):
         entries: list[dict[str, Any]] = []
@@ -59,6 +57,13 @@ def small_collection_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quick = ["measure.name=small", "measure.min_mflop=0", "measure.programs=6", HARDWARE]
     cfg, _ = compose([*quick, "measure.evolved_share=0"])
     stage.programs(cfg, root)
+
+
+@pytest.fixture(scope="session")
+def small_collection_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with measured/small."""
+    root = tmp_path_factory.mktemp("collection")
+    make_small_collection(root)
     return root
 
 

@@ -19,6 +19,22 @@
 A message says what was expected, what was found, where, and the next command to run.
 """
 
+import re
+
+MOST_TOLD = 3000
+"""Characters of a message that are printed: a file may have had much to say."""
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str, most: int = MOST_TOLD) -> str:
+    r"""Return a text with what a terminal would obey, in part a file's own words, escaped: \x1b, and cut in its middle.
+
+    Newlines and tabs stay.
+    """
+    if len(text) > most:
+        text = f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
 
 class TencostError(Exception):
     """Root of all errors that a user can mend."""

@@ -56,6 +56,30 @@ def make_samples() -> Samples:
 SAMPLES = make_samples()
 
 
+def save_whole(family: str, folder: Path) -> None:
+    """Train a bundle of a family on the made-up samples."""
+    config = FAMILIES.load(family).config(family=family, reads=["toy"], **CONFIGS[family])
+    ranker = make_ranker(config, SPEC)
+    ranker.fit(SAMPLES, SAMPLES, seed=0, log=lambda *_: None)
+    info = BundleInfo(
+        family=family,
+        model_config=plain_config(config),
+        feature_spec=SPEC,
+        hardware="toy-1c",
+        target_kind="llvm",
+        label="made up",
+        calibration=Calibration(),
+        tvm_range=("0.27.0", "0.28.0"),
+        dataset="toy",
+        dataset_hash="d",
+        split="s",
+        split_hash="5",
+        seed=0,
+        device={},
+    )
+    save_bundle(folder, ranker, info)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A bundle of a family that nobody changed."""
@@ -63,26 +87,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def make(family: str) -> Path:
         if not (root / family).exists():
-            config = FAMILIES.load(family).config(family=family, reads=["toy"], **CONFIGS[family])
-            ranker = make_ranker(config, SPEC)
-            ranker.fit(SAMPLES, SAMPLES, seed=0, log=lambda *_: None)
-            info = BundleInfo(
-                family=family,
-                model_config=plain_config(config),
-                feature_spec=SPEC,
-                hardware="toy-1c",
-                target_kind="llvm",
-                label="made up",
-                calibration=Calibration(),
-                tvm_range=("0.27.0", "0.28.0"),
-                dataset="toy",
-                dataset_hash="d",
-                split="s",
-                split_hash="5",
-                seed=0,
-                device={},
-            )
-            save_bundle(root / family, ranker, info)
+            save_whole(family, root / family)
         return root / family
 
     return make

@@ -14,7 +14,7 @@ from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
 from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
-from tencost.errors import TencostError
+from tencost.errors import TencostError, printable
 
 QUIET_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
@@ -107,16 +107,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         TENCOST.main(arguments, "tencost", complete_var=completion.VARIABLE, standalone_mode=False)
     except click.Abort:
-        _fail("interrupted; what was finished is kept, run the command again to continue", 130)
+        fail("interrupted; what was finished is kept, run the command again to continue", 130)
     except click.ClickException as error:
-        _fail(_told(error), 2)
+        fail(_told(error), 2)
     except TencostError as error:
-        _fail(str(error), error.exit_code)
+        fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         told = extras.missing(" ".join(["tencost", *arguments[:1]]), error)
         if told is None:
             raise
-        _fail(str(told), told.exit_code)
+        fail(str(told), told.exit_code)
 
 
 def _told(error: click.ClickException) -> str:
@@ -150,8 +150,9 @@ def _named(param: click.Parameter, ctx: Any) -> str:
     return param.make_metavar(ctx)
 
 
-def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"tencost: {message}\n")
+def fail(message: str, code: int) -> None:
+    """End the process with a message, on one's guard: it may quote a file."""
+    sys.stderr.write(f"tencost: {printable(message)}\n")
     raise SystemExit(code)
 
 
