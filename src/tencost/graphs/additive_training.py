@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,9 +71,7 @@ class Costs(nn.Module):
     def __init__(self, width: int, num_devices: int, config: AdditiveConfig) -> None:
         super().__init__()
         widths = [width, *[config.hidden] * config.layers]
-        self.layers = nn.ModuleList(
-            nn.Linear(*pair) for pair in zip(widths, widths[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
         base = torch.from_numpy(initial_base(num_devices))
         self.head = nn.Linear(config.hidden, base.numel())
         nn.init.zeros_(self.head.weight)

@@ -46,9 +46,10 @@ KIND = np.array([KINDS.index(_KIND_OF.get(name, "other")) for name in OPERATORS]
 INTEGERS = (
     "operator", "in_h", "in_w", "in_c", "kernel_h", "kernel_w", "stride_h", "stride_w", "out_h", "out_w", "out_c",
     "batch", "weights", "in_elements", "out_elements", "producers", "consumers",
-    "norms", "biases", "relus", "relu6s", "producer_kinds", "consumer_kinds",
+    "norms", "biases", "relus", "relu6s", "scalars", "gates", "shared_elements", "producer_kinds", "consumer_kinds",
 )  # fmt: skip
-"""What a kernel's columns of integers are; the two last are bit sets over KINDS, weights counts parameters."""
+"""What a kernel's columns of integers are. weights counts parameters; norms to gates count what is folded in, by what it
+is; shared_elements are those read that another kernel reads, too; the two last are bit sets over KINDS."""
 _AT = {name: index for index, name in enumerate(INTEGERS)}
 
 
@@ -63,7 +64,9 @@ _WEIGHTED = _codes(
 )
 _FOLDED = _codes("FusedBatchNorm", "BiasAdd")
 _RECTIFIER = _codes("Relu", "Relu6")
-_BARE = _codes("Reshape", "Const", "Placeholder", "Relu", "Relu6")
+_SCALAR = _codes("Add", "Sub", "Mul", "Div")
+"""With a constant, these are part of an activation: hard sigmoid is Add, Relu6 and Mul."""
+_BARE = _codes("Reshape", "Const", "Placeholder")
 """Nothing is folded into these."""
 
 
@@ -72,7 +75,7 @@ class Kernels:
     """The kernels of a set of graphs.
 
     Attributes:
-        of_node: int64 [N]; the kernel that a node is part of, -1 for constants and what hangs on them, which costs nothing.
+        of_node: int64 [N]; the kernel that a node is part of, -1 for constants and what hangs on them: they cost nothing.
         root: int64 [K]; the node that does the work, ascending.
         graph: int64 [K]; the graph of each kernel, ascending.
         integers: int64 [K, len(INTEGERS)].
@@ -91,12 +94,7 @@ def find_kernels(graphs: GraphSet) -> Kernels:
     static = _static(operator, source, target)
     live = ~static[source]
     source, target = source[live], target[live]
-    consumers = np.bincount(source, minlength=nodes)
-    producers = np.bincount(target, minlength=nodes)
-    producer = np.full(nodes, -1)
-    producer[target] = source
-    root = _roots(operator, producer, producers == 1, consumers == 1)
-
+    root = _roots(operator, source, target)
     is_root = (root == np.arange(nodes)) & ~static
     roots = np.flatnonzero(is_root)
     kernel = np.cumsum(is_root) - 1
@@ -108,10 +106,13 @@ def find_kernels(graphs: GraphSet) -> Kernels:
         ("biases", ("BiasAdd",)),
         ("relus", ("Relu",)),
         ("relu6s", ("Relu6",)),
+        ("scalars", ("Add", "Sub", "Mul", "Div")),
     ):
         of_kind = member[_codes(*names)[operator[member]]]
         integers[:, _AT[column]] = np.bincount(of_node[of_kind], minlength=len(roots))
-    _around(integers, of_node, source, target, operator[roots])
+    pairs = member[np.bincount(target, minlength=nodes)[member] == 2]
+    integers[:, _AT["gates"]] = np.bincount(of_node[pairs], minlength=len(roots))
+    _around(integers, of_node, source, target)
     return Kernels(of_node, roots, graphs.graph_of_node[roots], integers)
 
 
@@ -130,27 +131,44 @@ def _static(
 
 
 def _roots(
-    operator: NDArray[np.uint8],
-    producer: NDArray[np.int64],
-    one_producer: NDArray[np.bool_],
-    one_consumer: NDArray[np.bool_],
+    operator: NDArray[np.uint8], source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the root of the kernel that each node is folded into, itself where it is not: int64 [N].
 
-    A batch norm or bias folds into the convolution or multiplication before it, an activation into whatever is before
-    it, if nothing else reads what lies between. Chains are followed by doubling.
+    A batch norm or bias folds into the convolution or multiplication before it, an activation or arithmetic with a
+    constant into whatever is before it, if nothing else reads what lies between. A product of x and a chain that
+    starts at x folds into the chain: hard swish is one kernel.
     """
     nodes = np.arange(len(operator))
-    before = np.where(one_producer, producer, 0)
-    follows = one_producer & one_consumer[before]
-    norms = _FOLDED[operator] & follows & (_WEIGHTED[operator[before]] | _FOLDED[operator[before]])
-    weighted = _WEIGHTED[operator].copy()
+    producers = np.bincount(target, minlength=len(operator))
+    consumers = np.bincount(source, minlength=len(operator))
+    before = np.zeros(len(operator), dtype=np.int64)
+    before[target] = source
+    follows = (producers == 1) & (consumers[before] == 1)
+    norms = _FOLDED[operator] & follows
+    weighted = _WEIGHTED[operator]
     joined = np.zeros(len(operator), dtype=bool)
-    for _ in range(3):  # convolution, norm, bias: no more than two are folded
-        joined = norms & (weighted[before])
-        weighted |= joined
-    joined |= _RECTIFIER[operator] & follows & ~_BARE[operator[before]]
-    root = np.where(joined, before, nodes)
+    for _ in range(2):  # a norm and a bias
+        joined = norms & weighted[before]
+        weighted = weighted | joined
+    simple = _RECTIFIER[operator] | _SCALAR[operator]
+    joined |= simple & follows & ~_BARE[operator[before]]
+    root = _ends(np.where(joined, before, nodes))
+
+    edge = np.flatnonzero((operator[target] == OPERATOR_CODES["Mul"]) & (producers[target] == 2))
+    first, second = np.zeros((2, len(operator)), dtype=np.int64)
+    first[target[edge]], second[target[edge][::-1]] = source[edge], source[edge][::-1]
+    product = np.unique(target[edge])
+    for chain, x in ((first[product], second[product]), (second[product], first[product])):
+        start = root[chain]
+        gates = (start != x) & (producers[start] == 1) & (before[start] == x)
+        gates &= (consumers[chain] == 1) & simple[start]
+        root[product[gates]] = start[gates]
+    return _ends(root)
+
+
+def _ends(root: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Follow chains to their ends, by doubling."""
     while True:
         further = root[root]
         if (further == root).all():
@@ -164,9 +182,10 @@ def node_integers(graphs: GraphSet) -> NDArray[np.int64]:
 
 
 def node_kinds(integers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return the coarse kind of each row: indices into KINDS, uint8."""
+    """Return the coarse kind of each row: indices into KINDS, uint8. A sum with a constant is an activation."""
     kinds: NDArray[np.uint8] = KIND[integers[:, 0]]
-    return kinds
+    alone = _SCALAR[integers[:, 0]] & (integers[:, _AT["producers"]] == 1)
+    return np.where(alone, np.uint8(KINDS.index("activation")), kinds)
 
 
 def _own_integers(graphs: GraphSet, roots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -212,24 +231,26 @@ def _around(
     of_node: NDArray[np.int64],
     source: NDArray[np.int64],
     target: NDArray[np.int64],
-    operator: NDArray[np.uint8],
 ) -> None:
     """Fill in what stands before and behind each kernel, and what it really reads."""
     first, second = of_node[source], of_node[target]
-    between = (first != second) & (second >= 0)
-    first, second = first[between], second[between]
+    between = first != second
+    count = max(len(integers), 1)
+    pairs = np.unique(first[between] * count + second[between])  # hard swish reads x once
+    first, second = np.divmod(pairs, count)
     count = len(integers)
     integers[:, _AT["producers"]] = np.bincount(second, minlength=count)
-    inner = first >= 0
-    first, second = first[inner], second[inner]
     integers[:, _AT["consumers"]] = np.bincount(first, minlength=count)
-    kinds = KIND[operator].astype(np.int64)
+    kinds = node_kinds(integers).astype(np.int64)
     for bit in range(len(KINDS)):
         before = np.bincount(second[kinds[first] == bit], minlength=count) > 0
         behind = np.bincount(first[kinds[second] == bit], minlength=count) > 0
         integers[:, _AT["producer_kinds"]] |= before.astype(np.int64) << bit
         integers[:, _AT["consumer_kinds"]] |= behind.astype(np.int64) << bit
-    read = np.bincount(second, integers[first, _AT["out_elements"]], minlength=count)
+    written = integers[first, _AT["out_elements"]]
+    shared = integers[first, _AT["consumers"]] > 1
+    integers[:, _AT["shared_elements"]] = np.bincount(second, written * shared, minlength=count)
+    read = np.bincount(second, written, minlength=count)
     integers[:, _AT["in_elements"]] = np.where(
         read > 0, read.astype(np.int64), integers[:, _AT["in_elements"]]
     )
@@ -284,7 +305,7 @@ def features(integers: NDArray[np.int64]) -> NDArray[np.float32]:
 def _columns(integers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     value = {name: integers[:, index].astype(np.float64) for name, index in _AT.items()}
     operator = integers[:, 0]
-    kind = KIND[operator]
+    kind = node_kinds(integers)
     work, moved = amounts(integers)
     columns: dict[str, NDArray[Any]] = {
         "log_flop": np.log(work),
@@ -317,7 +338,7 @@ def _columns(integers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
             columns[f"{name}_fills_{width}"] = _filled(value[name], width)
     for width in (4, 8):
         columns[f"out_w_fills_{width}"] = _filled(value["out_w"], width)
-    for name in ("norms", "biases", "relus", "relu6s"):
+    for name in ("norms", "biases", "relus", "relu6s", "scalars", "gates"):
         columns[name] = np.minimum(value[name], 2.0)
     for name in ("producers", "consumers"):
         columns[f"log_{name}"] = np.log1p(value[name])

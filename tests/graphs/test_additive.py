@@ -1,0 +1,125 @@
+"""The additive model: a made-up additive truth is recovered, a prediction is the sum of its nodes, files are strict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from made_graphs import chain, labelled, shuffled, true_ms
+from tencost.errors import BundleError, TrainError
+from tencost.graphs.families.additive import FAMILY, AdditiveConfig, AdditiveModel
+from tencost.graphs.graph_set import LabelledGraphs, concatenate
+from tencost.train.neural.weights import read_weights, write_weights
+
+CONFIG = FAMILY.for_tests
+assert isinstance(CONFIG, AdditiveConfig)
+
+
+def trained(config: AdditiveConfig = CONFIG, count: int = 60, seed: int = 0) -> AdditiveModel:
+    model = FAMILY.make(config, 2)
+    model.fit(labelled(count, 1, missing=0.1), labelled(10, 2), seed=seed, report=lambda *_: None)
+    assert isinstance(model, AdditiveModel)
+    return model
+
+
+@pytest.fixture(scope="module")
+def good() -> AdditiveModel:
+    return trained(replace(CONFIG, steps=300, hidden=32), count=200)
+
+
+def test_an_additive_truth_is_recovered(good: AdditiveModel) -> None:
+    test = labelled(60, 3)
+    error = np.abs(good.predict(test.graphs) / test.latency_ms - 1)
+    assert (np.mean(error < 0.05, axis=0) > 0.9).all(), np.median(error, axis=0)
+
+
+def test_costs_of_kernels_are_recovered(good: AdditiveModel) -> None:
+    """No label ever told what a single convolution costs."""
+    channels = [24, 40, 16]
+    graphs = chain(channels)
+    convolutions = good.node_costs(graphs)[[1, 4, 7]]
+    truth = true_ms(channels, 16)
+    assert np.abs(convolutions / truth - 1).max() < 0.5
+    assert (np.argsort(convolutions[:, 0]) == np.argsort(truth[:, 0])).all()
+
+
+def test_deeper_than_ever_seen_scales(good: AdditiveModel) -> None:
+    channels = [32] * 20
+    expected = true_ms(channels, 16).sum(axis=0)
+    assert np.abs(good.predict(chain(channels))[0] / expected - 1).max() < 0.15
+
+
+def test_nodes_sum_to_the_prediction(good: AdditiveModel) -> None:
+    graphs = labelled(7, 4).graphs
+    costs = good.node_costs(graphs)
+    assert (costs >= 0).all()
+    sums = np.add.reduceat(costs, graphs.node_start[:-1], axis=0)
+    assert np.allclose(sums, good.predict(graphs), rtol=1e-12)
+
+
+def test_order_of_nodes_does_not_matter(good: AdditiveModel) -> None:
+    one = labelled(1, 5).graphs
+    assert np.allclose(good.predict(one), good.predict(shuffled(one, 0)), rtol=1e-12)
+
+
+def test_a_graph_is_priced_alike_alone_and_among_others(good: AdditiveModel) -> None:
+    graphs = labelled(6, 6).graphs
+    alone = np.concatenate([good.predict(graphs.take([index])) for index in range(6)])
+    assert np.allclose(alone, good.predict(graphs), rtol=1e-12)
+
+
+def test_sizes_far_off_stay_positive_and_finite(good: AdditiveModel) -> None:
+    predicted = good.predict(concatenate([chain([1], 1), chain([60000, 60000], 5000)]))
+    assert (predicted > 0).all()
+    assert np.isfinite(predicted).all()
+
+
+def test_same_training_same_bytes_and_loads(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        trained().save(folder)
+    names = sorted(path.name for path in first.iterdir())
+    assert names == ["additive_0.safetensors", "additive_1.safetensors"]
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    loaded = FAMILY.make(CONFIG, 2)
+    loaded.load(first)
+    graphs = labelled(5, 5).graphs
+    assert np.array_equal(loaded.predict(graphs), trained().predict(graphs))
+
+
+def test_seeds_differ() -> None:
+    graphs = labelled(5, 5).graphs
+    assert not np.array_equal(trained(seed=0).predict(graphs), trained(seed=1).predict(graphs))
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "nan", "shape", "range"])
+def test_bad_weights_are_told(tmp_path: Path, damage: str) -> None:
+    trained().save(tmp_path)
+    path = tmp_path / "additive_1.safetensors"
+    weights = read_weights(path)
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-8])
+    else:
+        if damage == "nan":
+            weights["head.bias"][0] = np.nan
+        elif damage == "shape":
+            weights["head.bias"] = weights["head.bias"][1:]
+        else:
+            weights["scaler.low"] = weights["scaler.high"] + 1
+        write_weights(path, weights)
+    with pytest.raises(BundleError, match=r"additive_1\.safetensors"):
+        FAMILY.make(CONFIG, 2).load(tmp_path)
+
+
+def test_a_device_without_labels_is_told() -> None:
+    train = labelled(5, 1)
+    without = LabelledGraphs(train.graphs, train.hardware, train.latency_ms * [1.0, np.nan])
+    with pytest.raises(TrainError, match="bound"):
+        FAMILY.make(CONFIG, 2).fit(without, train, seed=0, report=lambda *_: None)
