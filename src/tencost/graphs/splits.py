@@ -3,9 +3,9 @@
 The file has a row for each graph of the table that takes part, by row: row int64, graph_id string, part string (train,
 valid, test or test_ood).
 
-Under `by_graph` and `by_family` a hash of the graph's shape key decides, never its position: equal graphs stay together,
-be it with their nodes in another order or in another family, and a graph keeps its side when the dataset grows. `cg` is
-the benchmark's own: by position, which puts equal graphs on both sides.
+Under `by_graph` and `by_family` a hash of the graph's shape key decides, never its position: equal graphs, be it with
+their nodes in another order or in another family, stay together, and a graph keeps its side when the dataset grows.
+`cg` is the benchmark's own: by position, which puts equal graphs on both sides.
 """
 
 from __future__ import annotations
