@@ -37,7 +37,7 @@ class GnnConfig(GraphModelConfig):
     convolution: str = "gin"
     """gcn, gin, gat, gps (attention), performer (linear attention), magnet, digcn or dgcn."""
     direction: str = "undirected"
-    """undirected, directed (forwards) or bidirectional (mean of both); magnet, digcn and dgcn have ways of their own."""
+    """undirected, directed (forwards) or bidirectional (mean of both ways); no matter to magnet, digcn and dgcn."""
     encoding: str = "none"
     """Where a node stands: none, random_walk, laplacian or magnetic."""
     edge_encoding: str = "none"

@@ -6,6 +6,7 @@ Legend: B graphs, N nodes, E edges, H hidden, D devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -130,8 +131,7 @@ class GraphNetwork(nn.Module):
         self.unwind = nn.Linear(2 * hidden, hidden) if config.convolution == "magnet" else None
         widths = [hidden] * config.mlp_layers + [devices]
         self.head = nn.ModuleList(
-            nn.Linear(inputs, outputs)
-            for inputs, outputs in zip(widths[:-1], widths[1:], strict=True)
+            nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths)
         )
         self.register_buffer("mean_nodes", torch.tensor([mean_nodes], dtype=torch.float32))
 
