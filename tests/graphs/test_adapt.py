@@ -45,7 +45,7 @@ def test_five_labels_do_not_harm_a_good_model() -> None:
         corrected = correction.apply(predicted[5:], features[5:])
         within.append(np.mean(np.abs(corrected / labels[5:] - 1) < 0.1))
     assert min(within) > 0.85
-    assert np.mean(within) > 0.97
+    assert np.mean(within) > 0.95
 
 
 def test_no_labels_change_nothing() -> None:
