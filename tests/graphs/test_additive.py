@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,8 +15,7 @@ from tencost.graphs.families.additive import FAMILY, AdditiveConfig, AdditiveMod
 from tencost.graphs.graph_set import LabelledGraphs, concatenate
 from tencost.train.neural.weights import read_weights, write_weights
 
-CONFIG = FAMILY.for_tests
-assert isinstance(CONFIG, AdditiveConfig)
+CONFIG = cast(AdditiveConfig, FAMILY.for_tests)
 
 
 def trained(config: AdditiveConfig = CONFIG, count: int = 60, seed: int = 0) -> AdditiveModel:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from made_graphs import chain, labelled, shuffled
 from tencost.errors import BundleError, TrainError
-from tencost.graphs.families.summed import COLUMNS, FAMILY, SummedModel, summed_rows
+from tencost.graphs.families.summed import COLUMNS, FAMILY, SummedConfig, SummedModel, summed_rows
 
-CONFIG = FAMILY.for_tests
+CONFIG = cast(SummedConfig, FAMILY.for_tests)
 
 
 def trained(seed: int = 0) -> SummedModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from made_graphs import chain, graph, labelled
 from tencost.graphs.graph_set import GraphSet, concatenate
 from tencost.graphs.operators import OPERATORS
 from tencost.graphs.tokens import (
@@ -16,7 +17,6 @@ from tencost.graphs.tokens import (
     flop,
     node_kinds,
 )
-from made_graphs import chain, graph, labelled
 
 IMAGE = (1, 8, 8, 4)
 AT = {name: index for index, name in enumerate(INTEGERS)}

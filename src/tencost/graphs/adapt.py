@@ -21,13 +21,13 @@ Floats = NDArray[np.float64]
 
 _OFFSET = 0.5
 """Standard deviation of the offset, as a relative error: a family left out may be 1.6 times off."""
-_SLOPES = (0.03, 0.3)
-"""Of the change along the standardised logarithm of the prediction."""
-_PARTS = (0.0, 0.05, 0.1, 0.2, 0.4)
+_SLOPES = {0.03: 0.6, 0.1: 0.3, 0.3: 0.1}
+"""Of the change along the standardised logarithm of the prediction; with how likely each is held before."""
+_PARTS = {0.0: 0.6, 0.05: 0.15, 0.1: 0.15, 0.2: 0.05, 0.4: 0.05}
 """Of what depends on the features."""
 _LENGTHS = (0.0, 1.0, 3.0)
 """How far apart, in standard deviations, two graphs may be and still be alike; 0: linear in the features."""
-_NOISES = (0.01, 0.02, 0.04, 0.08, 0.16)
+_NOISES = {0.01: 0.1, 0.02: 0.2, 0.04: 0.3, 0.08: 0.3, 0.16: 0.1}
 """Of a label."""
 
 
@@ -95,15 +95,16 @@ def fit_correction(
     inputs = (columns - center) * scale
     log_ratio = np.log(labels_ms / predicted_ms)
     settings, shares, duals = [], [], []
-    for slope, part, length in product(_SLOPES, _PARTS, _LENGTHS):
-        if part == 0 and length > 0:
-            continue  # the same as without a length
+    for (slope, slope_prior), (part, part_prior), length in product(
+        _SLOPES.items(), _PARTS.items(), _LENGTHS
+    ):
         values, vectors = np.linalg.eigh(_kernel(inputs, inputs, slope, part, length))
         turned = vectors.T @ log_ratio
-        for noise in _NOISES:
+        for noise, noise_prior in _NOISES.items():
             variance = np.maximum(values, 0) + noise**2
             settings.append((slope, part, length))
-            shares.append(-0.5 * (turned**2 / variance + np.log(variance)).sum())
+            prior = np.log(slope_prior * part_prior * noise_prior)
+            shares.append(prior - 0.5 * (turned**2 / variance + np.log(variance)).sum())
             duals.append(vectors @ (turned / variance))
     evidence = np.exp(np.array(shares) - max(shares))
     evidence /= evidence.sum()

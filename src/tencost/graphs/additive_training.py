@@ -155,7 +155,7 @@ def _train(
     order = np.random.default_rng(seed)
     with torch.no_grad():
         some = order.choice(labelled, min(_CALIBRATED_ON, len(labelled)), replace=False)
-        network.base -= torch.nanmedian(log_error(some), dim=0).values
+        network.base.sub_(torch.nanmedian(log_error(some), dim=0).values)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
     )
@@ -173,7 +173,7 @@ def _train(
         near = torch.sqrt(error.square() + config.delta**2) - config.delta
         loss = near.sum() / known.sum()
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()

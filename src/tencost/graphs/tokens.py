@@ -48,8 +48,8 @@ INTEGERS = (
     "batch", "weights", "in_elements", "out_elements", "producers", "consumers",
     "norms", "biases", "relus", "relu6s", "scalars", "gates", "shared_elements", "producer_kinds", "consumer_kinds",
 )  # fmt: skip
-"""What a kernel's columns of integers are. weights counts parameters; norms to gates count what is folded in, by what it
-is; shared_elements are those read that another kernel reads, too; the two last are bit sets over KINDS."""
+"""What a kernel's columns of integers are. weights counts parameters; norms to gates count what is folded in;
+shared_elements are those read that another kernel reads, too; the two last are bit sets over KINDS."""
 _AT = {name: index for index, name in enumerate(INTEGERS)}
 
 
@@ -75,7 +75,7 @@ class Kernels:
     """The kernels of a set of graphs.
 
     Attributes:
-        of_node: int64 [N]; the kernel that a node is part of, -1 for constants and what hangs on them: they cost nothing.
+        of_node: int64 [N]; the kernel that a node is part of, -1 for constants and what hangs on them.
         root: int64 [K]; the node that does the work, ascending.
         graph: int64 [K]; the graph of each kernel, ascending.
         integers: int64 [K, len(INTEGERS)].
