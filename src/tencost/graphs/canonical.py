@@ -14,6 +14,7 @@ What TensorFlow's graphs of 2020 do that exporters of today do not, and what is 
 - Global pooling is Mean from [N, C] to [N, C], and what makes its input says [N, C] of its output as well; where the
   single pixel goes on into a convolution it is an AvgPool whose kernel is the image. Before a dense layer stands a
   Reshape behind which the batch is -1.
+- Slices that divide a tensor among them are a Split.
 - What is broadcast over an image says the image's shape of its output.
 - The shuffle of channels (Reshape, Transpose, Reshape) computes its shapes in the graph: Const, StridedSlice, Pack.
 
@@ -123,6 +124,7 @@ class _Network:
             "Clip": self._clip,
             "Gather": self._gather,
             "Pad": self._pad,
+            "Slice": self._slice,
             "Transpose": self._transpose,
             **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), self._reshape),
             **dict.fromkeys(_NOTHING, self._nothing),
@@ -343,6 +345,19 @@ class _Network:
             self._nothing(node)
         else:
             self._plain(node)
+
+    def _slice(self, node: Any) -> None:
+        """Write a Split for slices that divide a tensor among them, as tracing leaves of it."""
+        pieces = self.tensors.pieces(node)
+        if not pieces:
+            self._plain(node)
+            return
+        given = self.nodes.shape(node.input[0])
+        returned = self._returned(pieces[0], given)
+        made = self.nodes.add("Split", self.nodes.sources(node.input[:1]), given, returned)
+        for piece in pieces:
+            self.nodes.made(piece.output, made, self._returned(piece, given))
+            self._done.add(piece.output[0])
 
     def _transpose(self, node: Any) -> None:
         given, output = node.input[0], node.output[0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tencost.graphs.graph_set import GraphSet
+from tencost.graphs.identity import graph_ids
 from tencost.graphs.onnx_tensors import OnnxTensors, Shape
 from tencost.graphs.operators import COLUMNS, OPERATOR_CODES, OUTPUT
 
@@ -105,25 +104,19 @@ class NodeWriter:
         operator = np.array([OPERATOR_CODES[one] for one in self.operators], np.uint8)
         columns = np.array(self._columns, np.int32).reshape(-1, len(COLUMNS))
         edges = np.array(list(self._edges), np.int32).reshape(-1, 2).T.copy()
+        node_start = np.array([0, len(operator)], np.int64)
+        edge_start = np.array([0, edges.shape[1]], np.int64)
         return GraphSet(
-            np.array([content_id(operator, columns, edges)]),
+            graph_ids(operator, columns, node_start, edges, edge_start),
             np.array([family]),
             np.array([name]),
             np.zeros(1, np.int32),
             operator,
             columns,
-            np.array([0, len(operator)], np.int64),
+            node_start,
             edges,
-            np.array([0, edges.shape[1]], np.int64),
+            edge_start,
         )
-
-
-def content_id(
-    operator: NDArray[np.uint8], columns: NDArray[np.int32], edges: NDArray[np.int32]
-) -> str:
-    """Return the id of a graph's content: the same nodes and edges in the same order, the same id."""
-    content = operator.tobytes() + columns.tobytes() + edges.tobytes()
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _five(shape: Shape) -> list[int]:

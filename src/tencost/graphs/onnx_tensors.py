@@ -146,6 +146,40 @@ class OnnxTensors:
         return None if found is None or not rank else [int(axis) % rank for axis in found]
 
 
+    def pieces(self, node: Any) -> list[Any]:
+        """Return the Slice nodes that divide this Slice's input among them, from its first element; [] if they do not."""
+        found = []
+        for user in self.consumers(node.input[0]):
+            span = self._span(user) if user.op_type == "Slice" else None
+            if span is not None:
+                found.append((span, user))
+        own = self._span(node)
+        rank = len(self.raw_shape(node.input[0]))
+        pieces = sorted(
+            (pair for pair in found if own is not None and pair[0][0] == own[0]),
+            key=lambda pair: pair[0],
+        )
+        if len(pieces) < 2 or not rank:
+            return []
+        ends = [0, *(span[2] for span, _ in pieces)]
+        whole = ends[-1] == self.raw_shape(node.input[0])[pieces[0][0][0]]
+        touching = [span[1] for span, _ in pieces] == ends[:-1]
+        return [user for _, user in pieces] if whole and touching else []
+
+    def _span(self, node: Any) -> tuple[int, int, int] | None:
+        """Return (axis, start, end) of a Slice along one axis whose bounds are constants."""
+        values = [self.value(name) for name in node.input[1:]]
+        shape = self.raw_shape(node.input[0])
+        if len(values) < 3 or not shape or any(one is None or one.size != 1 for one in values):
+            return None
+        start, end, axis, step = [int(one.item()) for one in values if one is not None] + [1] * (
+            4 - len(values)
+        )
+        size = shape[axis]
+        start, end = (min(bound + size if bound < 0 else bound, size) for bound in (start, end))
+        return (axis % len(shape), start, end) if step == 1 else None
+
+
 def read_model(path: Path) -> Any:
     """Read a whole ONNX model with its weights.
 
