@@ -7,6 +7,11 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
     install(uri)           model and search in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
 
+For whole networks (needs `tencost[graphs]`):
+
+    load_graph_model(uri)  a registered model of a device: its predict_ms gives milliseconds
+    graphs_of(path)        what it reads, of ONNX files
+
 They are imported when first used: ``import tencost`` loads neither TVM nor anything else that is heavy.
 """
 
@@ -14,15 +19,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tencost.graphs.api import graphs_of, load_graph_model
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
     from tencost.tune.search import search
 
 __version__ = "0.2.0"
 
-__all__ = ["__version__", "install", "load_cost_model", "search", "uninstall"]
+__all__ = [
+    "__version__",
+    "graphs_of",
+    "install",
+    "load_cost_model",
+    "load_graph_model",
+    "search",
+    "uninstall",
+]
 
 _LAZY = {
+    "graphs_of": "tencost.graphs.api",
+    "load_graph_model": "tencost.graphs.api",
     "load_cost_model": "tencost.tune.cost_model",
     "search": "tencost.tune.search",
     "install": "tencost.tune.install",

@@ -23,7 +23,9 @@ import re
 
 MOST_TOLD = 3000
 """Characters of a message that are printed: a file may have had much to say."""
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str, most: int = MOST_TOLD) -> str:

@@ -32,7 +32,9 @@ from tencost.networks.torch_onnx import module_to_onnx  # noqa: E402
 
 ROWS = [
     json.loads(line)
-    for line in gzip.decompress(Path(__file__).with_name("cg_rows.jsonl.gz").read_bytes()).splitlines()
+    for line in gzip.decompress(
+        Path(__file__).with_name("cg_rows.jsonl.gz").read_bytes()
+    ).splitlines()
 ]
 
 Node = tuple[str, tuple[int, ...]]
@@ -133,7 +135,9 @@ def test_a_network_of_cg_written_in_pytorch_has_the_nodes_and_edges_of_its_row(
 
 
 def test_both_of_pytorchs_exporters_give_the_same_graph() -> None:
-    network, tensors = rebuilt(graph_of(next(row for row in ROWS if row["family"] == "shufflenetv2s")))
+    network, tensors = rebuilt(
+        graph_of(next(row for row in ROWS if row["family"] == "shufflenetv2s"))
+    )
     program = torch.onnx.export(network, tuple(tensors), dynamo=True, verbose=False)
     other = canonical_network(program.model_proto, name="other")
     assert nodes_and_edges(exported(network, *tensors).graphs) == nodes_and_edges(other.graphs)

@@ -35,7 +35,9 @@ PARTS = {
 """The parts; those whose names begin with `kill-` run commands again after a kill."""
 
 
-def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | None, most: int) -> dict[str, Any]:
+def run_part(
+    name: str, seconds: float, seed: int, findings: Path, only: int | None, most: int
+) -> dict[str, Any]:
     """Run cases of a part until its time is over; return what the table says of it."""
     module, kind, _ = PARTS[name]
     started = time.monotonic()
@@ -57,7 +59,9 @@ def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | N
                 break
             result = judge(case, folder)
             counts["cases"] += 1
-            counts["refused" if result.status == 2 else "survived" if result.status == 0 else "failed"] += 1
+            counts[
+                "refused" if result.status == 2 else "survived" if result.status == 0 else "failed"
+            ] += 1
             if result.findings:
                 counts["findings"] += 1
                 kept = findings / f"{name}-{number}"
@@ -110,7 +114,9 @@ def run_all(names: list[str], arguments: argparse.Namespace) -> int:
 
 def _report(results: list[dict[str, Any]], arguments: argparse.Namespace) -> int:
     out = sys.stdout
-    out.write(f"\n{'part':14}{'cases':>7}{'refused':>9}{'survived':>10}{'findings':>10}{'seconds':>9}\n")
+    out.write(
+        f"\n{'part':14}{'cases':>7}{'refused':>9}{'survived':>10}{'findings':>10}{'seconds':>9}\n"
+    )
     for one in sorted(results, key=lambda one: list(PARTS).index(one["part"])):
         numbers = [one.get(name, 0) for name in ("cases", "refused", "survived", "findings")]
         out.write(f"{one['part']:14}{numbers[0]:7}{numbers[1]:9}{numbers[2]:10}{numbers[3]:10}")
@@ -126,7 +132,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run what the arguments say; return 1 if there was a finding."""
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; none: all")
-    parser.add_argument("--minutes", type=float, default=float(os.environ.get("TORTURE_MINUTES", "10")))
+    parser.add_argument(
+        "--minutes", type=float, default=float(os.environ.get("TORTURE_MINUTES", "10"))
+    )
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TORTURE_SEED", "0")))
     parser.add_argument("--folder", type=Path, default=Path("torture-findings"))
     parser.add_argument("--jobs", type=int, default=2, help="parts at a time")
@@ -141,7 +149,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.inside or arguments.case is not None:
         (name,) = names
         seconds = 60 * arguments.minutes
-        result = run_part(name, seconds, arguments.seed, arguments.folder, arguments.case, arguments.most)
+        result = run_part(
+            name, seconds, arguments.seed, arguments.folder, arguments.case, arguments.most
+        )
         sys.stdout.write(json.dumps(result) + "\n")
         return int(result.get("findings", 0) > 0) if arguments.case is not None else 0
     sys.stderr.write(f"seed {arguments.seed}, {arguments.minutes:g} minutes, {len(names)} parts\n")

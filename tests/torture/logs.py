@@ -47,7 +47,16 @@ class Log:
 
 
 def import_it(path: Path, root: Path, *more: str) -> None:
-    words = ["--hardware", "board", "--dataset", "set", "--store", str(root / "store"), "--jobs", "1"]
+    words = [
+        "--hardware",
+        "board",
+        "--dataset",
+        "set",
+        "--store",
+        str(root / "store"),
+        "--jobs",
+        "1",
+    ]
     cli.main([*IMPORT, str(path), *words, *more])
 
 
@@ -132,8 +141,11 @@ def exploit(rng: Random) -> bytes:
     return rng.choice(
         (
             f"cos\nsystem\n(S'{touch}'\ntR.".encode(),
-            b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85R.",
-            f"cbuiltins\neval\n(S'__import__(\"os\").system(\"{touch}\")'\ntR.".encode(),
+            b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c"
+            + bytes([len(touch)])
+            + touch.encode()
+            + b"\x85R.",
+            f'cbuiltins\neval\n(S\'__import__("os").system("{touch}")\'\ntR.'.encode(),
             f"(S'{touch}'\nios\nsystem\n.".encode(),
             b"ctvm.runtime.object\n_new_object\n(cos\nsystem\ntR.",
         )
@@ -194,10 +206,14 @@ class Logs:
             if change:
                 line = mutated_json_text(rng, line.decode()).encode("utf-8", "replace")
             else:
-                line = mutated_bytes(rng, line, keep=b"\n" if not first.endswith("csv") else b'\n"\r')
+                line = mutated_bytes(
+                    rng, line, keep=b"\n" if not first.endswith("csv") else b'\n"\r'
+                )
             lines[number - 1] = line + b"\n"
         if rng.random() < 0.1:
-            lines.insert(rng.randint(len(lines) - len(log.ids), len(lines)), rng.choice(PIECES) + b"\n")
+            lines.insert(
+                rng.randint(len(lines) - len(log.ids), len(lines)), rng.choice(PIECES) + b"\n"
+            )
         (place / first).write_bytes(b"".join(lines))
         kept = {identity for number, identity in log.ids.items() if number not in damaged}
         what = f"{log.name}: lines {sorted(damaged)} damaged"
@@ -254,8 +270,12 @@ class Logs:
                     _add(tar, tarfile.TarInfo(name), content)
                 if rng.random() < 0.5:
                     link = tarfile.TarInfo(rng.choice(("link.log", "logs/link.log")))
-                    link.type = rng.choice((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE))
-                    link.linkname = rng.choice(("/etc/passwd", "../../x", "link.log", next(iter(files))))
+                    link.type = rng.choice(
+                        (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)
+                    )
+                    link.linkname = rng.choice(
+                        ("/etc/passwd", "../../x", "link.log", next(iter(files)))
+                    )
                     _add(tar, link, b"")
         data = buffer.getvalue()
         kept = set() if kind == "tar.bz2" else set(log.ids.values())  # refused by its name

@@ -58,6 +58,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs train": _SCORES,
     "graphs evaluate": _SCORES,
     "graphs register": _SCORES,
+    "graphs latency": (*_REGISTRY, "onnx", "scipy"),
     "graphs measure": ("onnx", "onnxruntime", "onnxscript", "torch", "transformers"),
     "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
     "ui": (*_REGISTRY, "flask"),

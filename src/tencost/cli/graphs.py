@@ -152,3 +152,26 @@ GRAPHS.add_command(
         help="Time whole networks on this host with ONNX Runtime.\n\nWhat is measured already is skipped.",
     )
 )
+GRAPHS.add_command(
+    StageCommand(
+        "latency",
+        stage_function(f"{_STAGES}.latency"),
+        uses=("network", "hardware", "model_uri"),
+        defaults=(_DEVICE,),
+        options=(
+            ValueOption(
+                ["--top"],
+                type=Whole(0),
+                default=10,
+                show_default=True,
+                help="How many of the costliest operators are shown.",
+            ),
+            click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
+        ),
+        examples=(
+            "tencost graphs latency network=mobilenet_v2 hardware=cortex-a76",
+            "tencost graphs latency network=onnx network.path=model.onnx hardware=adreno-640 --json",
+        ),
+        help="Predict a network's latency on a device with its registered model.",
+    )
+)

@@ -145,7 +145,6 @@ class OnnxTensors:
         rank = len(self.raw_shape(node.input[0]))
         return None if found is None or not rank else [int(axis) % rank for axis in found]
 
-
     def pieces(self, node: Any) -> list[Any]:
         """Return the Slice nodes that divide this Slice's input among them, from its first element; [] if they do not."""
         found = []
