@@ -38,13 +38,19 @@ def run(cfg: Config, root: Path) -> None:
                 found.labelled.hardware, np.isfinite(latency[own]).sum(axis=0), strict=True
             )
         )
-        console.print(f"{name}: {int(own.sum())} graphs; with a latency: {known}", highlight=False)
+        console.print(
+            f"{name}: {int(own.sum())} graphs; with a latency: {known}",
+            highlight=False,
+            soft_wrap=True,
+        )
     for note in found.notes:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, soft_wrap=True)
     if found.rejects:
         console.print(
             f"{len(found.rejects)} rejects, listed in {folders.graphs / table.REJECTS}; the first:",
             style="yellow",
         )
         for item in found.rejects[:3]:
-            console.print(f"  {item.file}:{item.line}: {item.reason}", highlight=False)
+            console.print(
+                f"  {item.file}:{item.line}: {item.reason}", highlight=False, soft_wrap=True
+            )
