@@ -2,9 +2,9 @@
 
     python datasets/make_cg_sample.py SOURCE
 
-SOURCE is the benchmark's folder `data_raw/CG`: a folder a family. Of each family the first and the last graph are taken,
-and those whose hash is smallest; positions are kept. The result is datasets/cg-sample.tar.zst. Prints the archive's
-sha256 for conf/dataset/cg-sample.yaml.
+SOURCE is the benchmark's folder `data_raw/CG`: a folder a family. Of each family the first and the last graph are
+taken, and those whose hash is smallest; positions are kept. The result is datasets/cg-sample.tar.zst. Prints the
+archive's sha256 for conf/dataset/cg-sample.yaml.
 """
 
 from __future__ import annotations

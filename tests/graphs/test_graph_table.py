@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -169,7 +170,11 @@ def test_a_flipped_byte_is_told_or_changes_nothing(table: Path, file: str) -> No
 def test_files_that_do_not_belong_together(
     table: Path, file: str, change: pl.Expr, reason: str
 ) -> None:
-    pl.read_parquet(table / file).with_columns(change).write_parquet(table / file)
+    was = pq.read_table(table / file)
+    changed = pl.from_arrow(was)
+    assert isinstance(changed, pl.DataFrame)
+    told = changed.with_columns(change).to_arrow()
+    pq.write_table(told if "other columns" in reason else told.cast(was.schema), table / file)
     with pytest.raises(GraphError, match=reason):
         load_graphs(table)
 

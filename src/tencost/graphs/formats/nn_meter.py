@@ -203,12 +203,10 @@ def _node(node: dict[str, Any], nodes: dict[str, Any]) -> tuple[int, list[int]]:
     kind = _SAME.get(about["type"], about["type"])
     if kind not in OPERATOR_CODES:
         raise _LineError(f"expected one of {len(OPERATORS)} known operators, found {kind!r:.40}")
-    inputs = about.get("input_shape") or [
-        shape
-        for source in node["inbounds"]
-        if source in nodes
-        for shape in nodes[source]["attr"]["output_shape"][:1]
-    ]
+    inputs = about.get("input_shape")
+    if inputs is None:
+        before = (source for source in node["inbounds"] if source in nodes)
+        inputs = next((nodes[source]["attr"]["output_shape"] for source in before), [])
     own = about.get("attr") or {}
     kernel, strides = [0] * 4, [0] * 2
     if kind in _CONVOLUTIONS:
