@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tencost.graphs.families.additive import initial_base, standardise
+from tencost.graphs.families.additive import GROUPS, cost_groups, initial_base, standardise
 from tencost.graphs.family import Report
 from tencost.graphs.graph_set import GraphSet
 from tencost.graphs.tokens import amounts, distinct, features, find_kernels
@@ -20,6 +20,8 @@ from tencost.train.neural.weights import Weights
 if TYPE_CHECKING:
     from tencost.graphs.families.additive import AdditiveConfig
 
+_WITH_KINDS = 2
+"""Terms that each kind has its own base of: time to compute and to move."""
 _TOLD_EVERY = 50
 """Steps between two points of the training curve."""
 _CALIBRATED_ON = 500
@@ -77,18 +79,35 @@ class Costs(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.base = nn.Parameter(base)
+        self.kinds = nn.Parameter(torch.zeros(GROUPS, _WITH_KINDS, num_devices))
 
-    def forward(self, inputs: Tensor, log_amounts: Tensor) -> Tensor:
-        """Take standardised features [K, F] and log amounts [K, 3], return milliseconds [K, D]."""
+    def forward(
+        self, inputs: Tensor, group: Tensor, log_amounts: Tensor, *, bend: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return milliseconds [K, D], and the mean squares of what the network adds to each term [3].
+
+        Args:
+            inputs: standardised features [K, F].
+            group: int64 [K]; of tencost.graphs.families.additive.GROUPS.
+            log_amounts: [K, 3].
+            bend: whether the network takes part; else the kinds speak alone.
+        """
+        terms = self._bases()[group] + log_amounts[:, :, None]
+        if not bend:
+            return torch.exp(terms).sum(dim=1), torch.zeros(terms.shape[1])
         hidden = inputs
         for layer in self.layers:
             hidden = nn.functional.silu(layer(hidden))
-        terms: Tensor = self.head(hidden).view(len(inputs), *self.base.shape)
-        return torch.exp(terms + self.base + log_amounts[:, :, None]).sum(dim=1)
+        bent = self.head(hidden).view(len(inputs), *self.base.shape)
+        return torch.exp(terms + bent).sum(dim=1), bent.square().mean(dim=(0, 2))
+
+    def _bases(self) -> Tensor:
+        """Return a, b and c of each group of kernels: [GROUPS, 3, D]."""
+        return self.base + nn.functional.pad(self.kinds, (0, 0, 0, len(self.base) - _WITH_KINDS))
 
     def weights(self) -> Weights:
         """Return the parameters as they are served: dense weights [in, out]."""
-        found = {"base": self.base.detach().numpy()}
+        found = {"base": self._bases().detach().numpy()}
         named = [(f"layer_{index}", layer) for index, layer in enumerate(self.layers)]
         for name, layer in [*named, ("head", self.head)]:
             assert isinstance(layer, nn.Linear)
@@ -142,36 +161,47 @@ def _train(
     log_amounts = torch.from_numpy(
         np.log(np.stack([flop, moved, np.ones_like(flop)], axis=1)).astype(np.float32)
     )
+    groups = torch.from_numpy(cost_groups(counts.kernels))
     log_label = torch.from_numpy(np.log(latency_ms).astype(np.float32))
 
-    def log_error(chosen: NDArray[np.int64]) -> Tensor:
+    penalty = torch.tensor([config.penalty, config.penalty, config.start_penalty])
+
+    def log_error(chosen: NDArray[np.int64], bend: bool) -> tuple[Tensor, Tensor]:
         used, which, graph, count = counts.batch(chosen)
-        cost = network(inputs[used], log_amounts[used])
+        cost, squares = network(inputs[used], groups[used], log_amounts[used], bend=bend)
         total = torch.zeros(len(chosen), cost.shape[1])
         total = total.index_add(0, graph, cost[which] * count[:, None])
-        return torch.log(total) - log_label[chosen]
+        return torch.log(total) - log_label[chosen], (penalty * squares).sum()
 
     labelled = np.flatnonzero(np.isfinite(latency_ms).any(axis=1) & (np.diff(counts.start) > 0))
     order = np.random.default_rng(seed)
     with torch.no_grad():
         some = order.choice(labelled, min(_CALIBRATED_ON, len(labelled)), replace=False)
-        network.base.sub_(torch.nanmedian(log_error(some), dim=0).values)
+        network.base.sub_(torch.nanmedian(log_error(some, False)[0], dim=0).values)
+    shared = [value for name, value in network.named_parameters() if name != "kinds"]
     optimizer = torch.optim.AdamW(
-        network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        [
+            {"params": shared, "weight_decay": config.weight_decay},
+            {"params": [network.kinds], "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, config.learning_rate, total_steps=config.steps, pct_start=0.1
+        optimizer,
+        [config.learning_rate, config.kinds_learning_rate],
+        total_steps=config.steps,
+        pct_start=0.1,
     )
     waiting = np.zeros(0, dtype=np.int64)
     for step in range(config.steps):
         if not len(waiting):
             waiting = order.permutation(labelled)
         chosen, waiting = waiting[: config.batch], waiting[config.batch :]
-        error = log_error(chosen)
+        error, penalties = log_error(chosen, step >= config.kinds_first * config.steps)
         known = torch.isfinite(error)
         error = torch.where(known, error, 0.0)
         near = torch.sqrt(error.square() + config.delta**2) - config.delta
-        loss = near.sum() / known.sum()
+        loss = near.sum() / known.sum() + penalties
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -2,13 +2,17 @@
 
 A kernel (:mod:`tencost.graphs.tokens`) costs, on a device::
 
-    ms = flop * exp(a + f(x)) + moved * exp(b + g(x)) + exp(c + h(x))
+    ms = flop * exp(a[kind] + f(x)) + moved * exp(b[kind] + g(x)) + exp(c + h(x))
 
-time to compute, to move and to start, as in a roofline (Williams et al., CACM 2009). a, b and c are the device's;
-f, g and h are outputs of one network over the kernel's features x, a trunk shared by all devices and a head each, which
-starts at zero. So sizes beyond those that were learnt scale as arithmetic and traffic do, and families that share
-kernels learn from one another. The loss is taken on the logarithm of a network's sum, as relative errors are what
+time to compute, to move and to start, as in a roofline (Williams et al., CACM 2009). a, b and c are the device's, a and
+b of each kind of kernel; f, g and h are outputs of one network over the kernel's features x, a trunk shared by all
+devices and a head each. So sizes beyond those that were learnt scale as arithmetic and traffic do, and families that
+share kernels learn from one another. The loss is taken on the logarithm of a network's sum, as relative errors are what
 counts, and is nearly absolute, as labels have outliers.
+
+Sums leave much open: in most families every network has as many concatenations as the next, and any kernel could be
+the slow one. So a, b and c are learnt first, alone, and the squares of f, g and h are penalised: a difference is told
+by kind and size where that explains it. h is penalised most: starting a kernel takes about as long whatever it is.
 
 Several networks from different seeds are averaged: what the sums leave open (which of two kernels that always stand
 together is the slow one) they decide differently.
@@ -30,7 +34,17 @@ from tencost.config.graphs import GraphModelConfig
 from tencost.errors import BundleError, TrainError
 from tencost.graphs.family import GraphFamily, Report
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.graphs.tokens import FEATURES, Kernels, amounts, distinct, features, find_kernels
+from tencost.graphs.tokens import (
+    FEATURES,
+    INTEGERS,
+    KINDS,
+    Kernels,
+    amounts,
+    distinct,
+    features,
+    find_kernels,
+    node_kinds,
+)
 from tencost.train.neural.weights import (
     Weights,
     check_weights,
@@ -71,6 +85,14 @@ class AdditiveConfig(GraphModelConfig):
     """Peak of the one-cycle schedule."""
     weight_decay: float = 0.01
     """AdamW's."""
+    penalty: float = 0.003
+    """Of the mean squares of f and g."""
+    start_penalty: float = 0.03
+    """Of the mean square of h."""
+    kinds_first: float = 0.3
+    """Share of the steps in which a, b and c are learnt alone."""
+    kinds_learning_rate: float = 0.03
+    """Peak for a and b of each kind."""
     delta: float = 0.05
     """Relative error below which the loss turns from absolute to squared."""
     num_threads: int = 2
@@ -80,7 +102,9 @@ class AdditiveConfig(GraphModelConfig):
         within("graph_model", self, hidden="[1, inf)", layers="[1, inf)", members="[1, inf)")
         within("graph_model", self, steps="[1, inf)", batch="[1, inf)", num_threads="[1, inf)")
         within("graph_model", self, learning_rate="(0, inf)", weight_decay="[0, inf)")
-        within("graph_model", self, delta="(0, inf)")
+        within("graph_model", self, delta="(0, inf)", kinds_first="[0, 1]")
+        within("graph_model", self, penalty="[0, inf)", start_penalty="[0, inf)")
+        within("graph_model", self, kinds_learning_rate="(0, inf)")
 
 
 class AdditiveModel:
@@ -157,7 +181,8 @@ class AdditiveModel:
         for first in range(0, len(kernels), _ROWS):
             some = kernels[first : first + _ROWS]
             matrix, (flop, moved) = features(some), amounts(some)
-            costs = [cost_of(weights, matrix, flop, moved) for weights in self._members]
+            group = cost_groups(some)
+            costs = [cost_of(weights, matrix, group, flop, moved) for weights in self._members]
             parts.append(np.mean(costs, axis=0))
         everything: NDArray[np.float64] = np.concatenate(parts)[which]
         return everything
@@ -177,7 +202,7 @@ class AdditiveModel:
         shapes: dict[str, tuple[int, ...]] = {
             f"scaler.{name}": (width,) for name in ("mean", "inverse", "low", "high")
         }
-        shapes["base"] = (_TERMS, self._num_devices)
+        shapes["base"] = (GROUPS, _TERMS, self._num_devices)
         for layer in range(self._config.layers):
             shapes |= layer_shapes(f"layer_{layer}", width if layer == 0 else hidden, hidden)
         return shapes | layer_shapes("head", hidden, _TERMS * self._num_devices)
@@ -186,6 +211,7 @@ class AdditiveModel:
 def cost_of(
     weights: Weights,
     matrix: NDArray[np.float32],
+    group: NDArray[np.int64],
     flop: NDArray[np.float64],
     moved: NDArray[np.float64],
 ) -> NDArray[np.float64]:
@@ -197,10 +223,23 @@ def cost_of(
         hidden = hidden / (1 + np.exp(np.minimum(-hidden, 500.0)))  # SiLU
         layer += 1
     out = hidden @ weights["head.weight"] + weights["head.bias"]
-    out = out.reshape(len(out), _TERMS, -1) + weights["base"]
+    out = out.reshape(len(out), _TERMS, -1) + weights["base"][group]
     out += np.log(np.stack([flop, moved, np.ones_like(flop)], axis=1))[:, :, None]
     cost: NDArray[np.float64] = np.exp(np.clip(out, -_LARGEST_LOG_MS, _LARGEST_LOG_MS)).sum(axis=1)
     return cost
+
+
+GROUPS = len(KINDS) + 1
+"""Kinds of kernels that have an a and a b of their own: convolutions of single pixels are one more."""
+
+
+def cost_groups(integers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return which of GROUPS each kernel belongs to: int64 [K]."""
+    kinds = node_kinds(integers).astype(np.int64)
+    pointwise = (kinds == KINDS.index("conv")) & (
+        integers[:, INTEGERS.index("kernel_h")] * integers[:, INTEGERS.index("kernel_w")] <= 1
+    )
+    return np.where(pointwise, GROUPS - 1, kinds)
 
 
 def standardise(weights: Weights, matrix: NDArray[np.float32]) -> NDArray[np.float32]:
