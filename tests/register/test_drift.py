@@ -409,6 +409,13 @@ def test_what_a_store_says_of_a_run(store: RecordStore) -> None:
     assert first.estimate == Estimate(1.0, None, None)
 
 
+def test_runs_are_in_order_of_time_whatever_their_names(store: RecordStore) -> None:
+    """The latest are judged."""
+    for run, at in (("b", 3e9), ("c", 1e9), ("a", 2e9)):
+        store.write(records(run, 1, GOOD, at=at))
+    assert [run.run for run in histories(store)[0].runs] == ["c", "a", "b"]
+
+
 def test_the_model_s_tvm_is_what_the_records_say(store: RecordStore) -> None:
     store.write(records("a", 1, GOOD, tvm="0.28.0"))
     store.write(records("a", 2, GOOD, tvm="0.28.0", about={"model_tvm": "0.26.0"}))
