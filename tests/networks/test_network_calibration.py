@@ -125,8 +125,9 @@ def test_what_was_one_number_throughout_is_drawn() -> None:
 def test_a_matrix_is_scaled_as_a_whole() -> None:
     before, after = Net(), calibrated()
     for name in ("first", "second", "head"):
-        weights = [getattr(network, name).weight.detach().flatten() for network in (before, after)]
-        assert float(torch.cosine_similarity(*weights, dim=0)) == pytest.approx(1.0, abs=1e-4), name
+        one, other = (getattr(net, name).weight.detach().flatten() for net in (before, after))
+        likeness = float(torch.cosine_similarity(one, other, dim=0))
+        assert likeness == pytest.approx(1.0, abs=1e-4), name
     assert float(after.gain.detach()) != 0
 
 
