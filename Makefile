@@ -19,7 +19,7 @@ TORCH_CPU := 2.13.0
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help setup pipeline graphs test test-fast check lint format types docs hooks ui leaderboard lock docker clean
+.PHONY: help setup pipeline graphs test test-fast check mutants lint format types docs hooks ui leaderboard lock docker clean
 
 help: ## print this page
 	@echo "tencost: learned cost models for tensor programs"; echo
@@ -71,6 +71,9 @@ test: $(STAMP) ## set up, run the tests, side by side on the CPUs at hand (JOBS=
 
 test-fast: $(STAMP) ## the tests that need neither TVM's compiler nor whole stages
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not tvm" $(PYTEST_ARGS)
+
+mutants: $(STAMP) ## put small errors into the modules that figures depend on: do their tests notice? (MODULES="tune/guard.py ...")
+	@$(BIN)/python benchmarks/mutants.py --jobs $(JOBS) $(MODULES)
 
 check: $(STAMP) lint types test ## ruff, mypy and the tests: exactly what CI runs
 

@@ -5,7 +5,7 @@
 For each module of TESTS its own fast tests run once per mutant, in a process forked from one that has imported the
 libraries already (a mutant then costs a second or less) and finds the mutated code in place of the module; nothing is
 written to the sources. A mutant is killed if a test fails, or takes much longer than without it. Survivors are printed.
-Those that docs/explanation/mutation-testing.md judges (their line stands there) are counted; others make exit code 1.
+Those whose line docs/explanation/mutation-testing.md has under its module are counted; others make exit code 1.
 
 Mutations, after DeMillo, Lipton and Sayward, "Hints on test data selection" (1978): comparisons (boundary, opposite),
 and/or, not, negated conditions, + - * / // % **, min/max, any/all, numbers (x 10, / 10 or + 1), True/False, returned
@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +87,24 @@ _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One error: where it is, what stood there, what stands there now, and the module's code with it."""
+    """One error: where it is, what stood there, what stands there now."""
 
     where: str
     before: str
     after: str
     statement: str
-    code: Any
+    change: tuple[ast.Module, ast.AST, ast.AST]
+    """The module, a node of it, and what takes its place."""
 
     def __str__(self) -> str:
         return f"`{self.where}`: `{self.before}` -> `{self.after}` in `{self.statement}`"
+
+    def code(self, path: Path) -> Any:
+        """Return the code of the module at `path` with the error in it."""
+        tree, node, changed = self.change
+        return compile(
+            ast.fix_missing_locations(copy.deepcopy(tree, {id(node): changed})), path, "exec"
+        )
 
 
 def mutants(path: Path) -> list[Mutant]:
@@ -106,22 +114,14 @@ def mutants(path: Path) -> list[Mutant]:
     seen: dict[str, int] = {}
     for node, parents in list(_walk(tree, [])):
         for changed in _changes(node, parents):
-            other = copy.deepcopy(tree, {id(node): changed})
-            ast.fix_missing_locations(other)
             statement = next(one for one in [node, *reversed(parents)] if isinstance(one, ast.stmt))
             scopes = (ast.FunctionDef, ast.ClassDef)
             where = ".".join(one.name for one in parents if isinstance(one, scopes)) or path.stem
-            mutant = Mutant(
-                where, _line(node), _line(changed), _line(statement), compile(other, path, "exec")
-            )
+            texts = _line(node), _line(changed), _line(statement)
+            mutant = Mutant(where, *texts, (tree, node, changed))
             count = seen[str(mutant)] = seen.get(str(mutant), 0) + 1
             if count > 1:
-                mutant = Mutant(
-                    f"{where} ({count})",
-                    *(mutant.before, mutant.after),
-                    mutant.statement,
-                    mutant.code,
-                )
+                mutant = replace(mutant, where=f"{where} ({count})")
             found.append(mutant)
     return found
 
@@ -247,7 +247,7 @@ def _test(module: str, mutant: Mutant | None, folder: Path) -> int:
     if mutant is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
         name = f"tencost.{module.removesuffix('.py').replace('/', '.')}"
-        sys.meta_path.insert(0, _Loader(name, SOURCES / module, mutant.code))
+        sys.meta_path.insert(0, _Loader(name, SOURCES / module, mutant.code(SOURCES / module)))
     quiet = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
@@ -284,8 +284,8 @@ def _fork(module: str, mutant: Mutant | None, folder: Path) -> int:
     return pid
 
 
-def survivors(module: str, jobs: int) -> tuple[list[Mutant], int]:
-    """Return the mutants of a module that its tests do not notice, and how many there were."""
+def survivors(module: str, jobs: int) -> tuple[list[Mutant], int, int]:
+    """Return the mutants that a module's tests do not notice; how many took too long, and how many there were."""
     every = mutants(SOURCES / module)
     scratch = Path(tempfile.mkdtemp(prefix="mutants-"))
     try:
@@ -296,7 +296,7 @@ def survivors(module: str, jobs: int) -> tuple[list[Mutant], int]:
         start = time.monotonic()
         _passing(module, scratch / "warm")
         limit = 10 + 5 * (time.monotonic() - start)
-        return _survivors(module, every, jobs, scratch, limit), len(every)
+        return *_survivors(module, every, jobs, scratch, limit), len(every)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -313,10 +313,10 @@ def _passing(module: str, folder: Path) -> None:
 
 def _survivors(
     module: str, every: list[Mutant], jobs: int, scratch: Path, limit: float
-) -> list[Mutant]:
+) -> tuple[list[Mutant], int]:
     waiting = list(reversed(range(len(every))))
     running: dict[int, tuple[int, float]] = {}
-    alive = []
+    alive, slow = [], 0
     while waiting or running:
         while waiting and len(running) < jobs:
             number = waiting.pop()
@@ -338,9 +338,10 @@ def _survivors(
                 f"{output}\n{module}: pytest itself failed, code {code}, with {every[number]}"
             )
         shutil.rmtree(scratch / str(number), ignore_errors=True)
+        slow += code == -signal.SIGKILL
         if code == 0:
             alive.append(number)
-    return [every[number] for number in sorted(alive)]
+    return [every[number] for number in sorted(alive)], slow
 
 
 def main() -> int:
@@ -350,7 +351,8 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", metavar="module.py", help=", ".join(TESTS))
     options = parser.parse_args()
     os.chdir(ROOT)
-    judged = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    page = PAGE.read_text(encoding="utf-8")
     unknown = 0
     for module in options.modules or TESTS:
         if options.list:
@@ -360,9 +362,9 @@ def main() -> int:
         # The libraries of one module's tests are not those of the next.
         reader, writer = os.pipe()
         if os.fork() == 0:
-            found, count = survivors(module, options.jobs)
+            found, slow, count = survivors(module, options.jobs)
             with os.fdopen(writer, "w") as pipe:
-                json.dump([count, [str(one) for one in found]], pipe)
+                json.dump([count, slow, [str(one) for one in found]], pipe)
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as pipe:
@@ -370,11 +372,12 @@ def main() -> int:
         os.wait()
         if not answer:
             return 2
-        count, lines = json.loads(answer)
+        count, slow, lines = json.loads(answer)
+        judged = page.partition(f"\n### {module}\n")[2].partition("\n### ")[0]
         new = [line for line in lines if f"- {line}\n" not in judged]
         unknown += len(new)
         print(
-            f"{module}: {count} mutants, {count - len(lines)} killed, {len(lines) - len(new)} judged, "
+            f"{module}: {count} mutants, {count - len(lines)} killed ({slow} by time), {len(lines) - len(new)} judged, "
             f"{len(new)} survived ({time.monotonic() - start:.0f} s)",
             *(f"- {line}" for line in new),
             sep="\n",

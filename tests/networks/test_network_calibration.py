@@ -23,6 +23,7 @@ class Net(nn.Module):
         self.layer_scale = nn.Parameter(torch.full((8, 1, 1), 1e-6))
         self.token = nn.Parameter(torch.zeros(400))
         self.drawn = nn.Parameter(torch.linspace(0, 1, 8))
+        self.gain = nn.Parameter(torch.zeros(1))
         self.spare = nn.Linear(400, 400)
         self.spare.bias.data.zero_()
         self.head = nn.Linear(8, 1000)
@@ -34,7 +35,8 @@ class Net(nn.Module):
     def forward(self, image: torch.Tensor, times: int = 1) -> torch.Tensor:
         x = self.second(torch.relu(self.norm(self.first(image))))
         for _ in range(times):
-            y = self.head(x.mean((2, 3))) + 0 * self.tied(x.mean((2, 3)))
+            pooled = x.mean((2, 3))
+            y = self.head(pooled) + self.gain * 0 * self.tied(5 * pooled)
         return self.last(y)
 
 
@@ -118,6 +120,15 @@ def test_what_was_one_number_throughout_is_drawn() -> None:
     for parameter in (network.layer_scale, network.norm.weight, network.norm.bias):
         assert float(parameter.detach().mean()) == pytest.approx(1.0, abs=0.3)
     torch.testing.assert_close(network.drawn.detach(), torch.linspace(0, 1, 8))
+
+
+def test_a_matrix_is_scaled_as_a_whole() -> None:
+    before, after = Net(), calibrated()
+    for name in ("first", "second", "head"):
+        one, other = (getattr(net, name).weight.detach().flatten() for net in (before, after))
+        likeness = float(torch.cosine_similarity(one, other, dim=0))
+        assert likeness == pytest.approx(1.0, abs=1e-4), name
+    assert float(after.gain.detach()) != 0
 
 
 def test_the_seed_decides() -> None:

@@ -157,6 +157,8 @@ def test_a_wrong_output_is_an_error(network: Network) -> None:
     with pytest.raises(TuneError, match="expected an output of shape"):
         compare(expected[:, :2], expected)
     assert not Agreement(max_abs=1e-6, max_rel=1e-3).accepted
+    assert Agreement(max_abs=1e-6, max_rel=0.9e-4).accepted
+    assert Agreement(max_abs=1e-6, max_rel=1.1e-4).differs, "a ten-thousandth is accepted"
 
 
 @pytest.mark.parametrize(

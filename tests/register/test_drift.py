@@ -316,3 +316,114 @@ def test_without_a_store_or_tuning_runs(store: RecordStore, tmp_path: Path) -> N
     store.write(records("a", 1, GOOD, about={"chosen_by": None}))
     with pytest.raises(RegistryError, match="found none"):
         drift_command.run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("history", "rule", "action", "why"),
+    [
+        # What is exactly at a limit is not below it.
+        (told(tuning(0.5, 0.0)), Rule(floor=0.5), Action.keep, "floor 0.5"),
+        (told(tuning(0.5, 0.0)), Rule(floor=0.51), Action.retrain, "surely below"),
+        (told(tuning(0.0, 0.0)), Rule(floor=0.0), Action.watch, "cannot be told from a random order"),
+        (told(tuning(0.5, rounds=8)), Rule(), Action.keep, "better than"),
+        (told(tuning(0.12, 0.0)), Rule(), Action.keep, "floor 0.1"),
+        (told(tuning(0.08, 0.0)), Rule(), Action.retrain, "floor of 0.1"),
+        (told(tuning(0.5, 0.0), *[tuning(0.25, 0.0)] * 3), Rule(margin=0.25), Action.keep, "-0.25"),
+        (told(tuning(0.5), *[tuning(0.34)] * 3), Rule(), Action.retrain, "tolerated -0.15"),
+        (told(tuning(0.5), *[tuning(0.36)] * 3), Rule(), Action.keep, "tolerated -0.15"),
+        (
+            told(tuning(0.5, rounds=1)),
+            Rule(),
+            Action.too_little,
+            "1 round with scores in the latest runs, 8 are needed",
+        ),
+        # Of the first runs, too, only those on the same network.
+        (told(ELSEWHERE, GOOD_RUN, *[tuning(0.3)] * 3), Rule(), Action.retrain, "first run on net"),
+        # Eight rounds on each side are enough to be sure.
+        (told(tuning(0.5, rounds=8), *[tuning(0.3, rounds=4)] * 3), Rule(), Action.retrain, "-0.20"),
+        (
+            told(tuning(0.5, rounds=8), *[tuning(0.3, rounds=2)] * 2, tuning(0.3, rounds=4)),
+            Rule(),
+            Action.retrain,
+            "-0.20",
+        ),
+        # The first three with the last three, and what is between them counts for neither.
+        (
+            told(*[tuning(0.5)] * 3, *[tuning(-0.9)] * 2, *[tuning(0.5)] * 3),
+            Rule(),
+            Action.keep,
+            "+0.00 [-0.02, +0.02] against the first 3 runs",
+        ),
+        (told(*[tuning(0.5)] * 5), Rule(), Action.keep, "against the first 2 runs on net"),
+        (told(*[tuning(0.5)] * 9), Rule(), Action.keep, "against the first 3 runs on net"),
+        (told(*[tuning(0.5)] * 9), Rule(), Action.keep, "over the last 3 runs"),
+    ],
+)  # fmt: skip
+def test_what_the_verdict_tolerates_in_figures(
+    history: History, rule: Rule, action: Action, why: str
+) -> None:
+    drift = verdict(history, rule)
+    assert drift.action is action, drift
+    assert any(why in reason for reason in drift.reasons), drift
+
+
+def test_a_run_without_rounds_is_none_of_the_latest() -> None:
+    silent = tuning(0.0, rounds=0, rankings=(), tvm=None)
+    drift = verdict(told(GOOD_RUN, silent, silent, silent))
+    assert drift.action is Action.keep
+    assert drift.recent is not None
+    assert drift.recent.mean == pytest.approx(0.5)
+    assert "over the last run," in drift.reasons[0]
+    assert len(drift.reasons) == 2, "there is no earlier run to compare with"
+
+
+def test_the_last_run_that_says_its_tvm_is_compared() -> None:
+    later = [tuning(0.5, tvm="0.28.0"), tuning(0.5, tvm=None)]
+    assert verdict(told(tuning(0.5, tvm="0.27.0"), *later)).action is Action.retrain
+    assert verdict(told(tuning(0.5, tvm="0.28.0"), GOOD_RUN)).action is Action.keep
+
+
+def test_the_interval_is_that_of_95_percent() -> None:
+    """Of a mean of 100 rounds, half of them 0, half of them 1: 0.5 ± 1.96 * 0.05."""
+    estimate = mean_over([Ranking(float(number % 2), 8) for number in range(100)])
+    assert estimate is not None
+    assert estimate.low == pytest.approx(0.402, abs=0.01)
+    assert estimate.high == pytest.approx(0.598, abs=0.01)
+    two = mean_over([Ranking(0.0, 8), Ranking(1.0, 8)])
+    assert two == Estimate(0.5, 0.0, 1.0)
+
+
+def test_what_a_store_says_of_a_run(store: RecordStore) -> None:
+    """Runs that began at the same time are in order of their names; three programs are a round."""
+    store.write(records("b", 1, GOOD, about={"batch": 3}, tvm="0.27.1"))
+    store.write(records("a", 1, GOOD[:3], network="other"))
+    store.write(records("a", 2, GOOD[:2], network="other", tvm="0.27.2"))
+    (history,) = histories(store)
+    assert [run.run for run in history.runs] == ["a", "b"]
+    first, second = history.runs
+    assert (first.started, first.network, first.tvm) == (1e9 + 1, "other", "0.27.2")
+    assert [one.programs for one in first.rankings] == [3]
+    assert (first.programs, first.measured) == (5, 5)
+    assert (second.programs, second.measured, second.tvm) == (4, 4, "0.27.1")
+    assert (history.trained_on, history.unscored) == ("0.27.2", 0)
+    assert first.estimate == Estimate(1.0, None, None)
+
+
+def test_runs_are_in_order_of_time_whatever_their_names(store: RecordStore) -> None:
+    """The latest are judged."""
+    for run, at in (("b", 3e9), ("c", 1e9), ("a", 2e9)):
+        store.write(records(run, 1, GOOD, at=at))
+    assert [run.run for run in histories(store)[0].runs] == ["c", "a", "b"]
+
+
+def test_the_model_s_tvm_is_what_the_records_say(store: RecordStore) -> None:
+    store.write(records("a", 1, GOOD, tvm="0.28.0"))
+    store.write(records("a", 2, GOOD, tvm="0.28.0", about={"model_tvm": "0.26.0"}))
+    store.write(records("f", 1, GOOD, about={"chosen_by": "bundles/seed2"}, tvm=None))
+    store.write(records("f", 1, GOOD, about={"chosen_by": "bundles/10"}))
+    found = {item.version: item for item in histories(store)}
+    assert list(found) == ["bundles/10", "bundles/seed2", MODEL]
+    assert found[MODEL].trained_on == "0.26.0"
+    assert verdict(found[MODEL]).action is Action.retrain
+    assert found["bundles/seed2"].trained_on is None
+    assert found["bundles/seed2"].runs[0].tvm is None

@@ -176,6 +176,9 @@ def test_the_leakage_check_finds_a_test_network_that_is_learnt_from() -> None:
     )
     with pytest.raises(SplitError, match=r"1 workloads of the test networks n0 .*, first w0$"):
         check_leakage(leaking, tasks, config)
+    one_each = split.unique("workload_id", keep="first", maintain_order=True)
+    with pytest.raises(SplitError, match=r"15 workloads of the test networks n0 .*, first w0$"):
+        check_leakage(one_each.with_columns(part=pl.lit("valid")), tasks, config)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,15 @@ def test_an_index_stays_inside_everything_that_it_indexes() -> None:
     assert below(lambda row: row, lambda row: row * 3) == 1
 
 
+def test_one_index_that_is_computed_is_enough_for_zeros() -> None:
+    from tvm import te
+
+    first, second = te.placeholder((50,), name="first"), te.placeholder((20,), name="second")
+    rows = te.placeholder((8,), dtype="int64", name="rows")
+    both = te.compute((8,), lambda i: first[rows[i]] + second[rows[i] * 2])
+    assert read_facts(workload([first, second, rows, both])).below[2] == 1
+
+
 def test_an_index_that_says_where_to_write_stays_inside_too() -> None:
     import tvm
     from tvm.script import tirx as T
