@@ -38,6 +38,8 @@ PARTS = {
 def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | None, most: int) -> dict[str, Any]:
     """Run cases of a part until its time is over; return what the table says of it."""
     module, kind, _ = PARTS[name]
+    if name.startswith("kill-"):
+        import_module(module).load_killer()
     started = time.monotonic()
     counts: Counter[str] = Counter()
     found: list[dict[str, Any]] = []
@@ -52,10 +54,15 @@ def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | N
                 break
             folder = home / f"case{number}"
             folder.mkdir()
-            case = part.case(random.Random(f"{seed} {name} {number}"), folder)
-            if case is None:  # every one was had
-                break
-            result = judge(case, folder)
+            rng = random.Random(f"{seed} {name} {number}")
+            if name.startswith("kill-"):
+                done = part.run(rng, number, seed, folder)
+                if done is None:  # every write was had
+                    break
+                what, result = done
+            else:
+                case = part.case(rng, folder)
+                what, result = case.what, judge(case, folder)
             counts["cases"] += 1
             counts["refused" if result.status == 2 else "survived" if result.status == 0 else "failed"] += 1
             if result.findings:
@@ -64,10 +71,10 @@ def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | N
                 shutil.rmtree(kept, ignore_errors=True)
                 shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
                 replay = f"PYTHONPATH=tests {sys.executable} -m torture {name} --seed {seed} --case {number}"
-                told = [case.what, *result.findings, f"again: {replay}", "", result.errors]
+                told = [what, *result.findings, f"again: {replay}", "", result.errors]
                 (kept / "finding.txt").write_text("\n".join(told), errors="replace")
-                found.append({"case": number, "what": case.what, "findings": result.findings})
-                sys.stderr.write(f"{name} {number}: {case.what}: {'; '.join(result.findings)}\n")
+                found.append({"case": number, "what": what, "findings": result.findings})
+                sys.stderr.write(f"{name} {number}: {what}: {'; '.join(result.findings)}\n")
             shutil.rmtree(folder, ignore_errors=True)
             number += 1
     said = getattr(part, "said", "")

@@ -312,9 +312,7 @@ def _export_command(kind: str, place: str, what: str) -> None:
 _export_command("ansor", "v100.json", "Write Ansor's log lines, each as it was.")
 _export_command("autotvm", "v100.log", "Write AutoTVM's log lines, each as it was.")
 _export_command("tenset", "folder", "Write a folder in TenSet's layout.")
-_export_command(
-    "rfc4304", "all.jsonl", "Write records of RFC 4304: .jsonl, .json or .parquet."
-)
+_export_command("rfc4304", "all.jsonl", "Write records of RFC 4304: .jsonl, .json or .parquet.")
 _export_command("table", "all.parquet", "Write the store's own columns: .parquet or .csv.")
 
 
