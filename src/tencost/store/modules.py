@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tencost.errors import RecordError
-from tencost.store.delta import retry
+from tencost.store.delta import first_line, retry
 
 SUFFIX = "-modules"
 SCHEMA = pa.schema(
@@ -73,7 +73,7 @@ def read_modules(store_uri: str) -> pl.DataFrame:
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
     except (DeltaError, OSError, pa.ArrowException, LookupError, ValueError) as error:
         raise RecordError(
-            f"expected the modules of a record store at {modules_uri(store_uri)}, found a damaged table: {error}. "
+            f"expected the modules of a record store at {modules_uri(store_uri)}, found a damaged table: {first_line(error)}. "
             "Delete that folder and import the logs again: tencost records import"
         ) from error
     assert isinstance(frame, pl.DataFrame)
