@@ -20,19 +20,21 @@ from torture.verdict import judge
 
 PARTS = {
     # name: (module, class, share of the time)
-    "logs": ("torture.logs", "Logs", 3.0),
-    "bundles": ("torture.bundles", "Bundles", 2.0),
-    "modules": ("torture.modules", "Modules", 2.0),
-    "traces": ("torture.modules", "Traces", 1.5),
+    "logs": ("torture.logs", "Logs", 2.0),
+    "bundles": ("torture.bundles", "Bundles", 1.5),
+    "modules": ("torture.modules", "Modules", 1.5),
+    "traces": ("torture.modules", "Traces", 1.0),
     "stores": ("torture.stores", "Stores", 1.5),
     "kill-import": ("torture.kills", "Import", 1.5),
-    "kill-stages": ("torture.kills", "Stages", 2.0),
-    "kill-register": ("torture.kills", "Register", 2.0),
-    "kill-measure": ("torture.kills", "Measure", 1.5),
-    "kill-tune": ("torture.kills", "Tune", 1.5),
-    "kill-pipeline": ("torture.kills", "Pipeline", 1.5),
+    "kill-stages": ("torture.kills", "Stages", 2.5),
+    "kill-register": ("torture.kills", "Register", 2.5),
+    "kill-measure": ("torture.kills", "Measure", 3.0),
+    "kill-tune": ("torture.kills", "Tune", 2.5),
+    "kill-pipeline": ("torture.kills", "Pipeline", 2.5),
 }
 """The parts; those whose names begin with `kill-` run commands again after a kill."""
+LEAST = 2
+"""Cases of a part, whatever its time."""
 
 
 def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | None, most: int) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | N
         ready = time.monotonic()
         number = only or 0
         while counts["cases"] < most and (only is None or number == only):
-            if only is None and time.monotonic() - started > seconds:
+            if only is None and counts["cases"] >= LEAST and time.monotonic() - started > seconds:
                 break
             folder = home / f"case{number}"
             folder.mkdir()

@@ -373,9 +373,12 @@ class Splits(Toy):
     name = "splits"
 
     def command(self, root: Path) -> None:
+        from tencost.config import SplitPolicy
         from tencost.splits import stage
 
-        stage.run(self.config(), root / "project")
+        config = self.config()
+        config.split.policy, config.split.valid_fraction = SplitPolicy.within_task, 0.5
+        stage.run(config, root / "project")
 
     def state(self, root: Path) -> Any:
         return tree(root / "project" / "data" / "splits")
