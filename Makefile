@@ -12,6 +12,10 @@ export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 PYTEST_ARGS ?=
+# Of `make torture`, exported: minutes in all, and what the damage is drawn from.
+export TORTURE_MINUTES ?= 10
+export TORTURE_SEED ?= 0
+TORTURE_ARGS ?=
 # As many tests side by side as there are CPUs that this process may use; a test process takes 1 GB and more.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # PyTorch's CPU build for CPython 3.11 on x86_64 is not on PyPI; pip may be configured to find it all the same.
@@ -19,7 +23,8 @@ TORCH_CPU := 2.13.0
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help setup pipeline graphs test test-fast check mutants lint format types docs hooks ui leaderboard lock docker clean
+.PHONY: help setup pipeline graphs test test-fast check mutants torture lint format types docs hooks ui leaderboard lock docker
+.PHONY: clean
 
 help: ## print this page
 	@echo "tencost: learned cost models for tensor programs"; echo
@@ -75,6 +80,9 @@ test-fast: $(STAMP) ## the tests that need neither TVM's compiler nor whole stag
 mutants: $(STAMP) ## put small errors into the modules that figures depend on: do their tests notice? (MODULES="tune/guard.py ...")
 	@$(BIN)/python benchmarks/mutants.py --jobs $(JOBS) $(MODULES)
 
+torture: $(STAMP) ## damage files and kill commands for TORTURE_MINUTES=10, with TORTURE_SEED=0; findings in torture-findings/
+	@PYTHONPATH=tests $(BIN)/python -m torture $(TORTURE_ARGS)
+
 check: $(STAMP) lint types test ## ruff, mypy and the tests: exactly what CI runs
 
 lint: $(STAMP) ## ruff: style and formatting
@@ -114,4 +122,4 @@ docker: ## build the image (needs Docker)
 	docker build -t tencost .
 
 clean: ## remove caches and test leftovers (data/, mlruns/ and .venv stay)
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf build dist site torture-findings .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

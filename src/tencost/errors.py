@@ -23,6 +23,7 @@ import re
 
 MOST_TOLD = 3000
 """Characters of a message that are printed: a file may have had much to say."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -35,7 +36,7 @@ def printable(text: str, most: int = MOST_TOLD) -> str:
     """
     if len(text) > most:
         text = f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
-    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], _COLOURS.sub("", text))
 
 
 class TencostError(Exception):

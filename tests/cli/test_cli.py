@@ -140,3 +140,19 @@ def test_missing_conf_says_where_it_looked(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"expected a folder conf/ with config\.yaml"):
         project_root(tmp_path)
+
+
+def test_a_message_that_quotes_a_file_obeys_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal's commands in a file's words are escaped, and a file says no more than some lines."""
+    log = tmp_path / "a.json"
+    log.write_text('{"format_version": 1}')
+    for name in ("\x1b]0;title\x07\x1b[31mred", "x" * 100_000):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["records", "import", str(log), "--dataset", name])
+        assert stop.value.code == 2
+        told = capsys.readouterr().err
+        assert told.startswith("tencost: ")
+        assert len(told) < 4000
+        assert not set(told) & {"\x1b", "\x07"}

@@ -70,6 +70,58 @@ def promoted(toy_project: Path, toy_config: Any, train_toy: Train) -> Any:
     return client
 
 
+class Killed(BaseException):
+    """Ends the process, as far as the stage can tell."""
+
+
+class KilledClient:
+    """A registry's client that ends the process instead of writing for the n-th time."""
+
+    def __init__(self, client: Any, at: int) -> None:
+        self._client, self.left = client, at
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("set_", "log_", "update_", "create_", "delete_")):
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+        return getattr(self._client, name)
+
+
+def test_killed_at_any_write_it_is_registered_whole_the_next_time(
+    toy_project: Path,
+    toy_config: Any,
+    train_toy: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = registry.connect(tracking.setup(toy_project))
+    train_toy("random", FLOOR)
+    train_trees(toy_project, client, train_toy, 30)
+    evaluation.run(toy_config, toy_project)
+    connect = registry.connect
+    at, writes = 0, 0
+    while True:
+        at += 6
+        root = Path(shutil.copytree(toy_project, tmp_path / f"killed{at}"))
+        killed = KilledClient(connect(tracking.setup(root)), at)
+        monkeypatch.setattr(registry, "connect", lambda _, killed=killed: killed)
+        try:
+            stage.run(toy_config, root, required=("random",))
+        except Killed:
+            writes += 1
+        else:
+            break
+        monkeypatch.setattr(registry, "connect", connect)
+        stage.run(toy_config, root, required=("random",))
+        (version,) = registry.list_versions(connect(tracking.setup(root)), NAME)
+        assert version.aliases == ("challenger", "champion")
+        assert version.tags["verdict"] == "promoted", at
+        assert version.description, at
+        assert mark(root).exists()
+    assert writes > 3
+
+
 def test_first_champion(promoted: Any, toy_project: Path, tmp_path: Path) -> None:
     version = registry.find_champion(promoted, NAME)
     assert version is not None

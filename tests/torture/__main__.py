@@ -20,19 +20,21 @@ from torture.verdict import judge
 
 PARTS = {
     # name: (module, class, share of the time)
-    "logs": ("torture.logs", "Logs", 3.0),
-    "bundles": ("torture.bundles", "Bundles", 2.0),
-    "modules": ("torture.modules", "Modules", 2.0),
-    "traces": ("torture.modules", "Traces", 1.5),
+    "logs": ("torture.logs", "Logs", 2.0),
+    "bundles": ("torture.bundles", "Bundles", 1.5),
+    "modules": ("torture.modules", "Modules", 1.5),
+    "traces": ("torture.modules", "Traces", 1.0),
     "stores": ("torture.stores", "Stores", 1.5),
     "kill-import": ("torture.kills", "Import", 1.5),
-    "kill-stages": ("torture.kills", "Stages", 2.0),
-    "kill-register": ("torture.kills", "Register", 2.0),
-    "kill-measure": ("torture.kills", "Measure", 1.5),
-    "kill-tune": ("torture.kills", "Tune", 1.5),
-    "kill-pipeline": ("torture.kills", "Pipeline", 1.5),
+    "kill-stages": ("torture.kills", "Stages", 2.5),
+    "kill-register": ("torture.kills", "Register", 2.5),
+    "kill-measure": ("torture.kills", "Measure", 3.0),
+    "kill-tune": ("torture.kills", "Tune", 2.5),
+    "kill-pipeline": ("torture.kills", "Pipeline", 2.5),
 }
 """The parts; those whose names begin with `kill-` run commands again after a kill."""
+LEAST = 2
+"""Cases of a part, whatever its time."""
 
 
 def run_part(
@@ -40,6 +42,8 @@ def run_part(
 ) -> dict[str, Any]:
     """Run cases of a part until its time is over; return what the table says of it."""
     module, kind, _ = PARTS[name]
+    if name.startswith("kill-"):
+        import_module(module).load_killer()
     started = time.monotonic()
     counts: Counter[str] = Counter()
     found: list[dict[str, Any]] = []
@@ -50,14 +54,19 @@ def run_part(
         ready = time.monotonic()
         number = only or 0
         while counts["cases"] < most and (only is None or number == only):
-            if only is None and time.monotonic() - started > seconds:
+            if only is None and counts["cases"] >= LEAST and time.monotonic() - started > seconds:
                 break
             folder = home / f"case{number}"
             folder.mkdir()
-            case = part.case(random.Random(f"{seed} {name} {number}"), folder)
-            if case is None:  # every one was had
-                break
-            result = judge(case, folder)
+            rng = random.Random(f"{seed} {name} {number}")
+            if name.startswith("kill-"):
+                done = part.run(rng, number, seed, folder)
+                if done is None:  # every write was had
+                    break
+                what, result = done
+            else:
+                case = part.case(rng, folder)
+                what, result = case.what, judge(case, folder)
             counts["cases"] += 1
             counts[
                 "refused" if result.status == 2 else "survived" if result.status == 0 else "failed"
@@ -68,10 +77,10 @@ def run_part(
                 shutil.rmtree(kept, ignore_errors=True)
                 shutil.copytree(folder, kept, symlinks=True, ignore_dangling_symlinks=True)
                 replay = f"PYTHONPATH=tests {sys.executable} -m torture {name} --seed {seed} --case {number}"
-                told = [case.what, *result.findings, f"again: {replay}", "", result.errors]
+                told = [what, *result.findings, f"again: {replay}", "", result.errors]
                 (kept / "finding.txt").write_text("\n".join(told), errors="replace")
-                found.append({"case": number, "what": case.what, "findings": result.findings})
-                sys.stderr.write(f"{name} {number}: {case.what}: {'; '.join(result.findings)}\n")
+                found.append({"case": number, "what": what, "findings": result.findings})
+                sys.stderr.write(f"{name} {number}: {what}: {'; '.join(result.findings)}\n")
             shutil.rmtree(folder, ignore_errors=True)
             number += 1
     said = getattr(part, "said", "")

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tencost.errors import RecordError
 from tencost.records.reading.targets import parse_target
+from tencost.store.delta import whole_files
 from tencost.store.ids import canonical_target
 from tencost.store.layout import COLUMNS, PARTITION
 from tencost.store.reading import Records, StoreView, View
@@ -89,7 +90,8 @@ class Tables:
         )
         # Programs are long, and most of them are not asked for.
         same = pl.col("record_id").is_in(chosen["record_id"].implode())
-        rows = self._view.scan([hardware]).filter(same).select(columns).collect()
+        with whole_files(self._uri):
+            rows = self._view.scan([hardware]).filter(same).select(columns).collect()
         return chosen.join(rows, on="record_id", how="left", maintain_order="left")
 
     def canonical_targets(self, hardware: str) -> dict[str, str]:

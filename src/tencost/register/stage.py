@@ -125,12 +125,12 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
         judged = judge(challenger, report.references(), met, required=required, rule=rule)
         told = tuple(f"{YES}note that {note}" for note in opponent.notes)
         verdict = replace(judged, reasons=(*told, *judged.reasons))
-        if verdict.promote:
-            registry.promote(client, version)
-            champion = version
+        champion = version if verdict.promote else champion
         values = notes.content(version, champion, best, verdict, rule, rounds)
         text = description(board, best, bundle, version, verdict)
         notes.write(client, version, best, verdict, text, values)
+        if verdict.promote:  # last: a run killed before it judges and writes again
+            registry.promote(client, version)
     _mark(root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json", version)
     _print(version, new, champion, verdict)
     return verdict

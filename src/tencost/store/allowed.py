@@ -86,6 +86,8 @@ ANNOTATIONS = _words("""
     """)  # fmt: skip
 """Keys of a trace's annotations. Pragmas are those for unrolling; pragma_import_llvm would link foreign code."""
 
+_MAY_LACK = {"TransformLayout", "TransformBlockLayout"}
+"""Instructions with attributes that may be null: a padding. TVM looks behind any other without asking, and crashes."""
 _INDEX_MAP_TYPES = {"tirx.IndexMap"} | NODE_TYPES - {"ir.Op", "ir.Call", "ir.IRModule"}
 _TEXT = ("ffi.String", "ir.StringImm")
 _CALLED = ("ir.Op", "ir.GlobalVar")
@@ -142,6 +144,8 @@ def check_trace(trace: Any, where: str = "the trace") -> None:
             for value in (*inputs, *attributes):
                 if not isinstance(value, int):
                     _check_value(value, where)
+            if kind not in _MAY_LACK and _lacks(attributes):
+                raise _refused(where, f"attribute of {kind}", None)
     except (TypeError, ValueError, IndexError) as error:
         raise UntrustedError(
             f"{where}: expected [instructions, decisions], found something else ({error})"
@@ -158,6 +162,10 @@ def _check_value(value: Any, where: str) -> None:
             _check_value(item, where)
     elif isinstance(value, dict):
         raise _refused(where, "value", "an object")
+
+
+def _lacks(values: list[Any]) -> bool:
+    return any(value is None or (isinstance(value, list) and _lacks(value)) for value in values)
 
 
 def _check_index_map(text: str, where: str) -> None:

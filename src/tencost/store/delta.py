@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from urllib.parse import unquote
 
+import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -68,7 +70,7 @@ def open_table(place: Place) -> DeltaTable | None:
         at = "" if place.version is None else f", version {place.version}"
         raise RecordError(
             f"expected a record store (a Delta Lake table) at {place.uri}{at}, found none that can "
-            f"be opened: {error}. Rebuild it: tencost records"
+            f"be opened: {first_line(error)}. Rebuild it: tencost records"
         ) from error
     found, name = _schema_version(table), table.metadata().name
     if name == TABLE_NAME and found.isdecimal() and int(found) > int(SCHEMA_VERSION):
@@ -155,15 +157,50 @@ def removals(files: Sequence[DataFile]) -> list[RemoveAction]:
     ]
 
 
+@contextmanager
+def whole_files(uri: str) -> Iterator[None]:
+    """Turn what reading a damaged file of a table raises into one message.
+
+    Raises:
+        RecordError: a file of the table at `uri` is damaged.
+    """
+    try:
+        yield
+    except _DAMAGES as error:
+        raise RecordError(
+            f"expected whole files in the record store {uri}, found a damaged one: {first_line(error)}. Put the file "
+            "back from a copy, or import the logs into a new store: tencost records import --store"
+        ) from error
+
+
+_DAMAGES = (
+    pl.exceptions.ComputeError,
+    pl.exceptions.InvalidOperationError,
+    pl.exceptions.SchemaError,
+    pl.exceptions.ColumnNotFoundError,
+    pa.ArrowException,
+    FileNotFoundError,
+    IsADirectoryError,
+)
+"""What polars and Arrow raise for a Parquet file that is none, is another one, or is not there."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message: Delta Lake's go on with its own stack."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def retry(uri: str, attempt: Callable[[], Result]) -> Result:
     """Call `attempt`, which reads the table anew each time, until it commits; return its result.
 
     Raises:
-        RecordError: others were faster every time.
+        RecordError: others were faster every time, or a file is damaged.
     """
     for number in range(ATTEMPTS):
         try:
-            return attempt()
+            with whole_files(uri):
+                return attempt()
         except CommitFailedError as error:
             last = error
             time.sleep(random.uniform(0.2, 1.0) * min(0.5, 0.01 * 2 ** min(number, 6)))

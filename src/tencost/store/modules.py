@@ -11,9 +11,10 @@ from collections.abc import Iterable
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tencost.store.delta import retry
+from tencost.errors import RecordError
+from tencost.store.delta import first_line, retry
 
 SUFFIX = "-modules"
 SCHEMA = pa.schema(
@@ -59,12 +60,21 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
 
 
 def read_modules(store_uri: str) -> pl.DataFrame:
-    """Return all modules: workload_id, mod_json, task_name, shash; no rows where there are none."""
-    try:
-        files = DeltaTable(modules_uri(store_uri)).file_uris()
-    except TableNotFoundError:
-        files = []
+    """Return all modules: workload_id, mod_json, task_name, shash; no rows where there are none.
+
+    Raises:
+        RecordError: the table is damaged.
+    """
     names = [field.name for field in SCHEMA]
-    if not files:
+    try:
+        table = DeltaTable(modules_uri(store_uri)).to_pyarrow_table(columns=names)
+        frame = pl.from_arrow(table.cast(SCHEMA))
+    except TableNotFoundError:
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
-    return pl.read_parquet(files, columns=names, glob=False, hive_partitioning=False)
+    except (DeltaError, OSError, pa.ArrowException, LookupError, ValueError) as error:
+        raise RecordError(
+            f"expected the modules of a record store at {modules_uri(store_uri)}, found a damaged table: {first_line(error)}. "
+            "Delete that folder and import the logs again: tencost records import"
+        ) from error
+    assert isinstance(frame, pl.DataFrame)
+    return frame

@@ -32,6 +32,7 @@ from tencost.store.delta import (
     removals,
     require_table,
     retry,
+    whole_files,
     writable_table,
 )
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
@@ -198,11 +199,12 @@ class RecordStore(Records):
         return len(deleted)
 
     def _answer(self, question: Callable[[View], pl.DataFrame]) -> pl.DataFrame:
-        try:
-            return question(self.view())
-        except FileNotFoundError:  # The store was deleted and made anew, or cleaned up since.
-            self._last = None
-            return question(self.view())
+        with whole_files(self.uri):
+            try:
+                return question(self.view())
+            except FileNotFoundError:  # The store was deleted and made anew, or cleaned up since.
+                self._last = None
+                return question(self.view())
 
     def _table(self) -> DeltaTable:
         if self._last is not None and self._place.version is None:
@@ -224,7 +226,8 @@ class RecordStore(Records):
                     self._rewrite(mine)
 
     def _rewrite(self, files: Sequence[DataFile]) -> Compaction:
-        added = rewrite(self._folder, files)
+        with whole_files(self.uri):
+            added = rewrite(self._folder, files)
         retry(self.uri, partial(self._replace, files, added))
         rows = sum(json.loads(action.stats)["numRecords"] for action in added)
         return Compaction(len(files), len(added), rows)
