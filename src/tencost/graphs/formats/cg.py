@@ -15,10 +15,11 @@ Graph g owns the lines behind those of the graphs before it. Operators are tenco
 whole. The devices of the benchmark are cortex (cortex-a76), 630gpu (adreno-630), 640gpu (adreno-640) and vpu
 (myriad-vpu); any other is named as it stands. A folder that holds such files itself is one family of its name.
 
-Where a file has a line too few or too many, only the graphs around the damage are lost: a graph counts that begins
-where a graph can begin, ends where the next can, and in which no other begins. Nodes of a graph begin with its one
-``Placeholder``, edges where their targets, which increase within a graph, fall back. This needs files like the
-benchmark's; of others all graphs behind the damage are rejected.
+Where a file has a line too few or too many, the graphs from the first such place to the last are lost, and no others: a
+graph counts that begins where a graph can begin, ends where the next can, and in which no other begins. Nodes of a
+graph begin with its one ``Placeholder``, edges where their targets, which increase within a graph, fall back. This
+needs files like the benchmark's; of others all graphs behind the damage are rejected. Lines lost and gained that
+cancel out are not noticed.
 """
 
 from __future__ import annotations
