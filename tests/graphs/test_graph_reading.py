@@ -112,6 +112,37 @@ def test_a_row_too_few_costs_its_graph(folder: Path, file: str, line: int) -> No
         assert "cannot be told" in reject.reason
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    file=st.sampled_from(["node-feat.csv", "edge.csv"]),
+    places=st.lists(st.integers(0, 2**16), min_size=1, max_size=3),
+    twice=st.booleans(),
+)
+def test_rows_lost_or_doubled_never_make_another_graph(
+    file: str, places: list[int], twice: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cg") / "set"
+    cg.write(folder, GRAPHS)
+
+    def change(lines: list[str]) -> None:
+        for place in places:
+            line = lines.pop(place % len(lines))
+            lines[place % (len(lines) + 1) : place % (len(lines) + 1)] = (
+                [line, line] if twice else []
+            )
+
+    edit(folder / "aaa" / file, change)
+    read = read_folder(folder)
+    ids = dict(zip(GRAPHS.graphs.name.tolist(), GRAPHS.graphs.graph_id.tolist(), strict=True))
+    found = dict(
+        zip(read.labelled.graphs.name.tolist(), read.labelled.graphs.graph_id.tolist(), strict=True)
+    )
+    assert found.items() <= ids.items()
+    assert {
+        f"{reject.family}/{reject.graph}" for reject in read.rejects
+    } >= ids.keys() - found.keys()
+
+
 def test_the_last_row_cut_off(folder: Path) -> None:
     edit(folder / "aaa" / "node-feat.csv", lambda lines: lines.pop())
     read = read_folder(folder)
