@@ -178,17 +178,18 @@ def _train(
     with torch.no_grad():
         some = order.choice(labelled, min(_CALIBRATED_ON, len(labelled)), replace=False)
         network.base.sub_(torch.nanmedian(log_error(some, False)[0], dim=0).values)
-    shared = [value for name, value in network.named_parameters() if name != "kinds"]
+    bending = [*network.layers.parameters(), *network.head.parameters()]
     optimizer = torch.optim.AdamW(
         [
-            {"params": shared, "weight_decay": config.weight_decay},
-            {"params": [network.kinds], "weight_decay": 0.0},
+            {"params": bending, "weight_decay": config.weight_decay},
+            {"params": [network.base], "weight_decay": 0.0},
+            {"params": [network.kinds], "weight_decay": config.kinds_weight_decay},
         ],
         lr=config.learning_rate,
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
-        [config.learning_rate, config.kinds_learning_rate],
+        [config.learning_rate, config.kinds_learning_rate, config.kinds_learning_rate],
         total_steps=config.steps,
         pct_start=0.1,
     )

@@ -57,8 +57,8 @@ _TERMS = 3
 """Time to compute, to move and to start."""
 _START_MS = (1e-7, 2e-7, 5e-3)
 """Milliseconds a FLOP, an element moved and a kernel, before the first fit by the median ratio."""
-_SMALLEST_SPREAD = 0.05
-"""A feature that hardly varies is not blown up."""
+_SMALLEST_SPREAD = 0.5
+"""A feature that hardly varies is not blown up: an operator that one family has would tell that family."""
 _LARGEST_LOG_MS = 50.0
 """A kernel's cost is not told beyond exp(this): damaged or far-off weights would overflow."""
 _LEAST_MS = 1e-9
@@ -92,7 +92,9 @@ class AdditiveConfig(GraphModelConfig):
     kinds_first: float = 0.3
     """Share of the steps in which a, b and c are learnt alone."""
     kinds_learning_rate: float = 0.03
-    """Peak for a and b of each kind."""
+    """Peak for a, b and c."""
+    kinds_weight_decay: float = 0.3
+    """AdamW's for a and b of each kind: one that is hardly ever seen stays near the others."""
     delta: float = 0.05
     """Relative error below which the loss turns from absolute to squared."""
     num_threads: int = 2
@@ -104,7 +106,7 @@ class AdditiveConfig(GraphModelConfig):
         within("graph_model", self, learning_rate="(0, inf)", weight_decay="[0, inf)")
         within("graph_model", self, delta="(0, inf)", kinds_first="[0, 1]")
         within("graph_model", self, penalty="[0, inf)", start_penalty="[0, inf)")
-        within("graph_model", self, kinds_learning_rate="(0, inf)")
+        within("graph_model", self, kinds_learning_rate="(0, inf)", kinds_weight_decay="[0, inf)")
 
 
 class AdditiveModel:
@@ -230,12 +232,17 @@ def cost_of(
 
 
 GROUPS = len(KINDS) + 1
-"""Kinds of kernels that have an a and a b of their own: convolutions of single pixels are one more."""
+"""Kinds of kernels that have an a and a b of their own; what works element by element is one, and convolutions of
+single pixels are one more."""
+
+
+_GROUP = np.arange(len(KINDS))
+_GROUP[[KINDS.index(name) for name in ("norm", "activation", "mul")]] = KINDS.index("add")
 
 
 def cost_groups(integers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return which of GROUPS each kernel belongs to: int64 [K]."""
-    kinds = node_kinds(integers).astype(np.int64)
+    kinds = _GROUP[node_kinds(integers)]
     pointwise = (kinds == KINDS.index("conv")) & (
         integers[:, INTEGERS.index("kernel_h")] * integers[:, INTEGERS.index("kernel_w")] <= 1
     )
