@@ -338,10 +338,8 @@ class Cells(nn.Module):
         for node, sources in self.sources.items():
             given = [made[source] for source in sources]
             layer = str(node)
-            if layer in self.layers:
-                last = self.layers[layer](given[0])
-            else:
-                last = given[0] + given[-1]
+            added = layer not in self.layers
+            last = given[0] + given[-1] if added else self.layers[layer](given[0])
             made[node] = last
         return self.head(last)
 

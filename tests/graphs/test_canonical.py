@@ -1,9 +1,10 @@
-"""Networks of CG's families written in PyTorch and exported say what CG's rows say, and other networks what they can."""
+"""Networks of CG's families written in PyTorch and exported say what CG's rows say; others say what they can."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -116,7 +117,18 @@ def column(network: CanonicalNetwork, operator: str, name: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['family']}-{row['position']}")
+def row_of_each_family() -> list[Any]:
+    """Return the rows as parameters, the second of a family among the slow ones."""
+    families: set[str] = set()
+    parameters = []
+    for row in ROWS:
+        marks = [pytest.mark.slow] if row["family"] in families else []
+        families.add(row["family"])
+        parameters.append(pytest.param(row, marks=marks, id=f"{row['family']}-{row['position']}"))
+    return parameters
+
+
+@pytest.mark.parametrize("row", row_of_each_family())
 def test_a_network_of_cg_written_in_pytorch_has_the_nodes_and_edges_of_its_row(
     row: dict[str, Any],
 ) -> None:
@@ -138,7 +150,9 @@ def test_both_of_pytorchs_exporters_give_the_same_graph() -> None:
     network, tensors = rebuilt(
         graph_of(next(row for row in ROWS if row["family"] == "shufflenetv2s"))
     )
-    program = torch.onnx.export(network, tuple(tensors), dynamo=True, verbose=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own deprecations
+        program = torch.onnx.export(network, tuple(tensors), dynamo=True, verbose=False)
     other = canonical_network(program.model_proto, name="other")
     assert nodes_and_edges(exported(network, *tensors).graphs) == nodes_and_edges(other.graphs)
 
@@ -210,11 +224,12 @@ def test_tokens_are_no_images_and_turning_one_into_the_other_costs_nothing() -> 
             self.norm, self.dense = nn.LayerNorm(16), nn.Linear(16, 16)
 
         def forward(self, x: Any) -> Any:
-            x = self.patches(x).permute(0, 2, 3, 1)
-            return self.dense(self.norm(x)).permute(0, 3, 1, 2)
+            image = self.patches(x)
+            tokens = self.dense(self.norm(image.permute(0, 2, 3, 1)))
+            return image + tokens.permute(0, 3, 1, 2)
 
     found = exported(Block(), torch.ones(1, 3, 16, 24))
-    assert words(found) == "Placeholder Conv2D LayerNorm MatMul BiasAdd"
+    assert words(found) == "Placeholder Conv2D LayerNorm MatMul BiasAdd Add"
     assert found.graphs.columns[3, 11:].tolist() == [1, 4, 6, 16, 0]
 
 
@@ -241,14 +256,13 @@ def test_files_of_onnx_and_torch_export_are_read_with_the_shapes_asked_for(tmp_p
     module = nn.Sequential(nn.Conv2d(3, 4, 3, 1, 1, bias=False), nn.ReLU()).eval()
     sizes = {2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
     image = torch.ones(1, 3, 6, 6)
-    program = torch.export.export(module, (image,), dynamic_shapes=(sizes,))
-    torch.export.save(program, tmp_path / "mine.pt2")
-    torch.onnx.export(program, (), dynamo=True, verbose=False).save(tmp_path / "mine.onnx")
-    for source, path, more in (
-        ("onnx", "mine.onnx", {}),
-        ("torch_export", "mine.pt2", {"trusted": True}),
-    ):
-        config = NetworkConfig(name="mine", source=source, path=path, size=10, **more)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own deprecations
+        program = torch.export.export(module, (image,), dynamic_shapes=(sizes,))
+        torch.export.save(program, tmp_path / "mine.pt2")
+        torch.onnx.export(program, (), dynamo=True, verbose=False).save(tmp_path / "mine.onnx")
+    for source, path in (("onnx", "mine.onnx"), ("torch_export", "mine.pt2")):
+        config = NetworkConfig(name="mine", source=source, path=path, size=10, trusted=True)
         found = canonical_network(network_to_onnx(config, tmp_path), name="mine")
         assert words(found) == "Placeholder Conv2D Relu"
         assert column(found, "Relu", "out_1") == [10]
@@ -276,7 +290,9 @@ def test_a_graph_without_operators_on_its_inputs_is_refused(make_model: Callable
 
 def test_shapes_that_contradict_each_other_are_refused(make_model: Callable[..., Any]) -> None:
     node = onnx.helper.make_node("MatMul", ["x", "x"], ["y"])
-    with pytest.raises(ConfigError, match="whose shapes can be inferred"):
+    with pytest.raises(
+        ConfigError, match="whose shapes can be inferred, found none for what MatMul"
+    ):
         canonical_network(make_model([node], "y"), name="mine")
 
 

@@ -43,7 +43,9 @@ def load_killer() -> None:
             raise SystemExit("kills need a C compiler (cc), found none; the other parts do without")
         built.parent.mkdir(exist_ok=True)
         partial = built.with_suffix(f".{os.getpid()}")
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", partial, source, "-ldl"], check=True)
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", "-o", partial, source, "-ldl"], check=True
+        )
         partial.rename(built)
     environment = {**os.environ, "LD_PRELOAD": str(built), LOADED: str(built)}
     os.execve(sys.executable, [sys.executable, "-m", "torture", *sys.argv[1:]], environment)
@@ -102,7 +104,14 @@ class Kills:
         for scenario in self._scenarios:
             template = folder / scenario.name / "template"
             template.mkdir(parents=True)
-            self._need(run(lambda scenario=scenario, to=template: scenario.prepare(to), template, home=folder / "home", limit_s=600))  # type: ignore[misc]
+            self._need(
+                run(
+                    lambda scenario=scenario, to=template: scenario.prepare(to),
+                    template,
+                    home=folder / "home",
+                    limit_s=600,
+                )
+            )  # type: ignore[misc]
             root = folder / scenario.name / "clean"
             shutil.copytree(template, root, symlinks=True)
             control = folder / scenario.name / "control"
@@ -110,7 +119,11 @@ class Kills:
             self._need(outcome)
             listed = control.with_name("control.list").read_text(errors="replace").splitlines()
             self._points[scenario.name] = list(enumerate(listed, start=1))
-            found = run(lambda scenario=scenario, root=root: scenario.state(root), root, home=folder / "home")  # type: ignore[misc]
+            found = run(
+                lambda scenario=scenario, root=root: scenario.state(root),
+                root,
+                home=folder / "home",
+            )  # type: ignore[misc]
             self._need(found)
             self._clean[scenario.name] = found.told
             told.append(f"{scenario.name} {len(listed)} writes")
@@ -121,7 +134,9 @@ class Kills:
     @staticmethod
     def _need(outcome: Outcome) -> None:
         if outcome.status != 0:
-            raise SystemExit(f"the run that nobody kills ended with {outcome.status}: {outcome.errors[-2000:]}")
+            raise SystemExit(
+                f"the run that nobody kills ended with {outcome.status}: {outcome.errors[-2000:]}"
+            )
 
     def _run(
         self, scenario: Scenario, root: Path, home: Path, control: Path, *, at: int, listing: bool = False,
@@ -134,7 +149,9 @@ class Kills:
             os.environ.update(TORTURE_CONTROL=str(control), TORTURE_BELOW=below)
             ctypes.CDLL(None).torture_arm(str(control).encode(), below.encode())
 
-        return run(lambda: scenario.command(root), root, ready=arm, home=home, limit_s=scenario.limit_s)
+        return run(
+            lambda: scenario.command(root), root, ready=arm, home=home, limit_s=scenario.limit_s
+        )
 
     def order(self, name: str, seed: str) -> list[tuple[int, str]]:
         """Return the writes to kill at: one of every kind first, then the others, both in random order."""
@@ -155,9 +172,14 @@ class Kills:
         turn = number // len(self._scenarios)
         order = self.order(scenario.name, f"{seed} {scenario.name}")
         if turn >= len(order):
-            return None if all(
-                number // len(self._scenarios) >= len(points) for points in self._points.values()
-            ) else (f"{scenario.name}: every write was had", Result(0))
+            return (
+                None
+                if all(
+                    number // len(self._scenarios) >= len(points)
+                    for points in self._points.values()
+                )
+                else (f"{scenario.name}: every write was had", Result(0))
+            )
         at, _ = order[turn]
         torn, group = rng.random() < 0.5, rng.random() < 0.5
         root, home, control = folder / "root", folder / "home", folder / "control"
@@ -181,7 +203,8 @@ class Kills:
             wrong += scenario.compare(self._clean[scenario.name], between.told, after.told)
         self._done[scenario.name] += 1
         self.said = ", ".join(
-            f"{name} {count} of {len(self._points[name])} writes" for name, count in self._done.items()
+            f"{name} {count} of {len(self._points[name])} writes"
+            for name, count in self._done.items()
         )
         return what, Result(again.status, wrong, f"{killed.errors}\n--- again\n{again.errors}")
 
@@ -219,7 +242,13 @@ class Import(Kills):
     """The part `kill-import`: what writes to a record store."""
 
     name = "kill-import"
-    modules = ("deltalake", "polars", "duckdb", "tencost.records.import_command", "tencost.records.databases")
+    modules = (
+        "deltalake",
+        "polars",
+        "duckdb",
+        "tencost.records.import_command",
+        "tencost.records.databases",
+    )
 
 
 class ImportLogs(Scenario):
@@ -294,12 +323,16 @@ class Rename(ImportMore):
     def command(self, root: Path) -> None:
         from tencost import cli
 
-        cli.main(["records", "rename", "--hardware", "a100", "b100", "--store", str(root / "store")])
+        cli.main(
+            ["records", "rename", "--hardware", "a100", "b100", "--store", str(root / "store")]
+        )
 
     def compare(self, clean: Any, between: Any, after: Any) -> list[str]:
         wrong = Scenario.compare(self, clean, between, after)
         if between is not None and len(between["rows"]) != len(clean["rows"]):
-            wrong.append(f"in between there are {len(between['rows'])} rows of {len(clean['rows'])}")
+            wrong.append(
+                f"in between there are {len(between['rows'])} rows of {len(clean['rows'])}"
+            )
         return wrong
 
 
@@ -420,7 +453,11 @@ class Train(Toy):
             wrong.append(f"other bundles: {_difference(clean['bundles'], after['bundles'])}")
         if after["runs"].get("RUNNING"):
             wrong.append(f"runs that stay open: {after['runs']}")
-        if not clean["runs"]["FINISHED"] <= after["runs"].get("FINISHED", 0) <= 2 * clean["runs"]["FINISHED"]:
+        if (
+            not clean["runs"]["FINISHED"]
+            <= after["runs"].get("FINISHED", 0)
+            <= 2 * clean["runs"]["FINISHED"]
+        ):
             wrong.append(f"runs: {after['runs']}")
         return wrong
 
@@ -506,7 +543,10 @@ class RegisterStage(Evaluate):
         for model in client.search_registered_models():
             for version in client.search_model_versions(f"name = '{model.name}'"):
                 full = client.get_model_version(model.name, version.version)
-                tags = {name: full.tags.get(name) for name in ("verdict", "family", "semver", "champion")}
+                tags = {
+                    name: full.tags.get(name)
+                    for name in ("verdict", "family", "semver", "champion")
+                }
                 found.append([model.name, full.version, sorted(full.aliases), full.status, tags])
         marks = sorted((project / "mlruns" / "registered").rglob("*.json"))
         told = [json.loads(path.read_text()) for path in marks if ".partial" not in str(path)]
@@ -559,7 +599,14 @@ class MeasureRun(Scenario):
     def configured(self) -> Any:
         from tencost.config.composition import compose
 
-        words = ["name=small", "min_mflop=0", "programs=6", "evolved_share=0", "min_repeat_ms=0", "repeat=2"]
+        words = [
+            "name=small",
+            "min_mflop=0",
+            "programs=6",
+            "evolved_share=0",
+            "min_repeat_ms=0",
+            "repeat=2",
+        ]
         words += ["max_repeat=2", "pack=false", "overlap=false", "population=16", "generations=1"]
         return compose([*(f"measure.{word}" for word in words), "hardware=local"])[0]
 
@@ -579,14 +626,20 @@ class MeasureRun(Scenario):
 
         imported = import_dataset(root / "measured" / "small", "small")
         store = RecordStore(str(root / "data" / "store"))
-        stored = store.read(None, ["record_id"], quarantined=True)["record_id"].to_list() if store.exists() else []
+        stored = (
+            store.read(None, ["record_id"], quarantined=True)["record_id"].to_list()
+            if store.exists()
+            else []
+        )
         return {
             "measured": sorted(record.record_id for record in imported.records),
             "rejects": len(imported.rejects),
             "stored": sorted(stored),
             "lines": sorted(
                 line
-                for path in (root / "measured" / "small").glob("measure_records/*/*/measurements.jsonl")
+                for path in (root / "measured" / "small").glob(
+                    "measure_records/*/*/measurements.jsonl"
+                )
                 for line in path.read_text().splitlines(keepends=True)
                 if line.endswith("\n")
             ),
@@ -610,7 +663,9 @@ class MeasureRun(Scenario):
         if between is not None:
             again = set(between["lines"]) - set(after["lines"])
             if again:
-                wrong.append(f"{len(again)} measurements that were there are gone or were made again")
+                wrong.append(
+                    f"{len(again)} measurements that were there are gone or were made again"
+                )
             if not set(between["stored"]) <= set(clean["stored"]):
                 wrong.append("in between there are rows that nobody measured")
         return wrong
@@ -644,8 +699,14 @@ class MeasurePrograms(MeasureRun):
     def compare(self, clean: Any, between: Any, after: Any) -> list[str]:
         wrong = []
         for name, (programs, origins) in after.items():
-            if len(programs) != len(set(programs)) or len(programs) != len(clean[name][0]) or origins != len(programs):
-                wrong.append(f"{name}: {len(programs)} programs, {len(set(programs))} of them distinct, {origins} origins")
+            if (
+                len(programs) != len(set(programs))
+                or len(programs) != len(clean[name][0])
+                or origins != len(programs)
+            ):
+                wrong.append(
+                    f"{name}: {len(programs)} programs, {len(set(programs))} of them distinct, {origins} origins"
+                )
             kept = between[name][0] if between else []
             if programs[: len(kept)] != kept:
                 wrong.append(f"{name}: programs that were there are others now")
@@ -656,7 +717,14 @@ class Measure(Kills):
     """The part `kill-measure`."""
 
     name = "kill-measure"
-    modules = ("tvm", "tencost.measure.stage", "tencost.measure.run", "deltalake", "polars", "tencost.records.databases")
+    modules = (
+        "tvm",
+        "tencost.measure.stage",
+        "tencost.measure.run",
+        "deltalake",
+        "polars",
+        "tencost.records.databases",
+    )
     scenarios = (MeasureRun, MeasurePrograms)
 
 
@@ -691,7 +759,9 @@ class TuneMatmul(Scenario):
         programs, adopted = after["programs"], after["adopted"]
         known = sum(clean["adopted"])
         if not len(programs) == len(set(programs)) == TRIALS + known:
-            wrong.append(f"{len(programs)} programs, {len(set(programs))} distinct, of {TRIALS + known}")
+            wrong.append(
+                f"{len(programs)} programs, {len(set(programs))} distinct, of {TRIALS + known}"
+            )
         if sum(adopted) != known:
             wrong.append(f"{sum(adopted)} adopted of {known}")
         if after["curve"] != sorted(set(after["curve"])):
@@ -748,7 +818,12 @@ class DvcPipeline(Scenario):
         shutil.copy(ROOT / "dvc.yaml", root)
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / "src", root / "src", ignore=ignore)
-        dataset = {"name": "slice", "source": "datasets/slice.tar.zst", "sha256": digest, "description": "a slice"}
+        dataset = {
+            "name": "slice",
+            "source": "datasets/slice.tar.zst",
+            "sha256": digest,
+            "description": "a slice",
+        }
         (root / "conf" / "dataset" / "slice.yaml").write_text(yaml.safe_dump(dataset))
         edit(root / "conf" / "split" / "by_network.yaml", "valid_fraction", 0.3)
         params = {
@@ -764,9 +839,15 @@ class DvcPipeline(Scenario):
 
     @staticmethod
     def _start(root: Path, *words: str) -> None:
-        quiet = {"DVC_NO_ANALYTICS": "1", "XDG_CACHE_HOME": str(Path.home() / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        quiet = {
+            "DVC_NO_ANALYTICS": "1",
+            "XDG_CACHE_HOME": str(Path.home() / "cache"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(words, cwd=root, env={**os.environ, **quiet, "PATH": path}, check=False)
+        done = subprocess.run(
+            words, cwd=root, env={**os.environ, **quiet, "PATH": path}, check=False
+        )
         if done.returncode < 0:
             os.kill(os.getpid(), -done.returncode)
         raise_for = done.returncode
@@ -779,9 +860,16 @@ class DvcPipeline(Scenario):
         lock = root / "dvc.lock"
         stages = yaml.safe_load(lock.read_text())["stages"] if lock.exists() else {}
         found = {
-            f"{name} {out['path']}": out["md5"] for name, stage in stages.items() for out in stage["outs"]
+            f"{name} {out['path']}": out["md5"]
+            for name, stage in stages.items()
+            for out in stage["outs"]
         }
-        return {**found, "files": _shown(tree(root / "data" / "splits")) if (root / "data" / "splits").exists() else {}}
+        return {
+            **found,
+            "files": _shown(tree(root / "data" / "splits"))
+            if (root / "data" / "splits").exists()
+            else {},
+        }
 
     def between(self, root: Path) -> Any:
         return None  # a dvc.lock cut off is `tencost pipeline`'s to mend
@@ -798,5 +886,3 @@ class Pipeline(Kills):
 
     name = "kill-pipeline"
     scenarios = (DvcPipeline,)
-
-

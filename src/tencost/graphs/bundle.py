@@ -30,8 +30,8 @@ KIND = "graphs"
 FORMAT_VERSION = 1
 GRAPH_ABI = 1
 """Of the vocabulary of operators and the columns of a node; appending an operator keeps it."""
-LEVELS = (0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975)
-"""Quantiles of log(measured / predicted) that a bundle holds for each device."""
+SEEN = "seen.json"
+"""File of a bundle: what its model has learnt from (:class:`tencost.graphs.latency.TrainingRange`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,8 @@ class GraphBundleInfo:
     hardware: str = ""
     """The device that it is registered for; empty before."""
     log_error: dict[str, list[float]] = field(default_factory=dict)
-    """Device -> quantiles of log(measured / predicted) at LEVELS, of graphs that were not learnt from."""
+    """Device -> bounds of log(measured / predicted) on graphs that were not learnt from (two; none without a latency),
+    see :func:`tencost.graphs.latency.log_error_bounds`."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of tencost, torch, xgboost, numpy that made it."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -237,15 +238,6 @@ def load_graph_bundle(folder: Path) -> GraphBundle:
     return GraphBundle(folder, info, model)
 
 
-def quantiles(predicted_ms: NDArray[np.float64], measured_ms: NDArray[np.float64]) -> list[float]:
-    """Return the quantiles of log(measured / predicted) at LEVELS; [] where nothing was measured."""
-    known = np.isfinite(measured_ms)
-    if not known.any():
-        return []
-    error = np.log(measured_ms[known] / predicted_ms[known])
-    return [round(float(value), 6) for value in np.quantile(error, LEVELS)]
-
-
 def _values(info: GraphBundleInfo) -> dict[str, Any]:
     return {**asdict(info), "devices": list(info.devices)}
 
@@ -262,7 +254,7 @@ def _check_types(folder: Path, values: Mapping[str, Any]) -> None:
         and len(devices) > 0
         and all(isinstance(name, str) for name in devices)
         and values["hardware"] in ("", *devices)
-        and all(isinstance(row, list) and _are_quantiles(row) for row in error_rows)
+        and all(isinstance(row, list) and _are_bounds(row) for row in error_rows)
         and all(isinstance(digest, str) for digest in values["files"].values())
     )
     if not fits:
@@ -271,8 +263,8 @@ def _check_types(folder: Path, values: Mapping[str, Any]) -> None:
         )
 
 
-def _are_quantiles(row: Sequence[Any]) -> bool:
-    return len(row) in (0, len(LEVELS)) and all(isinstance(value, float | int) for value in row)
+def _are_bounds(row: Sequence[Any]) -> bool:
+    return len(row) in (0, 2) and all(isinstance(value, float | int) for value in row)
 
 
 def _smallest() -> GraphSet:

@@ -1,132 +1,308 @@
-"""What a network takes on a device, before it is compiled: milliseconds, how sure they are, and where they go.
+"""A network's latency by a model of graphs: milliseconds, an interval, what the model cannot know, where they go.
 
-The interval is that of the model's errors on graphs that it did not learn from (:data:`tencost.graphs.bundle.LEVELS`),
-of the families that it learnt from: a network that holds what it has never seen may be further off, and what that is is
-told beside it.
+The interval is that of a split conformal prediction (Lei et al., "Distribution-free predictive inference for
+regression", JASA 2018): quantiles of the log errors on graphs that were held out, corrected for how many those are. It
+holds for networks like those. A network unlike them is told by the warnings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tencost.graphs.bundle import LEVELS, GraphBundle, device_index
+from tencost.errors import BundleError, GraphError
+from tencost.graphs.family import GraphModel
 from tencost.graphs.graph_set import GraphSet
-from tencost.graphs.operators import INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
-from tencost.graphs.seen import read_seen
+from tencost.graphs.operators import COLUMNS, INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
 
-_LOW, _HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
-COVERAGE = LEVELS[_HIGH] - LEVELS[_LOW]
-"""Share of held-out graphs whose latency lay in their interval."""
+
+@runtime_checkable
+class Additive(Protocol):
+    """A model whose prediction is a sum over nodes."""
+
+    def node_costs(self, graphs: GraphSet) -> NDArray[np.float64]:
+        """Return milliseconds of each node, float64 [N, D]; those of a graph add up to its prediction."""
 
 
 @dataclass(frozen=True)
-class Cost:
-    """One node of the network.
+class OperatorRange:
+    """What the training data hold of an operator.
 
     Attributes:
-        node: its number in the graph, from 0.
-        operator: what it is.
-        shape: its input, weight and output in words.
-        latency_ms: its share of the network's latency.
+        nodes: how many nodes.
+        low: least number of each column, 16; sizes that are not known (-1) do not count.
+        high: greatest number of each column, 16.
+    """
+
+    nodes: int
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TrainingRange:
+    """What a model has learnt from.
+
+    Attributes:
+        graphs: how many graphs.
+        max_nodes: nodes of the largest.
+        operators: operator -> its range; one that is not there was never seen.
+    """
+
+    graphs: int
+    max_nodes: int
+    operators: dict[str, OperatorRange]
+
+
+@dataclass(frozen=True)
+class OperatorCost:
+    """What one node of a network costs.
+
+    Attributes:
+        node: its number in the graph.
+        operator: its operator.
+        sizes: its shapes, kernel and strides, for a person.
+        ms: milliseconds.
+        share: of the whole network's.
     """
 
     node: int
     operator: str
-    shape: str
-    latency_ms: float
+    sizes: str
+    ms: float
+    share: float
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The latency of a network on a device.
+class Latency:
+    """The answer for one device.
 
     Attributes:
-        name: of the network.
-        hardware: of the device.
-        latency_ms: milliseconds.
-        low_ms: lower end of the interval; None where the model has no errors of the device to tell from.
-        high_ms: upper end.
-        unseen: what the model has never seen of the network, a sentence each.
-        costs: nodes by falling cost, all that cost something; empty for models that are no sums.
+        hardware: the device.
+        ms: milliseconds.
+        low: lower end of the interval, milliseconds.
+        high: upper end.
+        coverage: share of networks like those learnt from whose latency is in such an interval.
+        warnings: what the training data did not hold, a sentence each, the worst first.
+        costliest: operators that cost most; empty for a model that does not add up nodes.
     """
 
-    name: str
     hardware: str
-    latency_ms: float
-    low_ms: float | None
-    high_ms: float | None
-    unseen: tuple[str, ...]
-    costs: tuple[Cost, ...] = field(default=())
-
-    def to_dict(self, top: int) -> dict[str, Any]:
-        """Return JSON values, with the `top` costliest nodes."""
-        values = {
-            name: getattr(self, name)
-            for name in ("name", "hardware", "latency_ms", "low_ms", "high_ms")
-        }
-        return {
-            **values,
-            "coverage": round(COVERAGE, 6),
-            "unseen": list(self.unseen),
-            "costs": [vars(cost) for cost in self.costs[:top]],
-        }
+    ms: float
+    low: float
+    high: float
+    coverage: float
+    warnings: tuple[str, ...]
+    costliest: tuple[OperatorCost, ...]
 
 
-def ask(
-    bundle: GraphBundle, network: GraphSet, hardware: str, other: Mapping[str, int] | None = None
-) -> Answer:
-    """Predict one network's latency.
+def training_range(graphs: GraphSet) -> TrainingRange:
+    """Return what graphs hold of each operator."""
+    operators = {}
+    for code in np.unique(graphs.operator).tolist():
+        columns = graphs.columns[graphs.operator == code]
+        known = np.where(columns < 0, np.iinfo(np.int32).max, columns).min(axis=0)
+        high = columns.max(axis=0)
+        low = np.minimum(known, np.maximum(high, 0))  # a column that is never known
+        operators[OPERATORS[code]] = OperatorRange(
+            len(columns), tuple(low.tolist()), tuple(high.tolist())
+        )
+    sizes = np.diff(graphs.node_start)
+    return TrainingRange(len(graphs), int(sizes.max(initial=0)), operators)
 
-    Args:
-        bundle: a model.
-        network: one graph.
-        hardware: one of the devices that the model was trained for.
-        other: operators of the network's file that no operator of ours stands for, by how often.
+
+def range_to_json(found: TrainingRange) -> dict[str, Any]:
+    """Return plain JSON that `range_from_json` reads."""
+    return {
+        "graphs": found.graphs,
+        "max_nodes": found.max_nodes,
+        "operators": {
+            name: {"nodes": one.nodes, "low": list(one.low), "high": list(one.high)}
+            for name, one in found.operators.items()
+        },
+    }
+
+
+def range_from_json(values: Mapping[str, Any]) -> TrainingRange:
+    """Read what `range_to_json` returned.
 
     Raises:
-        BundleError: the model was not trained for that hardware, or does not say what it has seen.
+        BundleError: it is something else.
     """
-    assert len(network) == 1, "one network at a time"
-    column = device_index(bundle.info, hardware)
-    latency = float(bundle.model.predict(network)[0, column])
-    errors = bundle.info.log_error.get(hardware, [])
-    low, high = (float(latency * np.exp(errors[end])) if errors else None for end in (_LOW, _HIGH))
-    unseen = read_seen(bundle.folder).unknown(network)
-    unseen += [
-        f"{name} ({count} times) is no operator that is known here; it counts as nothing"
-        for name, count in (other or {}).items()
-    ]
-    node_costs = getattr(bundle.model, "node_costs", None)
-    costs = () if node_costs is None else _costs(network, node_costs(network)[:, column])
-    return Answer(str(network.name[0]), hardware, latency, low, high, tuple(unseen), costs)
+    try:
+        operators = {
+            str(name): OperatorRange(
+                int(one["nodes"]), tuple(map(int, one["low"])), tuple(map(int, one["high"]))
+            )
+            for name, one in values["operators"].items()
+        }
+        found = TrainingRange(int(values["graphs"]), int(values["max_nodes"]), operators)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(
+            f"expected what a model was trained on (graphs, max_nodes, operators), found something else: {error}"
+        ) from error
+    for name, one in operators.items():
+        if len(one.low) != len(COLUMNS) or len(one.high) != len(COLUMNS):
+            raise BundleError(
+                f"expected {len(COLUMNS)} bounds of operator {name}, found {len(one.low)} and {len(one.high)}"
+            )
+    return found
 
 
-def _costs(network: GraphSet, latency_ms: NDArray[np.float64]) -> tuple[Cost, ...]:
-    order = np.argsort(-latency_ms, kind="stable")
+def log_error_bounds(
+    actual_ms: NDArray[np.float64], predicted_ms: NDArray[np.float64], coverage: float = 0.9
+) -> NDArray[np.float64]:
+    """Return the bounds of log(actual / predicted) on graphs that were held out.
+
+    With n graphs the bounds are the errors of rank floor((n + 1) (1 - coverage) / 2) and of the rank as far from the
+    other end; with too few graphs for that (19 for 90 %) the outermost errors.
+
+    Args:
+        actual_ms: float64 [G, D]; NaN where nobody measured.
+        predicted_ms: float64 [G, D].
+        coverage: share that is to lie between the bounds.
+
+    Returns:
+        float64 [D, 2]; NaN for a device without a latency.
+    """
+    bounds = np.full((actual_ms.shape[1], 2), np.nan)
+    for device in range(actual_ms.shape[1]):
+        error = np.log(actual_ms[:, device] / predicted_ms[:, device])
+        error = np.sort(error[np.isfinite(error)])
+        if len(error):
+            rank = max(int((len(error) + 1) * (1 - coverage) / 2), 1)
+            bounds[device] = error[rank - 1], error[-rank]
+    return bounds
+
+
+def latencies(
+    graph: GraphSet,
+    model: GraphModel,
+    hardware: Sequence[str],
+    bounds: NDArray[np.float64],
+    learnt: TrainingRange,
+    *,
+    coverage: float = 0.9,
+    top: int = 10,
+) -> tuple[Latency, ...]:
+    """Predict one network on every device of a model.
+
+    Args:
+        graph: one graph.
+        model: a trained model.
+        hardware: its D devices, in the order of its predictions.
+        bounds: float64 [D, 2], as `log_error_bounds` returns them.
+        learnt: what the model has learnt from.
+        coverage: that the bounds are for.
+        top: how many of the costliest operators are listed.
+
+    Raises:
+        GraphError: not one graph.
+    """
+    if len(graph) != 1:
+        raise GraphError(f"expected the graph of one network, found {len(graph)}")
+    predicted = model.predict(graph)[0]
+    told = warnings_for(graph, learnt)
+    costs = model.node_costs(graph) if isinstance(model, Additive) else None
     return tuple(
-        Cost(
-            int(node),
-            OPERATORS[network.operator[node]],
-            _shape(network.columns[node]),
-            float(latency_ms[node]),
+        Latency(
+            name,
+            float(ms),
+            float(ms * np.exp(low)),
+            float(ms * np.exp(high)),
+            coverage,
+            told,
+            () if costs is None else costliest(graph, costs[:, device], top),
         )
-        for node in order
-        if latency_ms[node] > 0
+        for device, (name, ms, (low, high)) in enumerate(
+            zip(hardware, predicted, bounds, strict=True)
+        )
     )
 
 
-def _shape(columns: NDArray[np.int32]) -> str:
-    def sizes(part: slice) -> str:
-        return "x".join(str(size) for size in columns[part] if size != 0)
+def warnings_for(graph: GraphSet, learnt: TrainingRange) -> tuple[str, ...]:
+    """Return what a network has that the training data do not, a sentence each, the worst first."""
+    found: list[tuple[float, str]] = []
+    count = len(graph.operator)
+    if count > learnt.max_nodes:
+        found.append(
+            (
+                count / max(learnt.max_nodes, 1),
+                f"{count} nodes: the largest network learnt from has {learnt.max_nodes}",
+            )
+        )
+    for code in np.unique(graph.operator).tolist():
+        name, columns = OPERATORS[code], graph.columns[graph.operator == code]
+        known = learnt.operators.get(name)
+        if known is None:
+            nodes = f"{len(columns)} node{'s' if len(columns) > 1 else ''}"
+            found.append((float("inf"), f"{name} ({nodes}): no network learnt from has it"))
+            continue
+        found += _beyond(name, columns, known)
+    return tuple(text for _, text in sorted(found, key=lambda pair: (-pair[0], pair[1])))
 
-    text = f"{sizes(INPUT) or '-'} -> {sizes(OUTPUT) or '-'}"
-    if columns[WEIGHT].any():
-        text += f", weight {sizes(WEIGHT)}"
-    if (columns[STRIDES] > 1).any():
-        text += f", stride {columns[STRIDES][0]}"
-    return text
+
+def _beyond(
+    operator: str, columns: NDArray[np.int32], known: OperatorRange
+) -> list[tuple[float, str]]:
+    """Return (how many times beyond, sentence) of each column that leaves the range."""
+    found = []
+    for place, column in enumerate(COLUMNS):
+        sizes = columns[:, place][columns[:, place] >= 0]
+        low, high = known.low[place], known.high[place]
+        outside = sizes[(sizes < low) | (sizes > high)]
+        if not len(outside):
+            continue
+        far = max(outside.tolist(), key=lambda size: _times(size, low, high))
+        told = f"{low} to {high}" if low < high else f"{high}"
+        text = f"{operator}: {column} {far}, learnt from {told} ({len(outside)} of {len(columns)} nodes)"
+        found.append((_times(far, low, high), text))
+    return found
+
+
+def _times(size: int, low: int, high: int) -> float:
+    """Return how many times a size is beyond a range."""
+    return (size + 1) / (high + 1) if size > high else (low + 1) / (size + 1)
+
+
+def costliest(
+    graph: GraphSet, costs: NDArray[np.float64], top: int = 10
+) -> tuple[OperatorCost, ...]:
+    """Return the nodes that cost most, the costliest first.
+
+    Args:
+        graph: one graph of N nodes.
+        costs: float64 [N], milliseconds.
+        top: how many.
+    """
+    whole = float(costs.sum())
+    order = np.argsort(-costs, kind="stable")[:top]
+    return tuple(
+        OperatorCost(
+            int(node),
+            OPERATORS[graph.operator[node]],
+            node_sizes(graph.columns[node]),
+            float(costs[node]),
+            float(costs[node]) / whole if whole else 0.0,
+        )
+        for node in order
+    )
+
+
+def node_sizes(columns: NDArray[np.int32]) -> str:
+    """Return a node's numbers for a person: input, kernel and strides where it has them, output."""
+    words = [_shape(columns[INPUT]), _shape(columns[OUTPUT])]
+    kernel, strides = _shape(columns[WEIGHT]), _shape(columns[STRIDES])
+    middle = f" {kernel}/{strides}" if kernel and strides else ""
+    return f"{words[0] or '()'}{middle} -> {words[1] or '()'}"
+
+
+def _shape(sizes: NDArray[np.int32]) -> str:
+    values = sizes.tolist()
+    while values and values[-1] == 0:
+        values.pop()
+    return "x".join("?" if size < 0 else str(size) for size in values)

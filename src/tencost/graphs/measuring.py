@@ -2,16 +2,18 @@
 
 A folder holds what was measured on one hardware:
 
-    hardware.json    {"hardware", "cpus", "threads", "clock", "engine", "engine_version", "host": {...}}: what all lines share
+    hardware.json    what all lines share:
+                     {"hardware", "cpus", "threads", "clock", "engine", "engine_version", "host": {...}}
     measured.jsonl   a line a network, appended as they come:
                      {"name", "family", "definition", "status", "timestamp", "noise"?, "error"?,
                       "latency_ms", "spread", "runs_ms", "cpu_ms", "operators", "columns", "edges", "foreign", "other"}
 
 `status` is ok, failed, crashed or timed_out; only ok has what the last line lists. `latency_ms` is the median of
-`runs_ms` (clock wall) or of `cpu_ms` (clock cpu), `spread` the distance of their quartiles over it, `noise` how much longer than at its best in this run a
-fixed kernel took just before, `definition` what the network is built from, `operators`, `columns` and `edges` its graph
-(module operators). Each network is built and timed in another process: one that crashes, hangs or needs too much memory
-costs itself alone. A command that is killed loses the network in flight; run again, it goes on with what is missing.
+`runs_ms` (clock wall) or of `cpu_ms` (clock cpu), `spread` the distance of their quartiles over it, `noise` how much
+longer than at its best in this run a fixed kernel took just before, `definition` what the network is built from,
+`operators`, `columns` and `edges` its graph (module operators). Each network is built and timed in another process: one
+that crashes, hangs or needs too much memory costs itself alone. A command that is killed loses the network in flight;
+run again, it goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +169,8 @@ class _Timer:
         self._best = float("inf")
 
     def __enter__(self) -> _Timer:
-        self._probe = NoiseProbe()
+        if find_spec("tvm") is not None:
+            self._probe = NoiseProbe()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,8 +184,9 @@ class _Timer:
             "definition": variant.definition,
             "status": "ok",
             "timestamp": round(time.time(), 3),
-            "noise": self._noise(),
         }
+        if self._probe is not None:
+            line["noise"] = self._noise(self._probe)
         answer = self._ask({**asdict(self._settings), **asdict(variant)})
         line |= answer
         if line["status"] == "ok":
@@ -190,11 +195,10 @@ class _Timer:
             )
         return line
 
-    def _noise(self) -> float:
+    def _noise(self, probe: NoiseProbe) -> float:
         """Return how many times as long as its best the probe takes, on the CPUs that networks run on."""
-        assert self._probe is not None
         with _on_cpus(self._settings.cpus):
-            taken = self._probe.measure()
+            taken = probe.measure()
         self._best = min(self._best, taken)
         return round(relative(taken, self._best), 3)
 
@@ -203,32 +207,34 @@ class _Timer:
             self._end()
         process = self._process or self._start()
         self._served += 1
-        deadline = time.monotonic() + self._settings.timeout_s
-        assert process.stdin is not None and process.stdout is not None
-        text = b""
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            while not text.endswith(b"\n"):
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or not select.select([process.stdout], [], [], remaining)[0]:
-                    self._end()
-                    return {
-                        "status": "timed_out",
-                        "error": f"took longer than {self._settings.timeout_s:g} s",
-                    }
-                chunk = os.read(process.stdout.fileno(), 1 << 20)
-                if not chunk:
-                    break
-                text += chunk
-            answer: dict[str, Any] = json.loads(text)
-            return answer
+            return self._answer(process, json.dumps(request).encode() + b"\n")
+        except TimeoutError:
+            self._end()
+            told = f"took longer than {self._settings.timeout_s:g} s"
+            return {"status": "timed_out", "error": told}
         except (BrokenPipeError, ValueError):
             self._end()
             return {"status": "crashed", "error": f"its process {_how_ended(process.returncode)}"}
-        except BaseException:
-            self._end()
-            raise
+
+    def _answer(self, process: subprocess.Popen[bytes], request: bytes) -> dict[str, Any]:
+        """Return the answer to a request; raises TimeoutError, and ValueError where the process ended before it."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + self._settings.timeout_s
+        process.stdin.write(request)
+        process.stdin.flush()
+        text = b""
+        while not text.endswith(b"\n"):
+            remaining = max(0.0, deadline - time.monotonic())
+            if not select.select([process.stdout], [], [], remaining)[0]:
+                raise TimeoutError
+            chunk = os.read(process.stdout.fileno(), 1 << 20)
+            if not chunk:
+                break
+            text += chunk
+        answer: dict[str, Any] = json.loads(text)
+        return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         given = json.dumps({"cpus": self._settings.cpus, "threads": self._settings.threads})

@@ -20,13 +20,13 @@ class NodeWriter:
     """The nodes so far, and which of them makes which tensor.
 
     Args:
-        tensors: the model's tensors.
+        tensors: the tensors of the model that is written; None for a graph by hand.
 
     Attributes:
         operators: of the nodes so far.
     """
 
-    def __init__(self, tensors: OnnxTensors) -> None:
+    def __init__(self, tensors: OnnxTensors | None = None) -> None:
         self._tensors = tensors
         self.operators: list[str] = []
         self._columns: list[list[int]] = []
@@ -41,7 +41,9 @@ class NodeWriter:
 
     def shape(self, name: str) -> Shape:
         """Return a tensor's shape as the columns have it, before it is padded."""
-        return self._shapes.get(name, self._tensors.shape(name))
+        if name in self._shapes or self._tensors is None:
+            return self._shapes.get(name, ())
+        return self._tensors.shape(name)
 
     def sources(self, names: Sequence[str]) -> list[int]:
         """Return the nodes that make some tensors; those of weights have none."""

@@ -72,6 +72,12 @@ class OnnxTensors:
         self._shapes = _shapes(graph) | {
             name: tuple(tensor.dims) for name, tensor in self._weights.items()
         }
+        for node in self.nodes:
+            if node.output[0] not in self._shapes:
+                raise ConfigError(
+                    f"expected an ONNX model whose shapes can be inferred, found none for what {node.op_type} makes "
+                    f"({node.output[0]}). Fix the shapes of its inputs, or export it without that operator"
+                )
         self._consumers: dict[str, list[Any]] = defaultdict(list)
         for node in self.nodes:
             for name in dict.fromkeys(node.input):
@@ -146,7 +152,7 @@ class OnnxTensors:
         return None if found is None or not rank else [int(axis) % rank for axis in found]
 
     def pieces(self, node: Any) -> list[Any]:
-        """Return the Slice nodes that divide this Slice's input among them, from its first element; [] if they do not."""
+        """Return the Slice nodes that divide this Slice's input among them, in order; [] if they do not."""
         found = []
         for user in self.consumers(node.input[0]):
             span = self._span(user) if user.op_type == "Slice" else None
@@ -230,7 +236,10 @@ def _prepared(model: Any) -> tuple[Any, dict[str, Shape]]:
 
 
 def _without_large_weights(model: Any) -> tuple[Any, dict[str, Shape]]:
-    """Return (a copy of a model whose large weights are inputs, their shapes): nothing but their shapes is asked for."""
+    """Return (a copy of a model whose large weights are inputs, the shapes of these).
+
+    Nothing but their shapes is asked for, and copying them takes longer than all the rest.
+    """
     import onnx
 
     declared = {item.name for item in model.graph.input}

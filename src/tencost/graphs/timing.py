@@ -6,8 +6,8 @@ A request is a line of JSON on standard input, the answer a line on standard out
 standard error):
 
     {"name", "family", "definition", "warm_up", "min_runs", "max_runs", "seconds", "spread", "clock"}
-    {"status": "ok", "runs_ms": [...], "cpu_ms": [...], "operators": [...], "columns": [[16 numbers], ...], "edges": [[...], [...]],
-     "foreign": {...}, "other": {...}} or {"status": "failed", "error": "..."}
+    {"status": "ok", "runs_ms": [...], "cpu_ms": [...], "operators": [...], "columns": [[16 numbers], ...],
+     "edges": [[...], [...]], "foreign": {...}, "other": {...}} or {"status": "failed", "error": "..."}
 
 `definition` is a Variant's, or {"path": "network.onnx"} of a file whose shapes are fixed. It ends when its input does,
 whatever it is doing then.

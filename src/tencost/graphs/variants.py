@@ -265,6 +265,8 @@ def _draw_batch_norms(module: Any) -> None:
     with torch.no_grad():
         for part in module.modules():
             if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
+                assert part.running_mean is not None
+                assert part.running_var is not None
                 part.running_mean.normal_(0.0, 0.1, generator=generator)
                 part.running_var.uniform_(0.5, 1.5, generator=generator)
                 part.bias.normal_(0.0, 0.1, generator=generator)

@@ -26,18 +26,17 @@ def module_to_onnx(name: str, module: Any, tensors: tuple[Any, ...]) -> Any:
     require("torch", "onnx", "onnxscript")
     import torch
 
-    module = module.eval()
     with _quiet(), torch.no_grad():
         with contextlib.suppress(Exception):
             return _traced(module, tensors)
         try:
             program = torch.onnx.export(module, tensors, dynamo=True, verbose=False)
-            assert program is not None
-            return program.model_proto
         except Exception as error:
             raise MeasureError(
                 f"network {name!r}: PyTorch cannot export it to ONNX: {first_sentence(error)}"
             ) from error
+    assert program is not None
+    return program.model_proto
 
 
 def _traced(module: Any, tensors: tuple[Any, ...]) -> Any:
@@ -46,7 +45,8 @@ def _traced(module: Any, tensors: tuple[Any, ...]) -> Any:
 
     torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph where it fails
     file = io.BytesIO()
-    torch.onnx.export(module, tensors, file, dynamo=False, verbose=False)
+    export: Any = torch.onnx.export  # its annotations know paths only
+    export(module, tensors, file, dynamo=False, verbose=False)
     return onnx.load_from_string(file.getvalue())
 
 

@@ -45,8 +45,6 @@ def read(folder: Path) -> ReadGraphs:
             line = orjson.loads(text)
             family = str(line["family"])
             position = seen[family] = seen.get(family, -1) + 1
-            if line["status"] != "ok":
-                raise ValueError(f"{line['name']} {line['status']}: {line['error']}")
             one = _graph(line, position)
             latency = float(line["latency_ms"])
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
@@ -97,7 +95,9 @@ def _hardware(path: Path) -> str:
 
 
 def _graph(line: dict[str, Any], position: int) -> GraphSet:
-    """Return a line's graph; its id is the gate's affair."""
+    """Return a line's graph; its id is the gate's affair. Raises ValueError and the like for a line without one."""
+    if line["status"] != "ok":
+        raise ValueError(f"{line['name']} {line['status']}: {line['error']}")
     unknown = [name for name in line["operators"] if name not in OPERATOR_CODES]
     if unknown:
         raise ValueError(f"expected operators of tencost, found {str(unknown[0])[:40]!r}")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import orjson
 from rich.console import Console
 from rich.table import Table
 
 from tencost.config import Config
-from tencost.graphs.bundle import load_graph_bundle
-from tencost.graphs.canonical import canonical_network
-from tencost.graphs.latency import COVERAGE, Answer, ask
+from tencost.errors import BundleError
+from tencost.graphs.bundle import SEEN, GraphBundle, device_index, load_graph_bundle
+from tencost.graphs.canonical import CanonicalNetwork, canonical_network
+from tencost.graphs.latency import Latency, TrainingRange, latencies, range_from_json
 from tencost.graphs.stages.register import model_name
 from tencost.networks.source import network_to_onnx
 from tencost.register.pull import pull
 
 
-def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Answer:
+def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Latency:
     """Predict the latency of cfg.network on cfg.hardware and print it.
 
     Args:
@@ -37,48 +40,70 @@ def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Ans
     bundle = load_graph_bundle(pull(uri, root=root))
     name = cfg.network.name or Path(cfg.network.path).stem
     network = canonical_network(network_to_onnx(cfg.network, root), name=name)
-    answer = ask(bundle, network.graphs, hardware, network.other)
+    answer = ask(bundle, network, hardware, top)
     if as_json:
+        values = {"network": name, "model": uri, **asdict(answer)}
         option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        sys.stdout.write(orjson.dumps(answer.to_dict(top), option=option).decode())
+        sys.stdout.write(orjson.dumps(values, option=option).decode())
     else:
-        _print(answer, uri, top)
+        _print(name, answer, uri)
     return answer
 
 
-def _print(answer: Answer, uri: str, top: int) -> None:
+def ask(bundle: GraphBundle, network: CanonicalNetwork, hardware: str, top: int) -> Latency:
+    """Return a bundle's answer for one network on one device.
+
+    Raises:
+        BundleError: the model was not trained for that hardware, or does not say what it has learnt from.
+    """
+    info = bundle.info
+    column = device_index(info, hardware)
+    bounds = np.array([info.log_error.get(name) or (np.nan, np.nan) for name in info.devices])
+    answers = latencies(
+        network.graphs, bundle.model, info.devices, bounds, _learnt(bundle.folder), top=top
+    )
+    unknown = tuple(
+        f"{operator} ({count} times): no operator that is known here, it counts as nothing"
+        for operator, count in network.other.items()
+    )
+    return replace(answers[column], warnings=(*unknown, *answers[column].warnings))
+
+
+def _learnt(folder: Path) -> TrainingRange:
+    path = folder / SEEN
+    try:
+        return range_from_json(orjson.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise BundleError(
+            f"{path}: expected what the model has learnt from, found {error}"
+        ) from error
+
+
+def _print(name: str, answer: Latency, uri: str) -> None:
     console = Console(highlight=False, soft_wrap=True)
     interval = (
         ""
-        if answer.low_ms is None
-        else f", {COVERAGE:.0%} interval {_ms(answer.low_ms)} to {_ms(answer.high_ms)}"
+        if np.isnan(answer.low)
+        else f", {answer.coverage:.0%} interval {answer.low:.4g} to {answer.high:.4g} ms"
     )
-    console.print(f"{answer.name} on {answer.hardware}: {_ms(answer.latency_ms)}{interval} ({uri})")
-    if answer.unseen:
+    console.print(f"{name} on {answer.hardware}: {answer.ms:.4g} ms{interval} ({uri})")
+    if answer.warnings:
         console.print(
-            f"The model has not seen {len(answer.unseen)} things of it, so it may be further off:",
+            "The model has not learnt from networks with this, so it may be further off:",
             style="yellow",
         )
-        for line in answer.unseen[:top]:
+        for line in answer.warnings[:10]:
             console.print(f"  {line}", style="yellow")
-        if len(answer.unseen) > top:
-            console.print(f"  and {len(answer.unseen) - top} more", style="yellow")
-    if answer.costs:
+        if len(answer.warnings) > 10:
+            console.print(f"  and {len(answer.warnings) - 10} more; --json has all", style="yellow")
+    if answer.costliest:
         table = Table(
-            title=f"the costliest of {len(answer.costs)} operators",
-            title_justify="left",
-            show_edge=False,
-            pad_edge=False,
+            title="the costliest operators", title_justify="left", show_edge=False, pad_edge=False
         )
         for heading in ("ms", "share"):
             table.add_column(heading, justify="right")
-        for heading in ("operator", "input -> output"):
+        for heading in ("operator", "sizes"):
             table.add_column(heading)
-        for cost in answer.costs[:top]:
-            share = cost.latency_ms / answer.latency_ms
-            table.add_row(f"{cost.latency_ms:.3g}", f"{share:.1%}", cost.operator, cost.shape)
+        for cost in answer.costliest:
+            table.add_row(f"{cost.ms:.3g}", f"{cost.share:.1%}", cost.operator, cost.sizes)
         console.print(table)
-
-
-def _ms(value: float | None) -> str:
-    return f"{value:.4g} ms"

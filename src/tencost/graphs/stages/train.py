@@ -16,17 +16,16 @@ from tencost.config import Config
 from tencost.config.parts import GRAPH_FAMILIES
 from tencost.errors import ConfigError, TrainError
 from tencost.graphs.bundle import (
+    SEEN,
     GraphBundleInfo,
     plain_settings,
-    quantiles,
     save_graph_bundle,
     training_digest,
 )
 from tencost.graphs.family import GraphModel
 from tencost.graphs.graph_set import LabelledGraphs
+from tencost.graphs.latency import log_error_bounds, range_to_json, training_range
 from tencost.graphs.metrics import average, by_family
-from tencost.graphs.seen import FILE as SEEN_FILE
-from tencost.graphs.seen import Seen
 from tencost.graphs.stages.data import GraphData
 from tencost.graphs.stages.tracked import start_graph_run
 from tencost.train.provenance import installed_versions
@@ -108,9 +107,10 @@ def _write(
     trained: list[_Trained],
 ) -> None:
     """Write all bundles and run.json; the folder appears whole or not at all."""
-    seen = Seen.of(train.graphs).to_json()
+    seen = orjson.dumps(range_to_json(training_range(train.graphs)), option=orjson.OPT_INDENT_2)
     with whole_folder(data.folders.model) as folder:
         for one in trained:
+            bounds = log_error_bounds(valid.latency_ms, one.valid_ms)
             info = GraphBundleInfo(
                 family=cfg.graph_model.family,
                 model_config=plain_settings(cfg.graph_model),
@@ -121,8 +121,8 @@ def _write(
                 split_hash=data.split_hash,
                 seed=one.seed,
                 log_error={
-                    device: quantiles(one.valid_ms[:, column], valid.latency_ms[:, column])
-                    for column, device in enumerate(valid.hardware)
+                    device: [round(float(bound), 6) for bound in pair if np.isfinite(bound)]
+                    for device, pair in zip(valid.hardware, bounds, strict=True)
                 },
                 versions=installed_versions(),
                 metrics={
@@ -132,7 +132,7 @@ def _write(
                     if value == value
                 },
             )
-            save_graph_bundle(folder / f"seed{one.seed}", one.model, info, {SEEN_FILE: seen})
+            save_graph_bundle(folder / f"seed{one.seed}", one.model, info, {SEEN: seen})
         values = {
             "seeds": [one.seed for one in trained],
             "valid": {str(one.seed): one.valid for one in trained},

@@ -1,0 +1,163 @@
+"""The answer for one network: its interval, what the model cannot know, and where the time goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tencost.errors import BundleError, GraphError
+from tencost.graphs.families.constant import ConstantConfig, ConstantModel
+from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
+from tencost.graphs.latency import (
+    costliest,
+    latencies,
+    log_error_bounds,
+    node_sizes,
+    range_from_json,
+    range_to_json,
+    training_range,
+    warnings_for,
+)
+from tencost.graphs.node_writer import NodeWriter
+from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
+
+
+def chain(*sizes: int, operator: str = "Conv2D") -> GraphSet:
+    """Return a graph: an input, then convolutions of these channels."""
+    nodes = NodeWriter()
+    last = nodes.add("Placeholder", [], returned=(1, 8, 8, 3))
+    given = 3
+    for size in sizes:
+        shapes = ((1, 8, 8, given), (1, 8, 8, size))
+        last = nodes.add(operator, [last], *shapes, weight=(3, 3, given, size), strides=(1, 1))
+        given = size
+    return nodes.graph("mine", "chains")
+
+
+class PerOperator(ConstantModel):
+    """Milliseconds of a node: its channels, on the second device twice as many."""
+
+    def node_costs(self, graphs: GraphSet) -> NDArray[np.float64]:
+        channels = graphs.columns[:, COLUMNS.index("channels_out")].astype(np.float64)
+        return np.stack([channels, 2 * channels], axis=1)
+
+    def predict(self, graphs: GraphSet) -> NDArray[np.float64]:
+        return np.add.reduceat(self.node_costs(graphs), graphs.node_start[:-1], axis=0)
+
+
+LEARNT = training_range(concatenate([chain(8, 16), chain(4, 4, 4)]))
+BOUNDS = np.log(np.array([[0.5, 2.0], [0.9, 1.2]]))
+
+
+def test_a_constant_model_answers_without_a_table() -> None:
+    model = ConstantModel(ConstantConfig(family="constant"), 1)
+    train = LabelledGraphs(chain(8), ("phone",), np.array([[5.0]]))
+    model.fit(train, train, seed=0, report=lambda name, value, step: None)
+    (found,) = latencies(chain(8, 16), model, ("phone",), BOUNDS[:1], LEARNT)
+    assert (found.hardware, found.ms, found.costliest) == ("phone", 5.0, ())
+    assert (found.low, found.high) == pytest.approx((2.5, 10.0))
+    assert found.warnings == ()
+
+
+def test_an_additive_model_tells_what_costs_most_on_each_device() -> None:
+    model = PerOperator(ConstantConfig(family="constant"), 2)
+    phone, host = latencies(chain(8, 32, 16), model, ("phone", "host"), BOUNDS, LEARNT, top=2)
+    assert (phone.ms, host.ms) == (56.0, 112.0)
+    assert [(item.node, item.ms) for item in phone.costliest] == [(2, 32.0), (3, 16.0)]
+    assert [item.ms for item in host.costliest] == [64.0, 32.0]
+    assert phone.costliest[0].share == pytest.approx(32 / 56)
+    assert phone.costliest[0].sizes == "1x8x8x8 3x3x8x32/1x1 -> 1x8x8x32"
+    assert host.high == pytest.approx(112 * 1.2)
+
+
+def test_more_than_one_network_is_refused() -> None:
+    model = PerOperator(ConstantConfig(family="constant"), 2)
+    both = concatenate([chain(8), chain(16)])
+    with pytest.raises(GraphError, match="the graph of one network, found 2"):
+        latencies(both, model, ("phone", "host"), BOUNDS, LEARNT)
+
+
+def test_what_was_never_seen_is_told_worst_first() -> None:
+    strange = chain(8, operator="Gelu")
+    assert warnings_for(strange, LEARNT) == ("Gelu (1 node): no network learnt from has it",)
+    wide = warnings_for(chain(8, 64), LEARNT)
+    assert wide == (
+        "Conv2D: channels_out 64, learnt from 4 to 16 (1 of 2 nodes)",
+        "Conv2D: out_3 64, learnt from 4 to 16 (1 of 2 nodes)",
+    )
+    long = warnings_for(chain(*[4] * 7), LEARNT)
+    assert long == ("8 nodes: the largest network learnt from has 4",)
+    assert warnings_for(chain(2), LEARNT) == (
+        "Conv2D: channels_out 2, learnt from 4 to 16 (1 of 1 nodes)",
+        "Conv2D: out_3 2, learnt from 4 to 16 (1 of 1 nodes)",
+    )
+
+
+def test_what_was_learnt_from_gives_no_warning() -> None:
+    for graph in (chain(8, 16), chain(4, 4, 4)):
+        assert warnings_for(graph, LEARNT) == ()
+
+
+def test_a_size_that_is_not_known_is_not_beyond_any_range() -> None:
+    graph = chain(8, 16)
+    graph.columns[:, COLUMNS.index("in_0")] = -1
+    assert warnings_for(graph, LEARNT) == ()
+    assert training_range(graph).operators["Conv2D"].low[0] == 0
+    graph.columns[1, COLUMNS.index("in_0")] = 7
+    assert training_range(graph).operators["Conv2D"].low[0] == 7
+
+
+def test_the_range_is_the_same_behind_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "range.json"
+    path.write_text(json.dumps(range_to_json(LEARNT)))
+    assert range_from_json(json.loads(path.read_text())) == LEARNT
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"graphs": 1, "max_nodes": 2},
+        {"graphs": 1, "max_nodes": "many", "operators": {}},
+        {"graphs": 1, "max_nodes": 2, "operators": {"Add": {"nodes": 1, "low": [1], "high": [2]}}},
+        {"graphs": 1, "max_nodes": 2, "operators": ["Add"]},
+    ],
+)
+def test_a_damaged_range_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(BundleError, match="expected"):
+        range_from_json(values)
+
+
+def test_the_interval_holds_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(300):
+        actual = np.exp(rng.normal(0.1, 0.3, (101, 1)))
+        (bounds,) = log_error_bounds(actual[:-1], np.ones((100, 1)), 0.9)
+        inside.append(bounds[0] <= np.log(actual[-1, 0]) <= bounds[1])
+    assert 0.85 < np.mean(inside) < 0.97
+
+
+def test_bounds_need_neither_many_graphs_nor_all_labels() -> None:
+    actual = np.array([[1.0, np.nan, 2.0], [2.0, np.nan, np.nan]])
+    bounds = log_error_bounds(actual, np.ones((2, 3)))
+    assert bounds[0] == pytest.approx([0, np.log(2)])
+    assert np.isnan(bounds[1]).all()
+    assert bounds[2] == pytest.approx([np.log(2), np.log(2)])
+
+
+def test_costs_of_a_graph_of_nothing_have_no_share() -> None:
+    graph = chain(8)
+    assert [item.share for item in costliest(graph, np.zeros(2))] == [0.0, 0.0]
+
+
+def test_sizes_say_what_is_not_known() -> None:
+    graph = chain(8)
+    graph.columns[1, 0] = -1
+    assert node_sizes(graph.columns[1]).startswith("?x8x8x3 ")
+    assert node_sizes(np.zeros(16, np.int32)) == "() -> ()"
+    assert graph.operator[1] == OPERATOR_CODES["Conv2D"]
