@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tencost.cli.grammar import Group
+import click
+
+from tencost.cli.grammar import Group, ValueOption, Whole
 from tencost.cli.overrides import StageCommand, stage_function
 from tencost.config import Config
 
@@ -82,6 +84,33 @@ GRAPHS.add_command(
         ),
         help="Train a family of graph models for all devices of the dataset.\n\nWith -m: every combination of choices.",
         sweep=_train_sweep,
+    )
+)  # fmt: skip
+GRAPHS.add_command(
+    StageCommand(
+        "tune",
+        stage_function(f"{_STAGES}.tune"),
+        uses=(
+            "dataset", "graph_split", "graph_model", "seeds", "experiment_name", "paths.graphs", "paths.searches",
+        ),
+        options=(
+            ValueOption(["--trials"], type=Whole(1), default=50, show_default=True, help="How many settings to try."),
+            ValueOption(
+                ["--cpus"],
+                type=Whole(1),
+                help="CPUs that all trials together use; all by default. A trial uses graph_model.num_threads.",
+            ),
+            click.Option(["--resume"], is_flag=True, help="Go on with the search that was interrupted."),
+        ),
+        defaults=(_SAMPLE, "graph_model=gin"),
+        examples=(
+            "tencost graphs tune graph_model=gin graph_model.max_minutes=5 --trials 50",
+            "tencost graphs tune graph_model=gin graph_model.max_minutes=5 --trials 50 --resume",
+        ),
+        help=(
+            "Search settings of a graph neural network with Ray Tune, and print the best as words of `graphs train`.\n\n"
+            "Judged by the validation part. Trials are runs in MLflow; worse ones end early."
+        ),
     )
 )  # fmt: skip
 GRAPHS.add_command(

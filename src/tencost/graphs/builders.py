@@ -173,7 +173,9 @@ def _conv(
 
 def _branches(branches: Sequence[Any]) -> Any:
     """Return a module that joins the channels of what its branches make of the same input."""
-    return _made("Branches", branches, lambda parts, x: _torch().cat([part(x) for part in parts], 1))
+    return _made(
+        "Branches", branches, lambda parts, x: _torch().cat([part(x) for part in parts], 1)
+    )
 
 
 def _residual(inside: Any) -> Any:

@@ -313,8 +313,14 @@ class _Network:
         elif node.op_type in ("Add", "Mul", "Sub", "Div"):
             if node.input[0] not in fixed:
                 operator = _BY_CONSTANT.get(operator, operator)
-            shape = _constant_shape(self.tensors.raw_shape(fixed[0]), self.tensors.is_image(largest))
-            if operator == "Add" and self.nodes.operator(largest) == "MatMul" and shape == given[-1:]:
+            shape = _constant_shape(
+                self.tensors.raw_shape(fixed[0]), self.tensors.is_image(largest)
+            )
+            if (
+                operator == "Add"
+                and self.nodes.operator(largest) == "MatMul"
+                and shape == given[-1:]
+            ):
                 operator = "BiasAdd"
             else:
                 sources = [*sources, self.nodes.constant(shape)]

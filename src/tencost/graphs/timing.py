@@ -91,9 +91,7 @@ def _model(request: dict[str, Any]) -> Any:
     return Variant(request["name"], request["family"], definition).to_onnx()
 
 
-def _time(
-    model: Any, threads: int, request: dict[str, Any]
-) -> tuple[list[float], list[float]]:
+def _time(model: Any, threads: int, request: dict[str, Any]) -> tuple[list[float], list[float]]:
     """Return (seconds of each run, the CPU's seconds of each).
 
     At least so many runs, until the median of what the chosen clock says is known well enough or time is up.

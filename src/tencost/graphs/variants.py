@@ -240,9 +240,7 @@ def _built_variants(
             "size": int(rng.choice(_IMAGE_SIZES)),
         }
         found.setdefault(str(definition), definition)
-    return [
-        Variant(f"{name}-{place:03d}", name, one) for place, one in enumerate(found.values())
-    ]
+    return [Variant(f"{name}-{place:03d}", name, one) for place, one in enumerate(found.values())]
 
 
 def _defined(config: NetworkConfig) -> tuple[Any, tuple[Any, ...]]:
