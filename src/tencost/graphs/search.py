@@ -1,12 +1,14 @@
-"""Search for settings with Ray Tune: HyperOpt proposes (Bergstra et al. 2013, TPE), ASHA ends the worse half early (Li et
-al. 2020, "A System for Massively Parallel Hyperparameter Tuning").
+"""Search for settings with Ray Tune.
+
+HyperOpt proposes (Bergstra et al. 2013, TPE); ASHA ends the worse half of the trials early (Li et al. 2020, "A System
+for Massively Parallel Hyperparameter Tuning").
 
 Everything happens on this host: Ray is started for one search, listens on the loopback interface only, reports nothing,
 and is gone when the search ends, however it ends. What is needed to go on after an interruption lies in the search's
 folder: ``trials/`` is Ray's, ``training/<trial>/`` holds what a trial's training was at after its last epoch.
 
-A trial is a function ``trial(settings, data, folder)`` of a module (Ray's processes import it), where `data` is the same
-for all and `folder` is the trial's own; it calls `tell` with its metrics once an epoch.
+A trial is a function ``trial(settings, data, folder)`` of a module, as Ray's processes import it: `data` is the same for
+all and `folder` is the trial's own. It calls `tell` with its metrics once an epoch.
 """
 
 from __future__ import annotations
