@@ -37,7 +37,7 @@ class GnnConfig(GraphModelConfig):
     convolution: str = "gin"
     """gcn, gin, gat, gps (attention), performer (linear attention), magnet, digcn or dgcn."""
     direction: str = "undirected"
-    """undirected, directed (forwards) or bidirectional (mean of both); magnet, digcn and dgcn have ways of their own."""
+    """undirected, directed (forwards) or bidirectional (mean of both ways); no matter to magnet, digcn and dgcn."""
     encoding: str = "none"
     """Where a node stands: none, random_walk, laplacian or magnetic."""
     edge_encoding: str = "none"
@@ -52,6 +52,8 @@ class GnnConfig(GraphModelConfig):
     """Width of every hidden layer."""
     layers: int = 4
     """Convolutions one after the other."""
+    pool: str = "log_sum"
+    """How nodes become a graph: sum (as CG), or log_sum, the logarithm of a sum of exponentials."""
     mlp_layers: int = 3
     """Layers behind the sum over a graph, the last one included."""
     heads: int = 4
@@ -85,6 +87,7 @@ class GnnConfig(GraphModelConfig):
         )
         one_of("graph_model.edge_encoding", self.edge_encoding, ("none", "laplacian", "magnetic"))
         one_of("graph_model.shapes", self.shapes, ("embedding", "numbers"))
+        one_of("graph_model.pool", self.pool, ("sum", "log_sum"))
         one_of("graph_model.label", self.label, ("log", "raw"))
         one_of("graph_model.schedule", self.schedule, ("cosine", "step"))
         within("graph_model", self, encoding_size="[1, inf)", q="[0, 0.25]", hidden="[1, inf)")
@@ -108,7 +111,7 @@ class GnnConfig(GraphModelConfig):
         """The settings that weights depend on in number and meaning."""
         names = (
             "convolution", "direction", "encoding", "edge_encoding", "encoding_size", "q", "shapes", "hidden",
-            "layers", "mlp_layers", "heads", "label",
+            "layers", "pool", "mlp_layers", "heads", "label",
         )  # fmt: skip
         values = asdict(self)
         return {name: values[name] for name in names}

@@ -6,6 +6,7 @@ Legend: B graphs, N nodes, E edges, H hidden, D devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 EDGE_FUNCTIONS = 8
 """Functions of an eigenvalue that an edge's encoding is made of."""
+
+LARGEST = 20.0
+"""pool=log_sum: logarithms of what a node adds are cut there, far beyond what is met."""
 
 Way = tuple[Tensor, Tensor | None]
 """One way of reading the edges: an edge index or a CSR matrix, and attributes of the edges, float32 [E, A]."""
@@ -128,10 +132,11 @@ class GraphNetwork(nn.Module):
         normed = 0 if config.convolution in ("gps", "performer", "magnet") else config.layers
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(normed))
         self.unwind = nn.Linear(2 * hidden, hidden) if config.convolution == "magnet" else None
+        # Costs of nodes are orders of magnitude apart: what is added up are exponentials, what is read on logarithms.
+        self.costs = nn.Linear(hidden, hidden) if config.pool == "log_sum" else None
         widths = [hidden] * config.mlp_layers + [devices]
         self.head = nn.ModuleList(
-            nn.Linear(inputs, outputs)
-            for inputs, outputs in zip(widths[:-1], widths[1:], strict=True)
+            nn.Linear(inputs, outputs) for inputs, outputs in pairwise(widths)
         )
         self.register_buffer("mean_nodes", torch.tensor([mean_nodes], dtype=torch.float32))
 
@@ -140,13 +145,19 @@ class GraphNetwork(nn.Module):
         nodes = functional.embedding(batch.row_of_node, self.embed(batch.rows))
         if self.encoding is not None:
             nodes = nodes + self.encoding(batch.node_encoding)
-        nodes = self._convolve(nodes, batch)
-        total = nodes.new_zeros(len(batch), nodes.shape[1])
-        total = total.index_add(0, batch.graph_of_node, nodes) / self.mean_nodes
+        total = self._pool(self._convolve(nodes, batch), batch)
         for layer in self.head[:-1]:
             total = self._drop(torch.relu(layer(total)))
         out: Tensor = self.head[-1](total)
         return out
+
+    def _pool(self, nodes: Tensor, batch: GraphBatch) -> Tensor:
+        """Return what a graph's nodes add up to, float32 [B, H]."""
+        if self.costs is not None:
+            nodes = self.costs(nodes).clamp(-LARGEST, LARGEST).exp()
+        total = nodes.new_zeros(len(batch), nodes.shape[1])
+        total = total.index_add(0, batch.graph_of_node, nodes) / self.mean_nodes
+        return total if self.costs is None else total.log()
 
     def _convolve(self, nodes: Tensor, batch: GraphBatch) -> Tensor:
         kind = self.config.convolution

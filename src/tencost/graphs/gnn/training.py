@@ -403,7 +403,8 @@ def _checkpoint(resume: Path | None, task: dict[str, Any]) -> Path | None:
         found = torch.load(path, weights_only=True)["tencost"]["task"]
     except (OSError, RuntimeError, KeyError, ValueError, EOFError) as error:
         raise TrainError(
-            f"{path}: expected a checkpoint of an interrupted training, found {error}. Delete the folder to begin again."
+            f"{path}: expected a checkpoint of an interrupted training, found {error}. Delete the folder to "
+            "begin again."
         ) from error
     if found != task:
         changed = ", ".join(name for name in task if found.get(name) != task[name])
