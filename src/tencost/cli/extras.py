@@ -56,6 +56,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs records": _TABLES,
     "graphs splits": _TABLES,
     "graphs train": _SCORES,
+    "graphs tune": (*_SCORES, "hyperopt", "ray", "torch_geometric"),
     "graphs evaluate": _SCORES,
     "graphs register": _SCORES,
     "graphs latency": (*_REGISTRY, "onnx", "scipy"),

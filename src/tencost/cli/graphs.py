@@ -88,6 +88,33 @@ GRAPHS.add_command(
 )  # fmt: skip
 GRAPHS.add_command(
     StageCommand(
+        "tune",
+        stage_function(f"{_STAGES}.tune"),
+        uses=(
+            "dataset", "graph_split", "graph_model", "seeds", "experiment_name", "paths.graphs", "paths.searches",
+        ),
+        options=(
+            ValueOption(["--trials"], type=Whole(1), default=50, show_default=True, help="How many settings to try."),
+            ValueOption(
+                ["--cpus"],
+                type=Whole(1),
+                help="CPUs that all trials together use; all by default. A trial uses graph_model.num_threads.",
+            ),
+            click.Option(["--resume"], is_flag=True, help="Go on with the search that was interrupted."),
+        ),
+        defaults=(_SAMPLE, "graph_model=gin"),
+        examples=(
+            "tencost graphs tune graph_model=gin graph_model.max_minutes=5 --trials 50",
+            "tencost graphs tune graph_model=gin graph_model.max_minutes=5 --trials 50 --resume",
+        ),
+        help=(
+            "Search settings of a graph neural network with Ray Tune, and print the best as words of `graphs train`.\n\n"
+            "Judged by the validation part. Trials are runs in MLflow; worse ones end early."
+        ),
+    )
+)  # fmt: skip
+GRAPHS.add_command(
+    StageCommand(
         "evaluate",
         stage_function(f"{_STAGES}.evaluate"),
         uses=(

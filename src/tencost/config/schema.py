@@ -301,6 +301,8 @@ class PathsConfig:
     """Whole networks as graphs, and their splits."""
     models: str = "data/models"
     """Trained bundles."""
+    searches: str = "data/searches"
+    """Searches for settings of graph models."""
     reports: str = "data/reports"
     """Metrics, predictions and plots."""
     registry: str = "mlruns/registered"

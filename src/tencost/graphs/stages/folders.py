@@ -42,6 +42,12 @@ class Folders:
         return self.models / self.cfg.graph_model_name
 
     @property
+    def search(self) -> Path:
+        """The search for settings of the chosen model."""
+        searches = self.root / self.cfg.paths.searches / self.cfg.dataset.name
+        return searches / self.cfg.graph_split_name / self.cfg.graph_model_name
+
+    @property
     def reports(self) -> Path:
         """What was evaluated."""
         name = f"{self.cfg.dataset.name}-{self.cfg.graph_split_name}"
