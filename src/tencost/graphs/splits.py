@@ -73,7 +73,7 @@ def divide(graphs: GraphSet, config: GraphSplitConfig) -> Parts:
         part[equal & np.isin(part, ("train", "valid"))] = ""
         part[ood] = "test_ood"
         if config.per_family is not None:
-            _cap(graphs.family, keys, part, config.per_family, config.seed)
+            _cap(graphs.family, keys, part, config, config.per_family)
     parts = Parts(*(np.flatnonzero(part == field.name) for field in fields(Parts)))
     for name, rows in parts.items():
         if not len(rows) and (name != "test_ood" or held_out):
@@ -180,13 +180,22 @@ def _hashes(keys: NDArray[np.uint64], seed: int, salt: str) -> NDArray[np.float6
 
 
 def _cap(
-    family: NDArray[np.str_], keys: NDArray[np.uint64], part: NDArray[np.str_], most: int, seed: int
+    family: NDArray[np.str_],
+    keys: NDArray[np.uint64],
+    part: NDArray[np.str_],
+    config: GraphSplitConfig,
+    most: int,
 ) -> None:
-    """Take graphs beyond the first `most` of each family, by hash, out of train and valid together."""
+    """Leave `most` graphs of each family in train and valid together, of the smallest hashes: at least one in valid."""
     for name in np.unique(family):
-        rows = np.flatnonzero((family == name) & np.isin(part, ("train", "valid")))
-        order = np.argsort(_hashes(keys[rows], seed, "cap"), kind="stable")
-        part[rows[order[most:]]] = ""
+        left = most
+        choosing = min(most - 1, max(1, round(config.valid_fraction * most)))
+        for side in ("valid", "train"):
+            rows = np.flatnonzero((family == name) & (part == side))
+            order = np.argsort(_hashes(keys[rows], config.seed, "cap"), kind="stable")
+            kept = choosing if side == "valid" else left
+            part[rows[order[kept:]]] = ""
+            left -= min(kept, len(rows))
 
 
 def _by_position(
