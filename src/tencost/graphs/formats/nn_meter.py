@@ -81,8 +81,8 @@ class _Found:
 
 
 def recognises(folder: Path) -> bool:
-    """Say whether there is a file of a family."""
-    return bool(_files(folder))
+    """Say whether there is a file of a family; lines that say of what hardware they are were measured here."""
+    return bool(_files(folder)) and not (folder / "hardware.json").exists()
 
 
 def read(folder: Path) -> ReadGraphs:
