@@ -24,7 +24,7 @@ from tencost.graphs.reading import read_folder
 
 from tencost.config.graphs import graph_model_config
 from tencost.config.parts import GRAPH_FAMILIES
-from tencost.graphs.adapt import fit_correction
+from tencost.graphs.adapt import cost_shares, fit_correction
 from tencost.graphs.families.summed import summed_rows
 from tencost.graphs.graph_set import LabelledGraphs
 
@@ -58,7 +58,7 @@ def sample(
 def adapted(
     predicted: NDArray[np.float64],
     label: NDArray[np.float64],
-    rows: NDArray[np.float64],
+    rows: list[NDArray[np.float64]],
     count: int,
     draws: int,
 ) -> float:
@@ -70,8 +70,12 @@ def adapted(
     for draw in range(draws):
         chosen = np.random.default_rng(draw).choice(known, count, replace=False)
         rest = np.setdiff1d(known, chosen)
-        correction = fit_correction(predicted[chosen], label[chosen], rows[chosen])
-        shares.append(within(correction.apply(predicted[rest], rows[rest]), label[rest]))
+        correction = fit_correction(
+            predicted[chosen], label[chosen], [each[chosen] for each in rows]
+        )
+        shares.append(
+            within(correction.apply(predicted[rest], [each[rest] for each in rows]), label[rest])
+        )
     return float(np.mean(shares))
 
 
@@ -99,10 +103,14 @@ def left_out(arguments: argparse.Namespace) -> None:
         seconds = time.perf_counter() - started
         test = everything.take(np.flatnonzero(everything.graphs.family == family))
         predicted = model.predict(test.graphs)
-        rows = summed_rows(test.graphs).astype(np.float64)
+        sums = summed_rows(test.graphs).astype(np.float64)
+        costs = model.node_costs(test.graphs) if family_of_models.additive else None
         line: dict[str, Any] = {"family": family, "train_seconds": round(seconds, 1)}
         for device, name in enumerate(everything.hardware):
             label = test.latency_ms[:, device]
+            rows = [sums]
+            if costs is not None:
+                rows.append(cost_shares(test.graphs, costs[:, device]))
             if np.isfinite(label).sum() > max(LABELS):
                 line[name] = [
                     round(adapted(predicted[:, device], label, rows, count, arguments.draws), 3)

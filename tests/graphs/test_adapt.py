@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from made_graphs import chain
 from tencost.errors import TrainError
-from tencost.graphs.adapt import fit_correction
+from tencost.graphs.adapt import cost_shares, fit_correction
+from tencost.graphs.graph_set import concatenate
+from tencost.graphs.operators import OPERATOR_CODES
 
 
 def family(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -27,8 +30,8 @@ def error(predicted: np.ndarray, labels: np.ndarray) -> float:
 def test_more_labels_help(count: int) -> None:
     predicted, labels, features = family(500, 0)
     some = slice(0, count)
-    correction = fit_correction(predicted[some], labels[some], features[some])
-    corrected = correction.apply(predicted[count:], features[count:])
+    correction = fit_correction(predicted[some], labels[some], [features[some]])
+    corrected = correction.apply(predicted[count:], [features[count:]])
     allowed = {1: 0.25, 5: 0.18, 20: 0.08, 100: 0.03}[count]
     assert error(corrected, labels[count:]) < allowed < error(predicted[count:], labels[count:])
 
@@ -41,8 +44,8 @@ def test_five_labels_do_not_harm_a_good_model() -> None:
         predicted = np.exp(random.normal(3, 0.4, size=500))
         labels = predicted * np.exp(0.03 * random.normal(size=500))
         features = random.normal(size=(500, 20))
-        correction = fit_correction(predicted[:5], labels[:5], features[:5])
-        corrected = correction.apply(predicted[5:], features[5:])
+        correction = fit_correction(predicted[:5], labels[:5], [features[:5]])
+        corrected = correction.apply(predicted[5:], [features[5:]])
         within.append(np.mean(np.abs(corrected / labels[5:] - 1) < 0.1))
     assert min(within) > 0.85
     assert np.mean(within) > 0.95
@@ -51,8 +54,8 @@ def test_five_labels_do_not_harm_a_good_model() -> None:
 def test_no_labels_change_nothing() -> None:
     predicted, labels, features = family(10, 0)
     for count, hidden in ((0, labels[:0]), (10, np.full(10, np.nan))):
-        correction = fit_correction(predicted[:count], hidden, features[:count])
-        assert np.array_equal(correction.apply(predicted, features), predicted)
+        correction = fit_correction(predicted[:count], hidden, [features[:count]])
+        assert np.array_equal(correction.apply(predicted, [features]), predicted)
 
 
 def test_without_features_scale_and_slope_are_learnt() -> None:
@@ -63,13 +66,30 @@ def test_without_features_scale_and_slope_are_learnt() -> None:
     assert error(correction.apply(predicted), labels) < 0.05
 
 
+def test_the_block_that_tells_more_is_found() -> None:
+    predicted, labels, features = family(500, 0)
+    nothing = np.random.default_rng(1).normal(size=(500, 30))
+    some, rest = slice(0, 40), slice(40, None)
+    correction = fit_correction(predicted[some], labels[some], [nothing[some], features[some]])
+    corrected = correction.apply(predicted[rest], [nothing[rest], features[rest]])
+    assert error(corrected, labels[rest]) < 0.05
+
+
+def test_shares_of_cost_sum_to_one() -> None:
+    graphs = concatenate([chain([8, 16]), chain([4])])
+    shares = cost_shares(graphs, np.arange(1.0, len(graphs.operator) + 1))
+    assert np.allclose(shares.sum(axis=1), 1)
+    convolutions = (2 + 5) / np.arange(1, 8).sum()
+    assert shares[0, OPERATOR_CODES["Conv2D"] * 10 + 3] == pytest.approx(convolutions)
+
+
 def test_missing_labels_are_left_out() -> None:
     predicted, labels, features = family(40, 0)
     labels[::2] = np.nan
     known = slice(1, None, 2)
-    expected = fit_correction(predicted[known], labels[known], features[known])
-    found = fit_correction(predicted, labels, features)
-    assert np.array_equal(found.apply(predicted, features), expected.apply(predicted, features))
+    expected = fit_correction(predicted[known], labels[known], [features[known]])
+    found = fit_correction(predicted, labels, [features])
+    assert np.array_equal(found.apply(predicted, [features]), expected.apply(predicted, [features]))
 
 
 def test_labels_that_are_no_latencies_are_told() -> None:

@@ -2,13 +2,14 @@
 
 What is corrected is the logarithm of label over prediction. It is a Gaussian process (Rasmussen & Williams 2006) over
 a family's graphs: an offset, a slope along the logarithm of the prediction, and a part that depends on the graphs'
-features, linear or smooth. How large each part is and how noisy labels are is not chosen but averaged: each
-combination of a small grid counts by how probable it makes the labels (marginal likelihood), so that five labels move
-the offset and little else, and a hundred can bend the rest. Without labels nothing is corrected.
+features, linear or smooth. How large each part is, which features count and how noisy labels are is not chosen but
+averaged: each combination of a small grid counts by how probable it makes the labels (marginal likelihood), so that
+five labels move the offset and little else, and a hundred can bend the rest. Without labels nothing is corrected.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -16,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tencost.errors import TrainError
+from tencost.graphs.graph_set import GraphSet
+from tencost.graphs.operators import OPERATORS, WEIGHT
 
 Floats = NDArray[np.float64]
 
@@ -31,53 +34,80 @@ _NOISES = {0.01: 0.1, 0.02: 0.2, 0.04: 0.3, 0.08: 0.3, 0.16: 0.1}
 """Of a label."""
 
 
+_SIDES = 10
+"""Sides of a kernel that are told apart: 0 (none) to 8, and larger."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Standardised numbers of k graphs, float64 [k, F]; a column that does not vary is 0."""
+
+    values: Floats
+    center: Floats
+    scale: Floats
+
+    @classmethod
+    def of(cls, raw: Floats) -> _Block:
+        center, spread = raw.mean(axis=0), raw.std(axis=0)
+        scale = np.divide(1.0, spread, out=np.zeros(len(spread)), where=spread > 1e-6)
+        return cls((raw - center) * scale, center, scale)
+
+    def standardise(self, raw: Floats) -> Floats:
+        standard: Floats = (raw - self.center) * self.scale
+        return standard
+
+
 @dataclass(frozen=True, eq=False)
 class Correction:
     """What was learnt from k labels.
 
     Attributes:
-        inputs: float64 [k, 1 + F]; standardised logarithms of the predictions, and features.
-        center, scale: float64 [1 + F]; what they are standardised with; scale 0 drops a column.
-        settings: (slope, part, length) of each member of the grid that counts.
+        blocks: what is known of the k graphs, standardised: the logarithms of their predictions, then their features.
+        settings: (block, slope, part, length) of each member of the grid that counts.
         duals: float64 [members, k]; each member's weights of the labelled graphs, times its share.
     """
 
-    inputs: Floats
-    center: Floats
-    scale: Floats
-    settings: tuple[tuple[float, float, float], ...]
+    blocks: tuple[_Block, ...]
+    settings: tuple[tuple[int, float, float, float], ...]
     duals: Floats
 
-    def apply(self, predicted_ms: Floats, features: Floats | None = None) -> Floats:
+    def apply(self, predicted_ms: Floats, features: Sequence[Floats] = ()) -> Floats:
         """Return corrected milliseconds, float64 [G].
 
         Args:
             predicted_ms: float64 [G], positive.
-            features: [G, F] as in `fit_correction`.
+            features: the blocks of `fit_correction`, [G, F] each.
         """
-        inputs = (_columns(predicted_ms, features) - self.center) * self.scale
-        log_ratio = np.zeros(len(inputs))
-        for setting, dual in zip(self.settings, self.duals, strict=True):
-            log_ratio += _kernel(inputs, self.inputs, *setting) @ dual
+        log_ratio = np.zeros(len(predicted_ms))
+        if self.settings:
+            raw = (np.log(predicted_ms)[:, None], *features)
+            inputs = [known.standardise(each) for known, each in zip(self.blocks, raw, strict=True)]
+            for (block, *setting), dual in zip(self.settings, self.duals, strict=True):
+                covariance = _kernel(
+                    (inputs[0], inputs[block]),
+                    (self.blocks[0].values, self.blocks[block].values),
+                    *setting,
+                )
+                log_ratio += covariance @ dual
         corrected: Floats = predicted_ms * np.exp(log_ratio)
         return corrected
 
 
 def fit_correction(
-    predicted_ms: Floats, labels_ms: Floats, features: Floats | None = None
+    predicted_ms: Floats, labels_ms: Floats, features: Sequence[Floats] = ()
 ) -> Correction:
     """Learn from k labelled graphs how predictions of their kind are off.
 
     Args:
         predicted_ms: float64 [k], positive.
         labels_ms: float64 [k], positive; NaN where there is none. k may be 0.
-        features: [k, F], numbers of these graphs, such as tencost.graphs.families.summed.summed_rows gives; None: none.
+        features: blocks of numbers of these graphs, [k, F] each, such as `cost_shares` and
+            tencost.graphs.families.summed.summed_rows give. Which block tells more, labels decide.
 
     Raises:
         TrainError: a prediction or label is not positive.
     """
     known = ~np.isnan(labels_ms)
-    columns = _columns(predicted_ms, features)[known]
     predicted_ms, labels_ms = predicted_ms[known], labels_ms[known]
     for name, values in (("predictions", predicted_ms), ("labels", labels_ms)):
         wrong = values[~((values > 0) & np.isfinite(values))]
@@ -85,24 +115,21 @@ def fit_correction(
             raise TrainError(
                 f"expected {name} in milliseconds, positive and finite, found {wrong[0]}"
             )
-    width = columns.shape[1]
-    if not len(columns):
-        none = np.zeros((0, 0))
-        return Correction(np.zeros((0, width)), np.zeros(width), np.zeros(width), (), none)
-    spread = columns.std(axis=0)
-    center = columns.mean(axis=0)
-    scale = np.divide(1.0, spread, out=np.zeros(width), where=spread > 1e-6)
-    inputs = (columns - center) * scale
+    if not len(labels_ms):
+        return Correction((), (), np.zeros((0, 0)))
+    raw = (np.log(predicted_ms)[:, None], *(np.asarray(each)[known] for each in features))
+    blocks = tuple(_Block.of(np.asarray(each, dtype=np.float64)) for each in raw)
     log_ratio = np.log(labels_ms / predicted_ms)
     settings, shares, duals = [], [], []
-    for (slope, slope_prior), (part, part_prior), length in product(
-        _SLOPES.items(), _PARTS.items(), _LENGTHS
+    for block, (slope, slope_prior), (part, part_prior), length in product(
+        range(min(1, len(blocks) - 1), len(blocks)), _SLOPES.items(), _PARTS.items(), _LENGTHS
     ):
-        values, vectors = np.linalg.eigh(_kernel(inputs, inputs, slope, part, length))
+        own = blocks[0].values, blocks[block].values
+        values, vectors = np.linalg.eigh(_kernel(own, own, slope, part, length))
         turned = vectors.T @ log_ratio
         for noise, noise_prior in _NOISES.items():
             variance = np.maximum(values, 0) + noise**2
-            settings.append((slope, part, length))
+            settings.append((block, slope, part, length))
             prior = np.log(slope_prior * part_prior * noise_prior)
             shares.append(prior - 0.5 * (turned**2 / variance + np.log(variance)).sum())
             duals.append(vectors @ (turned / variance))
@@ -110,25 +137,40 @@ def fit_correction(
     evidence /= evidence.sum()
     counts = evidence > 1e-6
     return Correction(
-        inputs,
-        center,
-        scale,
+        blocks,
         tuple(setting for setting, keep in zip(settings, counts, strict=True) if keep),
         (np.array(duals) * evidence[:, None])[counts],
     )
 
 
-def _columns(predicted_ms: Floats, features: Floats | None) -> Floats:
-    log_ms = np.log(predicted_ms)[:, None]
-    if features is None:
-        return log_ms
-    return np.concatenate([log_ms, np.asarray(features, dtype=np.float64)], axis=1)
+def cost_shares(graphs: GraphSet, node_ms: Floats) -> Floats:
+    """Return which share of a graph's latency each operator has; by the side of its kernel, too: float64 [G, S].
+
+    Args:
+        graphs: G graphs.
+        node_ms: float64 [N]; what each node costs on one device, as models tell that are sums over nodes.
+    """
+    side = np.minimum(graphs.columns[:, WEIGHT.start].astype(np.int64), _SIDES - 1)
+    group = graphs.operator.astype(np.int64) * _SIDES + side
+    width = len(OPERATORS) * _SIDES
+    sums = np.bincount(
+        graphs.graph_of_node * width + group, weights=node_ms, minlength=len(graphs) * width
+    ).reshape(len(graphs), width)
+    totals = sums.sum(axis=1, keepdims=True)
+    shares: Floats = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)
+    return shares
 
 
-def _kernel(left: Floats, right: Floats, slope: float, part: float, length: float) -> Floats:
+def _kernel(
+    left: tuple[Floats, Floats],
+    right: tuple[Floats, Floats],
+    slope: float,
+    part: float,
+    length: float,
+) -> Floats:
     """Return the prior covariance of log ratios between two sets of graphs: float64 [L, R]."""
-    covariance = _OFFSET**2 + slope**2 * np.outer(left[:, 0], right[:, 0])
-    first, second = left[:, 1:], right[:, 1:]
+    covariance = _OFFSET**2 + slope**2 * left[0] @ right[0].T
+    first, second = left[1], right[1]
     varied = max(int((second != 0).any(axis=0).sum()), 1)
     inner = first @ second.T / varied
     if length == 0:
