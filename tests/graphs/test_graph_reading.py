@@ -16,12 +16,13 @@ from small_graphs import CG_DEVICES, assert_equal, small_graphs
 from tencost.errors import GraphError
 from tencost.graphs.formats import cg
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.graphs.identity import graph_ids
+from tencost.graphs.identity import graph_ids, shape_keys
 from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
 from tencost.graphs.reading import MAX_NODES, ReadGraphs, Reject, gate, places, read_folder
 
 CG = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cg"
 GRAPHS = small_graphs({"aaa": 7, "bbb": 5}, nodes=(4, 9))
+SOMEWHERE = places(["f"] * 12, range(1, 13), 0)
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def edit(path: Path, change: Callable[[list[str]], None]) -> None:
+def edit(path: Path, change: Callable[[list[str]], object]) -> None:
     lines = path.read_text().splitlines()
     change(lines)
     path.write_text("".join(f"{line}\n" for line in lines))
@@ -109,6 +110,37 @@ def test_a_row_too_few_costs_its_graph(folder: Path, file: str, line: int) -> No
         assert reject.file == f"aaa/{file}"
         assert abs(reject.line - (line + 1)) <= 20
         assert "cannot be told" in reject.reason
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    file=st.sampled_from(["node-feat.csv", "edge.csv"]),
+    places=st.lists(st.integers(0, 2**16), min_size=1, max_size=3),
+    twice=st.booleans(),
+)
+def test_rows_lost_or_doubled_never_make_another_graph(
+    file: str, places: list[int], twice: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cg") / "set"
+    cg.write(folder, GRAPHS)
+
+    def change(lines: list[str]) -> None:
+        for place in places:
+            line = lines.pop(place % len(lines))
+            lines[place % (len(lines) + 1) : place % (len(lines) + 1)] = (
+                [line, line] if twice else []
+            )
+
+    edit(folder / "aaa" / file, change)
+    read = read_folder(folder)
+    ids = dict(zip(GRAPHS.graphs.name.tolist(), GRAPHS.graphs.graph_id.tolist(), strict=True))
+    found = dict(
+        zip(read.labelled.graphs.name.tolist(), read.labelled.graphs.graph_id.tolist(), strict=True)
+    )
+    assert found.items() <= ids.items()
+    assert {
+        f"{reject.family}/{reject.graph}" for reject in read.rejects
+    } >= ids.keys() - found.keys()
 
 
 def test_the_last_row_cut_off(folder: Path) -> None:
@@ -351,10 +383,10 @@ def test_nodes_are_sorted_and_stay_the_same_graph(seed: int, size: int) -> None:
 
 
 def test_sorted_nodes_are_left_as_they_are() -> None:
-    read = gate(ReadGraphs(GRAPHS, *[places(["f"] * 12, [1] * 12, 1)] * 2))
+    read = gate(ReadGraphs(GRAPHS, SOMEWHERE, SOMEWHERE))
     assert_equal(read.labelled, GRAPHS)
     swapped = GRAPHS.take([*range(7, 12), *range(7)])
-    read = gate(ReadGraphs(swapped, *[places(["f"] * 12, [1] * 12, 1)] * 2))
+    read = gate(ReadGraphs(swapped, SOMEWHERE, SOMEWHERE))
     assert_equal(read.labelled, GRAPHS)
 
 
@@ -362,7 +394,7 @@ def test_latencies_of_any_format_pass_the_gate() -> None:
     latency = GRAPHS.latency_ms.copy()
     latency[:3, 0] = (0.0, -1.0, np.inf)
     labelled = LabelledGraphs(GRAPHS.graphs, GRAPHS.hardware, latency)
-    read = gate(ReadGraphs(labelled, *[places(["f"] * 12, range(1, 13), 0)] * 2))
+    read = gate(ReadGraphs(labelled, SOMEWHERE, SOMEWHERE))
     assert [(reject.line, reject.graph) for reject in read.rejects] == [(1, 0), (2, 1), (3, 2)]
     assert np.isnan(read.labelled.latency_ms[:3, 0]).all()
 
@@ -394,6 +426,51 @@ def test_ids_are_of_the_content() -> None:
         assert [a == b for a, b in zip(first, found, strict=True)] == [i != 3 for i in range(12)]
 
 
+def shuffled(graphs: GraphSet, seed: int) -> GraphSet:
+    """Return a single graph with its nodes in another order, sources before targets still."""
+    rng = np.random.default_rng(seed)
+    count = len(graphs.operator)
+    place = np.full(count, -1)
+    for number in range(count):
+        free = [
+            node
+            for node in range(count)
+            if place[node] < 0 and (place[graphs.edges[0][graphs.edges[1] == node]] >= 0).all()
+        ]
+        place[rng.choice(free)] = number
+    order = np.argsort(place)
+    edges = place[graphs.edges].astype(np.int32)
+    return replace(
+        graphs,
+        operator=graphs.operator[order],
+        columns=graphs.columns[order],
+        edges=edges[:, rng.permutation(edges.shape[1])],
+    )
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_shape_keys_do_not_see_the_order_of_nodes(seed: int) -> None:
+    graphs = small_graphs({"a": 3}, seed, ("host",)).graphs
+    keys = shape_keys(graphs).tolist()
+    assert len(set(keys)) == 3
+    for row, one in enumerate(graphs.batches(1)):
+        assert shape_keys(shuffled(one, seed)).tolist() == [keys[row]]
+
+
+def test_shape_keys_see_everything_else() -> None:
+    graphs = small_graphs({"a": 1}, 3, ("host",), nodes=(8, 8)).graphs
+    columns, operator, edges = graphs.columns.copy(), graphs.operator.copy(), graphs.edges.copy()
+    columns[2, 15] += 1
+    operator[5] += 1
+    edges[0, edges[1] == 7] = 4
+    changed = [replace(graphs, columns=columns), replace(graphs, operator=operator)]
+    changed.append(replace(graphs, edges=edges))
+    alike = np.zeros_like(graphs.columns)  # nodes that only their places tell apart
+    relu = np.ones_like(graphs.operator)
+    changed += [replace(one, columns=alike, operator=relu) for one in (graphs, changed[2])]
+    assert len({int(shape_keys(one)[0]) for one in (graphs, *changed)}) == 6
+
+
 @pytest.mark.slow
 def test_the_benchmark(tmp_path: Path) -> None:
     if not CG.is_dir():
@@ -412,5 +489,6 @@ def test_the_benchmark(tmp_path: Path) -> None:
     }
     assert len(listed) == 25_068
     assert len(np.unique(graphs.graph_id)) == 24_987
+    assert len(np.unique(shape_keys(graphs))) == 24_789  # and 198 more its nodes
     cg.write(tmp_path / "again", read.labelled)
     assert_equal(read_folder(tmp_path / "again").labelled, read.labelled)

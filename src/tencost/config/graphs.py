@@ -45,7 +45,7 @@ class GraphSplitConfig:
     test_families: list[str] = field(default_factory=list)
     """by_family: the families held out (test_ood)."""
     per_family: int | None = None
-    """by_graph, by_family: graphs to learn from in each family, at most; None: all that are not held out."""
+    """by_graph, by_family: graphs to learn from and to choose by in each family, at most; None: all not held out."""
     valid_fraction: float = 0.05
     """by_graph, by_family: share of the graphs of a family that is kept for validation."""
     test_fraction: float = 0.05

@@ -62,6 +62,8 @@ class DatasetConfig:
     """One sentence for the dataset's MLflow entry."""
     hardware: str | None = None
     """The device of its logs where they do not name it: Ansor and AutoTVM logs, say."""
+    graphs: bool = False
+    """Whole networks as graphs with their latencies (`tencost graphs`), not measured programs."""
 
     def __post_init__(self) -> None:
         if self.sha256 is not None and len(self.sha256) != 64:

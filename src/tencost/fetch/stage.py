@@ -35,7 +35,8 @@ def run(cfg: Config, root: Path) -> Path:
         content = scratch / "content"
         content.mkdir()
         _bring(cfg.dataset, root, content, scratch, console)
-        put_folder(dataset_top(content, logs=cfg.dataset.hardware is not None), folder, scratch)
+        other = cfg.dataset.graphs or cfg.dataset.hardware is not None
+        put_folder(dataset_top(content, logs=other), folder, scratch)
     files = sum(1 for item in folder.rglob("*") if item.is_file())
     console.print(f"fetched {cfg.dataset.name}: {files} files in {folder}")
     return folder
@@ -46,7 +47,7 @@ def dataset_top(folder: Path, *, logs: bool = False) -> Path:
 
     Args:
         folder: what was fetched.
-        logs: it may hold logs in any other layout; the records stage looks for them.
+        logs: it may hold logs or networks in any other layout; the stage that reads them looks for them.
 
     Raises:
         DatasetError: there is no measure_records/ with a hardware and a whole database pair in it.

@@ -3,14 +3,13 @@
 The file has a row for each graph of the table that takes part, by row: row int64, graph_id string, part string (train,
 valid, test or test_ood).
 
-Under `by_graph` and `by_family` a hash of the graph's id decides, never its position: equal graphs stay together, in
-whatever family, and a graph keeps its side when the dataset grows. `cg` is the benchmark's own: by position, which
-puts equal graphs on both sides.
+Under `by_graph` and `by_family` a hash of the graph's shape key decides, never its position: equal graphs, be it with
+their nodes in another order or in another family, stay together, and a graph keeps its side when the dataset grows.
+`cg` is the benchmark's own: by position, which puts equal graphs on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from polars.exceptions import PolarsError
 from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy
 from tencost.errors import SplitError
 from tencost.graphs.graph_set import GraphSet
+from tencost.graphs.identity import shape_keys
 from tencost.splits.policies import unit_hash
 from tencost.writing import whole_file
 
@@ -67,12 +67,13 @@ def divide(graphs: GraphSet, config: GraphSplitConfig) -> Parts:
     if config.policy is GraphSplitPolicy.cg:
         part = _by_position(graphs, learning, ood)
     else:
-        part = _by_hash(graphs, learning, config)
-        equal = np.isin(graphs.graph_id, graphs.graph_id[ood])
+        keys = shape_keys(graphs)
+        part = _by_hash(keys, learning, config)
+        equal = np.isin(keys, keys[ood])
         part[equal & np.isin(part, ("train", "valid"))] = ""
         part[ood] = "test_ood"
         if config.per_family is not None:
-            _cap(graphs, part, config.per_family, config.seed)
+            _cap(graphs.family, keys, part, config, config.per_family)
     parts = Parts(*(np.flatnonzero(part == field.name) for field in fields(Parts)))
     for name, rows in parts.items():
         if not len(rows) and (name != "test_ood" or held_out):
@@ -86,7 +87,8 @@ def divide(graphs: GraphSet, config: GraphSplitConfig) -> Parts:
 def leaks(graphs: GraphSet, parts: Parts) -> NDArray[np.int64]:
     """Return the rows of test and test_ood that are equal to a graph to learn from: int64, none in a fair division."""
     tested = np.concatenate([parts.test, parts.test_ood])
-    return tested[np.isin(graphs.graph_id[tested], graphs.graph_id[parts.train])]
+    keys = shape_keys(graphs)
+    return tested[np.isin(keys[tested], keys[parts.train])]
 
 
 def save_parts(folder: Path, graphs: GraphSet, parts: Parts) -> None:
@@ -164,29 +166,36 @@ def _families(graphs: GraphSet, config: GraphSplitConfig) -> tuple[list[str], li
 
 
 def _by_hash(
-    graphs: GraphSet, learning: NDArray[np.bool_], config: GraphSplitConfig
+    keys: NDArray[np.uint64], learning: NDArray[np.bool_], config: GraphSplitConfig
 ) -> NDArray[np.str_]:
-    part = np.full(len(graphs), "", dtype="<U8")
-    part[learning] = "train"
-    part[learning & _below(graphs, config.valid_fraction, config.seed, "valid")] = "valid"
-    part[learning & _below(graphs, config.test_fraction, config.seed, "test")] = "test"
+    valid = _hashes(keys, config.seed, "valid") < config.valid_fraction
+    test = _hashes(keys, config.seed, "test") < config.test_fraction
+    part = np.full(len(keys), "", dtype="<U8")
+    part[learning] = np.where(test, "test", np.where(valid, "valid", "train"))[learning]
     return part
 
 
-def _below(graphs: GraphSet, fraction: float, seed: int, salt: str) -> NDArray[np.bool_]:
-    return _hashes(graphs.graph_id.tolist(), seed, salt) < fraction
+def _hashes(keys: NDArray[np.uint64], seed: int, salt: str) -> NDArray[np.float64]:
+    return np.array([unit_hash(f"{key:016x}", seed, f"graph {salt}") for key in keys.tolist()])
 
 
-def _hashes(ids: Sequence[str], seed: int, salt: str) -> NDArray[np.float64]:
-    return np.array([unit_hash(one, seed, f"graph {salt}") for one in ids])
-
-
-def _cap(graphs: GraphSet, part: NDArray[np.str_], most: int, seed: int) -> None:
-    """Take graphs beyond the first `most` of each family, by hash, out of train and valid together."""
-    for family in np.unique(graphs.family):
-        rows = np.flatnonzero((graphs.family == family) & np.isin(part, ("train", "valid")))
-        order = np.argsort(_hashes(graphs.graph_id[rows].tolist(), seed, "cap"), kind="stable")
-        part[rows[order[most:]]] = ""
+def _cap(
+    family: NDArray[np.str_],
+    keys: NDArray[np.uint64],
+    part: NDArray[np.str_],
+    config: GraphSplitConfig,
+    most: int,
+) -> None:
+    """Leave `most` graphs of each family in train and valid together, of the smallest hashes: at least one in valid."""
+    for name in np.unique(family):
+        left = most
+        choosing = min(most - 1, max(1, round(config.valid_fraction * most)))
+        for side in ("valid", "train"):
+            rows = np.flatnonzero((family == name) & (part == side))
+            order = np.argsort(_hashes(keys[rows], config.seed, "cap"), kind="stable")
+            kept = choosing if side == "valid" else left
+            part[rows[order[kept:]]] = ""
+            left -= min(kept, len(rows))
 
 
 def _by_position(

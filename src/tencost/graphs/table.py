@@ -232,13 +232,14 @@ def _about(folder: Path) -> dict[str, Any]:
         version, operators = about["version"], about["operators"]
         numbers = [about[name] for name in ("graphs", "nodes", "edges")]
         whole = all(isinstance(name, str) for name in about["hardware"])
+        known = list(operators) == list(OPERATORS[: len(operators)])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise _damaged(
             folder, f"expected the version and counts in {ABOUT}, found {error!r}"
         ) from error
     if version != VERSION:
         raise _damaged(folder, f"expected version {VERSION} of the table, found {version}")
-    if operators != list(OPERATORS[: len(operators)]):
+    if not known:
         raise _damaged(folder, "expected the operators of this version of tencost, found others")
     if not whole or not all(isinstance(number, int) for number in numbers):
         raise _damaged(folder, f"expected names of devices and counts in {ABOUT}, found others")

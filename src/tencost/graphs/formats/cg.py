@@ -15,10 +15,11 @@ Graph g owns the lines behind those of the graphs before it. Operators are tenco
 whole. The devices of the benchmark are cortex (cortex-a76), 630gpu (adreno-630), 640gpu (adreno-640) and vpu
 (myriad-vpu); any other is named as it stands. A folder that holds such files itself is one family of its name.
 
-Where a file has a line too few or too many, only the graphs around the damage are lost: a graph counts that begins
-where a graph can begin, ends where the next can, and in which no other begins. Nodes of a graph begin with its one
-``Placeholder``, edges where their targets, which increase within a graph, fall back. This needs files like the
-benchmark's; of others all graphs behind the damage are rejected.
+Where a file has a line too few or too many, the graphs from the first such place to the last are lost, and no others: a
+graph counts that begins where a graph can begin, ends where the next can, and in which no other begins. Nodes of a
+graph begin with its one ``Placeholder``, edges where their targets, which increase within a graph, fall back. This
+needs files like the benchmark's; of others all graphs behind the damage are rejected. Lines lost and gained that
+cancel out are not noticed.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from polars.exceptions import PolarsError
 
 from tencost.errors import GraphError
+from tencost.graphs.csv_rows import Rows, Spans, find_spans, read_rows, rows_of
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
 from tencost.graphs.operators import COLUMNS, OPERATOR_CODES, OPERATORS
 from tencost.graphs.reading import GraphFormat, ReadGraphs, Reject, bad_latency, places
@@ -52,7 +53,6 @@ NODE_COUNTS, EDGE_COUNTS, NODES, EDGES = (
 )  # fmt: skip
 POSITIONS = "position.csv"
 _STRUCTURE = (NODE_COUNTS, EDGE_COUNTS, NODES, EDGES)
-_INT32 = 2**31 - 1
 _PLACEHOLDER = OPERATOR_CODES["Placeholder"]
 
 
@@ -62,35 +62,6 @@ class _FamilyError(Exception):
     def __init__(self, file: str, line: int, reason: str) -> None:
         super().__init__(reason)
         self.reject = (file, line, reason)
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The lines of a file as numbers.
-
-    Attributes:
-        operator: uint8 [N]; of nodes only.
-        numbers: int32 [N, width].
-        bad: bool [N], lines that could not be read; they have zeros.
-        text: the lines; None where none is bad.
-    """
-
-    operator: NDArray[np.uint8]
-    numbers: NDArray[np.int32]
-    bad: NDArray[np.bool_]
-    text: pl.Series | None = None
-
-    def __len__(self) -> int:
-        return len(self.bad)
-
-
-@dataclass(frozen=True, eq=False)
-class _Spans:
-    """Which rows are whose: first row and count of each graph, and whether both are certain."""
-
-    start: NDArray[np.int64]
-    count: NDArray[np.int64]
-    certain: NDArray[np.bool_]
 
 
 @dataclass(eq=False)
@@ -228,17 +199,17 @@ def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Famil
                 f"expected {len(node_counts)} lines as in {NODE_COUNTS}, found {len(edge_counts)}"
             )
             raise _FamilyError(EDGE_COUNTS, 0, f"{reason}; whose they are cannot be told")  # noqa: TRY301
-        nodes = _rows(_lines(folder, NODES), len(COLUMNS), with_operator=True)
-        edges = _rows(_lines(folder, EDGES), 2)
+        nodes = read_rows(_lines(folder, NODES), len(COLUMNS), with_operator=True)
+        edges = read_rows(_lines(folder, EDGES), 2)
         position = _positions(folder, len(node_counts))
     except _FamilyError as error:
         reject(*error.reject)
         return found
     begins = nodes.operator == _PLACEHOLDER
-    node_spans = _spans(node_counts, begins, len(nodes))
+    node_spans = find_spans(node_counts, begins, len(nodes))
     targets = edges.numbers[:, 1]
     begins = np.append(True, targets[1:] < targets[:-1])[: len(edges)]
-    edge_spans = _spans(edge_counts, begins, len(edges))
+    edge_spans = find_spans(edge_counts, begins, len(edges))
     good = np.ones(len(node_counts), dtype=bool)
     for file, rows, spans, counts in (
         (NODES, nodes, node_spans, node_counts),
@@ -252,8 +223,8 @@ def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Famil
     kept = np.flatnonzero(good)
     latency, bad = _latencies(family, folder, hardware, position)
     found.rejects += bad
-    node_rows = _take(node_spans, kept)
-    edge_rows = _take(edge_spans, kept)
+    node_rows = rows_of(node_spans, kept)
+    edge_rows = rows_of(edge_spans, kept)
     numbers = nodes.numbers if len(node_rows) == len(nodes) else nodes.numbers[node_rows]
     graphs = GraphSet(
         np.full(len(kept), "", dtype="<U1"),
@@ -290,70 +261,9 @@ def _lines(folder: Path, name: str) -> bytes:
     return _text(folder, name).rstrip()
 
 
-def _rows(text: bytes, width: int, *, with_operator: bool = False) -> _Rows:
-    """Parse lines of `width` whole numbers, behind an operator where nodes have one."""
-    fields = {f"{place}": pl.Int32() for place in range(width)}
-    schema = {"operator": pl.String(), **fields} if with_operator else dict(fields)
-    height = text.count(b"\n") + 1 if text else 0
-    try:
-        frame = (
-            pl.read_csv(text, has_header=False, schema=schema)
-            if text
-            else pl.DataFrame(schema=schema)
-        )
-    except PolarsError:
-        return _checked_rows(text, width, with_operator)
-    codes = (
-        _codes(frame["operator"]) if with_operator else pl.zeros(len(frame), pl.UInt8, eager=True)
-    )
-    if len(frame) != height or sum(frame.null_count().row(0)) or codes.null_count():
-        return _checked_rows(text, width, with_operator)
-    numbers = np.ascontiguousarray(frame.select(*fields).to_numpy(), dtype=np.int32)
-    return _Rows(codes.to_numpy(), numbers.reshape(height, width), np.zeros(height, dtype=bool))
-
-
-def _checked_rows(text: bytes, width: int, with_operator: bool) -> _Rows:
-    """Parse like `_rows` a text with lines that cannot be read, and say which."""
-    lines = pl.Series(text.decode("utf-8", errors="replace").split("\n"), dtype=pl.String)
-    parts = lines.str.strip_chars().str.split(",")
-    first = 1 if with_operator else 0
-    bad = parts.list.len() != width + first
-    fields = [
-        parts.list.get(place, null_on_oob=True).str.strip_chars(' "')
-        for place in range(width + first)
-    ]
-    codes = _codes(fields[0]) if with_operator else pl.zeros(len(lines), pl.UInt8, eager=True)
-    numbers = np.zeros((len(lines), width), dtype=np.int32)
-    bad |= codes.is_null()
-    for place, words in enumerate(fields[first:]):
-        values = words.cast(pl.Float64, strict=False)
-        whole = ((values == values.round()) & (values.abs() <= _INT32)).fill_null(False)
-        bad |= ~whole
-        numbers[:, place] = values.set(~whole, 0.0).fill_null(0.0).to_numpy().astype(np.int32)
-    wrong = bad.to_numpy()
-    operator = codes.fill_null(OPERATOR_CODES["Other"]).to_numpy()
-    return _Rows(operator, numbers, wrong, lines if wrong.any() else None)
-
-
-def _codes(names: pl.Series) -> pl.Series:
-    """Return the codes of operators, null where there is none of that name."""
-    return names.replace_strict(OPERATOR_CODES, default=None, return_dtype=pl.UInt8)
-
-
-def _reason(line: str, file: str) -> str:
-    """Say what is wrong with a line."""
-    words = [word.strip(' "\r') for word in line.split(",")]
-    width = {NODES: len(COLUMNS) + 1, EDGES: 2}.get(file, 1)
-    if len(words) != width:
-        return f"expected {width} values, found {len(words)}"
-    if file == NODES and words[0] not in OPERATOR_CODES:
-        return f"expected one of {len(OPERATORS)} known operators, found {words[0][:40]!r}"
-    return f"expected whole numbers below 2^31, found {line.strip()[:60]!r}"
-
-
 def _counts(folder: Path, name: str) -> NDArray[np.int64]:
     """Return how many rows each graph has; -1 where that cannot be read."""
-    rows = _rows(_lines(folder, name), 1)
+    rows = read_rows(_lines(folder, name), 1)
     if not len(rows):
         raise _FamilyError(name, 0, "expected a line a graph, found an empty file")
     counts = rows.numbers[:, 0].astype(np.int64)
@@ -363,7 +273,7 @@ def _counts(folder: Path, name: str) -> NDArray[np.int64]:
 def _positions(folder: Path, count: int) -> NDArray[np.int32]:
     if _file(folder, POSITIONS) is None:
         return np.arange(count, dtype=np.int32)
-    rows = _rows(_lines(folder, POSITIONS), 1)
+    rows = read_rows(_lines(folder, POSITIONS), 1)
     position = rows.numbers[:, 0]
     if len(rows) != count or rows.bad.any() or position.min() < 0 or (np.diff(position) <= 0).any():
         reason = f"expected {count} lines, whole numbers from 0 that increase, found others"
@@ -371,33 +281,8 @@ def _positions(folder: Path, count: int) -> NDArray[np.int32]:
     return position
 
 
-def _spans(counts: NDArray[np.int64], begins: NDArray[np.bool_], rows: int) -> _Spans:
-    """Tell which rows are whose; where the counts are not those of the file, from both ends up to the damage."""
-    known = np.maximum(counts, 0)
-    ends = np.cumsum(known)
-    if (counts >= 0).all() and ends[-1] == rows:
-        return _Spans(ends - known, known, np.ones(len(counts), dtype=bool))
-    passed = np.concatenate([[0], np.cumsum(begins)])
-    bounds = np.append(begins, True)  # a graph ends where the next begins, or the file ends
-
-    def fits(start: NDArray[np.int64]) -> NDArray[np.bool_]:
-        inside = (counts >= 0) & (start >= 0) & (start + known <= rows)
-        first = np.where(inside & (known > 0), start, 0)
-        last = np.where(inside, start + known, 0)
-        alone = (passed[last] - passed[first] == 1) & bounds[first] & bounds[last]
-        return inside & (alone | (known == 0))
-
-    if not rows:
-        return _Spans(np.zeros_like(known), known, np.zeros(len(counts), dtype=bool))
-    from_front = ends - known
-    from_back = rows - (ends[-1] - from_front)
-    front = np.logical_and.accumulate(fits(from_front))
-    back = np.logical_and.accumulate(fits(from_back)[::-1])[::-1]
-    return _Spans(np.where(front, from_front, from_back), known, front | back)
-
-
 def _bad_graphs(
-    file: str, rows: _Rows, spans: _Spans, counts: NDArray[np.int64]
+    file: str, rows: Rows, spans: Spans, counts: NDArray[np.int64]
 ) -> Iterator[tuple[int, int, str]]:
     """Yield (graph, line, reason), and graph -1 for lines that are nobody's."""
     expected = f"{counts.sum()} lines" if (counts >= 0).all() else "as many lines"
@@ -412,7 +297,7 @@ def _bad_graphs(
     if not lost and spans.count.sum() < len(rows):
         line = int(spans.count.sum()) + 1
         yield -1, line, f"expected {expected}, found {len(rows)}; those from here on are no graph's"
-    if rows.text is None or not rows.bad.any():
+    if not rows.bad.any():
         return
     certain = np.flatnonzero(spans.certain & (spans.count > 0))
     wrong = np.flatnonzero(rows.bad)
@@ -420,14 +305,7 @@ def _bad_graphs(
     for row, place in zip(wrong.tolist(), which.tolist(), strict=True):
         graph = int(certain[place]) if place >= 0 else -1
         if graph >= 0 and row < spans.start[graph] + spans.count[graph]:
-            yield graph, row + 1, _reason(rows.text[row], file)
-
-
-def _take(spans: _Spans, kept: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows of some graphs, one graph after the other."""
-    counts = spans.count[kept]
-    shift = spans.start[kept] - (np.cumsum(counts) - counts)
-    return np.arange(counts.sum()) + np.repeat(shift, counts)
+            yield graph, row + 1, rows.reason(row)
 
 
 def _latencies(
