@@ -151,6 +151,24 @@ def test_a_second_run_measures_what_is_missing(measured: Path, tmp_path: Path) -
     assert lines_of(tmp_path)[3]["name"] == "c"
 
 
+def test_rounds_go_over_all_networks_and_the_quietest_counts(tmp_path: Path) -> None:
+    variants = [network("a"), network("broken", size=-1), network("b")]
+    twice = replace(SETTINGS, rounds=2)
+    measure_networks(variants, tmp_path, SETTINGS)
+    found = measure_networks(variants, tmp_path, twice)
+    assert (found.before, found.ok, found.failed) == (4, 2, {})
+    lines = lines_of(tmp_path)
+    assert [line["name"] for line in lines] == ["a", "broken", "b", "a", "b"]
+    assert "operators" in lines[0]
+    assert "operators" not in lines[3]
+    graphs = gate(read(tmp_path)).labelled
+    assert graphs.graphs.name.tolist() == ["a", "b"]
+    expected = [min(lines[0]["latency_ms"], lines[3]["latency_ms"])]
+    expected.append(min(lines[2]["latency_ms"], lines[4]["latency_ms"]))
+    assert graphs.latency_ms[:, 0].tolist() == expected
+    assert measure_networks(variants, tmp_path, twice).ok == 0
+
+
 def test_a_file_damaged_in_its_middle_is_left_alone(measured: Path, tmp_path: Path) -> None:
     (tmp_path / "hardware.json").write_bytes((measured / "hardware.json").read_bytes())
     content = b"damaged\n" + (measured / MEASURED_FILE).read_bytes()

@@ -4,16 +4,21 @@ A folder holds what was measured on one hardware:
 
     hardware.json    what all lines share:
                      {"hardware", "cpus", "threads", "clock", "engine", "engine_version", "host": {...}}
-    measured.jsonl   a line a network, appended as they come:
+    measured.jsonl   a line a network and round, appended as they come:
                      {"name", "family", "definition", "status", "timestamp", "noise"?, "error"?,
-                      "latency_ms", "spread", "runs_ms", "cpu_ms", "operators", "columns", "edges", "foreign", "other"}
+                      "latency_ms", "spread", "runs_ms", "cpu_ms",
+                      "operators", "columns", "edges", "foreign", "other"}
 
-`status` is ok, failed, crashed or timed_out; only ok has what the last line lists. `latency_ms` is the median of
+`status` is ok, failed, crashed or timed_out; only ok has what the third line lists, and its first round what the last
+one does. `latency_ms` is the median of
 `runs_ms` (clock wall) or of `cpu_ms` (clock cpu), `spread` the distance of their quartiles over it, `noise` how much
 longer than at its best in this run a fixed kernel took just before, `definition` what the network is built from,
 `operators`, `columns` and `edges` its graph (module operators). Each network is built and timed in another process: one
 that crashes, hangs or needs too much memory costs itself alone. A command that is killed loses the network in flight;
 run again, it goes on with what is missing.
+
+What disturbs a host comes and goes within minutes, and only ever makes a network slower. So all networks are timed in
+turn, `rounds` times over, and a network's latency is that of its quietest round.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -48,6 +54,8 @@ MEASURED_FILE = "measured.jsonl"
 
 _PER_PROCESS = 40
 """Networks that a process builds until it is replaced: what PyTorch keeps of each adds up."""
+_GRAPH = ("operators", "columns", "edges", "foreign", "other")
+"""What only the first round of a network says."""
 _SAME = ("hardware", "threads", "clock", "engine", "engine_version")
 """What must not change between two runs into a folder."""
 
@@ -67,6 +75,7 @@ class TimingSettings:
         spread: standard error of the median (quartiles' distance over the median and over the root of the number of
             runs) that is good enough.
         timeout_s: time for a network, building and all.
+        rounds: how often each network is timed, all others between.
         clock: wall, or cpu: the CPU's time that a run took, for a host that others use as well. With one thread that is
             what the run would take alone, but for the caches that the others share.
     """
@@ -80,6 +89,7 @@ class TimingSettings:
     seconds: float = 1.0
     spread: float = 0.005
     timeout_s: float = 300.0
+    rounds: int = 1
     clock: str = "wall"
 
     def __post_init__(self) -> None:
@@ -95,9 +105,9 @@ class Measured:
     """What a run did.
 
     Attributes:
-        before: networks that had been measured already.
-        ok: networks measured now.
-        failed: networks that did not come through now: name -> status and message.
+        before: networks and rounds that had been measured already.
+        ok: networks and rounds measured now.
+        failed: networks that did not come through now: name -> status and message. They have no further rounds.
     """
 
     before: int
@@ -106,7 +116,7 @@ class Measured:
 
 
 Progress = Callable[[str, dict[str, Any], int, int], None]
-"""Takes a network's name, its line, how many are done and how many there are."""
+"""Takes a network's name, its line, how many networks and rounds are done and how many there are."""
 
 
 def measure_networks(
@@ -118,7 +128,7 @@ def measure_networks(
     """Time networks one after the other and write each down as it is done.
 
     Args:
-        variants: the networks; those that the folder has a line of are skipped.
+        variants: the networks; what the folder has a line of is skipped.
         folder: made where it is not there.
         settings: how.
         progress: told of every network.
@@ -136,20 +146,31 @@ def measure_networks(
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         _check_hardware(folder, settings)
-        done = _whole_lines(folder / MEASURED_FILE)
-        todo = [variant for variant in variants if variant.name not in done]
+        ended, done = _whole_lines(folder / MEASURED_FILE)
+        todo = [
+            variant
+            for turn in range(settings.rounds)
+            for variant in variants
+            if variant.name not in ended and done[variant.name] <= turn
+        ]
+        before = len(variants) * settings.rounds - len(todo)
         ok, failed = 0, {}
         with _Timer(settings) as timer, (folder / MEASURED_FILE).open("ab", buffering=0) as file:
             for place, variant in enumerate(todo, start=1):
+                if variant.name in failed:
+                    continue
                 line = timer.measure(variant)
+                if done[variant.name]:
+                    line = {key: value for key, value in line.items() if key not in _GRAPH}
                 _append(file, line)
                 if line["status"] == "ok":
                     ok += 1
+                    done[variant.name] += 1
                 else:
                     failed[variant.name] = f"{line['status']}: {line['error']}"
                 if progress is not None:
                     progress(variant.name, line, place, len(todo))
-    return Measured(len(variants) - len(todo), ok, failed)
+    return Measured(before, ok, failed)
 
 
 def median_and_spread(runs_ms: Sequence[float]) -> tuple[float, float]:
@@ -325,31 +346,32 @@ def _check_hardware(folder: Path, settings: TimingSettings) -> None:
         )
 
 
-def _whole_lines(path: Path) -> set[str]:
-    """Cut off what a killed process left half written; return the names of the networks that have a line."""
-    if not path.exists():
-        return set()
-    content = path.read_bytes()
-    lines = content.splitlines(keepends=True)
-    names = set()
+def _whole_lines(path: Path) -> tuple[set[str], Counter[str]]:
+    """Cut off what a killed process left half written; return (networks that failed, rounds of the others)."""
+    ended: set[str] = set()
+    rounds: Counter[str] = Counter()
+    content = path.read_bytes() if path.exists() else b""
     kept = 0
-    for line in lines:
+    for number, text in enumerate(content.splitlines(keepends=True), start=1):
         try:
-            name = json.loads(line)["name"] if line.endswith(b"\n") else None
-        except (ValueError, KeyError, TypeError):
-            name = None
-        if name is None:
+            line = json.loads(text)
+            name, ok = str(line["name"]), line["status"] == "ok"
+        except (ValueError, KeyError, TypeError) as error:
+            if kept + len(text) < len(content):
+                raise MeasureError(
+                    f"{path}: expected a JSON object with name and status in line {number}, found something else. "
+                    "Remove that line, or measure into another folder"
+                ) from error
             break
-        names.add(name)
-        kept += len(line)
+        if not text.endswith(b"\n"):
+            break
+        kept += len(text)
+        rounds[name] += 1
+        if not ok:
+            ended.add(name)
     if kept < len(content):
-        if content[kept:].count(b"\n") > 1:
-            raise MeasureError(
-                f"{path}: expected a JSON object with a name in line {len(names) + 1}, found something else. Remove "
-                "that line, or measure into another folder"
-            )
         os.truncate(path, kept)
-    return names
+    return ended, rounds
 
 
 def _append(file: Any, line: dict[str, Any]) -> None:
