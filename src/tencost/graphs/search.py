@@ -7,8 +7,8 @@ Everything happens on this host: Ray is started for one search, listens on the l
 and is gone when the search ends, however it ends. What is needed to go on after an interruption lies in the search's
 folder: ``trials/`` is Ray's, ``training/<trial>/`` holds what a trial's training was at after its last epoch.
 
-A trial is a function ``trial(settings, data, folder)`` of a module, as Ray's processes import it: `data` is the same for
-all and `folder` is the trial's own. It calls `tell` with its metrics once an epoch.
+A trial is a function ``trial(settings, data, folder)`` of a module, as Ray's processes import it: `data` is the same
+for all and `folder` is the trial's own. It calls `tell` with its metrics once an epoch.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 A graph is a `Data` with x, int64 [N, 17]: the operator's code in tencost.graphs.operators.OPERATORS, then the sixteen
 columns, of which `in_0` and `out_0` are one more than in the files (an unknown batch, -1, is 0); edge_index, int64
-[2, E]; y_cpu, y_gpu630, y_gpu640 and y_vpu, float32 [1], milliseconds, NaN where nobody measured. With pe_type `lap` it
-has lap_pe, float32 [N, k], with `maglap` mag_pe, complex64 [N, k]; both with Lambda, float32 [1, k], the eigenvalues. With
-se_pe_dim_input > 0 and a pe_type it has rw_se, float32 [N, steps].
+[2, E]; y_cpu, y_gpu630, y_gpu640 and y_vpu, float32 [1], milliseconds, NaN where nobody measured.
+
+With the pe_type `lap` it has lap_pe, float32 [N, k], with `maglap` mag_pe, complex64 [N, k]; with both Lambda, float32
+[1, k], the eigenvalues, and, where se_pe_dim_input is above 0, rw_se, float32 [N, steps].
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch_geometric.data import Data, InMemoryDataset
 from tencost.config.checking import one_of
 from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy
 from tencost.graphs.cg.settings import TARGETS, CGConfig, Given, checked
-from tencost.graphs.encodings import Encoder, laplacian, magnetic_laplacian, random_walk, spectrum
+from tencost.graphs.encodings import at_nodes, laplacian, magnetic_laplacian, random_walk, spectrum
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
 from tencost.graphs.operators import COLUMNS
 from tencost.graphs.reading import read_folder
@@ -211,20 +212,14 @@ def _encodings(config: CGConfig, graphs: GraphSet) -> list[dict[str, Any]]:
     model = config.model
     if model.pe_type is None:
         return [{} for _ in range(len(graphs))]
-    network = config.network()
-    encoder = Encoder(
-        {"lap": "laplacian", "maglap": "magnetic"}[model.pe_type],
-        "none",
-        network.encoding_size,
-        network.q,
-    )
     found: list[dict[str, Any]] = []
     for topology in distinct:
         magnetic = model.pe_type == "maglap"
-        matrix = magnetic_laplacian(topology, network.q) if magnetic else laplacian(topology)
-        values = spectrum(matrix, network.encoding_size).values
-        vectors = torch.from_numpy(encoder.encode_nodes(topology))
-        fields = {"Lambda": torch.from_numpy(values.astype(np.float32)[None])}
+        size = model.mag_pe_dim_input if magnetic else model.lap_pe_dim_input
+        matrix = magnetic_laplacian(topology, model.q) if magnetic else laplacian(topology)
+        encoded = spectrum(matrix, size)
+        vectors, values = torch.from_numpy(at_nodes(encoded)), encoded.values.astype(np.float32)
+        fields = {"Lambda": torch.from_numpy(values[None])}
         if magnetic:
             fields["mag_pe"] = torch.complex(*vectors.chunk(2, dim=1))
         else:

@@ -146,7 +146,7 @@ class Model:
     node_input_dim: int = 7
     edge_input_dim: int = 2
     dropout: float = 0.0
-    mlp_out: Head = field(default_factory=Head)
+    mlp_out: Head = MISSING
     pe_file_name: str | None = None
     pe_type: str | None = None
     pe_strategy: str | None = None
@@ -164,11 +164,15 @@ class Model:
 
     def __post_init__(self) -> None:
         one_of("model.name", self.name.upper(), MODELS)
-        one_of("model.inner_gnn", self.inner_gnn, (None, "GIN", "GINE"))  # type: ignore[arg-type]
-        one_of("model.pe_type", self.pe_type, (None, "lap", "maglap"))  # type: ignore[arg-type]
+        for key, choices in (
+            ("inner_gnn", ("GIN", "GINE")),
+            ("pe_type", ("lap", "maglap")),
+            ("pe_encoder", ("spe",)),
+        ):
+            if getattr(self, key) is not None:
+                one_of(f"model.{key}", getattr(self, key), choices)
         if self.pe_type is not None:
             one_of("model.pe_strategy", self.pe_strategy, ("variant", "invariant_fixed"))
-        one_of("model.pe_encoder", self.pe_encoder, (None, "spe"))  # type: ignore[arg-type]
         within("model", self, hidden_dim="[1, inf)", num_layers="[1, inf)", dropout="[0, 1)")
         within("model", self, lap_pe_dim_input="[1, inf)", mag_pe_dim_input="[1, inf)")
         within("model", self, se_pe_dim_input="[0, inf)", q_dim="[1, 1]")
@@ -179,9 +183,9 @@ class CGConfig:
     """A whole configuration."""
 
     utils: Utils = field(default_factory=Utils)
-    task: Task = field(default_factory=Task)
-    train: Train = field(default_factory=Train)
-    model: Model = field(default_factory=Model)
+    task: Task = MISSING
+    train: Train = MISSING
+    model: Model = MISSING
 
     @property
     def hardware(self) -> str:
@@ -242,6 +246,7 @@ class CGConfig:
             shapes="embedding",
             hidden=model.hidden_dim,
             layers=model.num_layers,
+            pool="sum",
             mlp_layers=model.mlp_out.num_layer,
             heads=heads,
             dropout=model.dropout,
