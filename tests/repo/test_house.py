@@ -155,6 +155,19 @@ def families(model: str) -> set[str]:
     return {config.family, *(member["family"] for member in getattr(config, "members", []))}
 
 
+def reach(starts: set[Path], families_of: dict[str, set[str]]) -> set[Path]:
+    """Return what files reach by imports and by registries; of some registries only the parts that are named."""
+    reached = closure(starts)
+    todo = {word for path in reached for word in registries_loaded(path)}
+    done: set[str] = set()
+    while todo - done:
+        registry = (todo - done).pop()
+        done.add(registry)
+        reached |= closure(modules_of(registry, families_of.get(registry, set())))
+        todo |= {word for path in reached for word in registries_loaded(path)}
+    return reached
+
+
 def stages() -> dict[str, tuple[dict[str, Any], str]]:
     """Return the stages of dvc.yaml, those of `foreach` resolved: name -> (body, model that it trains)."""
     pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
@@ -180,15 +193,8 @@ def test_a_stage_depends_on_what_it_reaches_and_on_nothing_else(name: str) -> No
     """Literally: each module that it imports or loads by name is covered, and nothing else is listed."""
     body, model = STAGES[name]
     command = body["cmd"].split()[1]
-    reached = closure({PACKAGE / command / "stage.py"})
-    todo = {word for path in reached for word in registries_loaded(path)}
-    done: set[str] = set()
-    while todo - done:
-        registry = (todo - done).pop()
-        done.add(registry)
-        wanted = families(model) if registry == "FAMILIES" and model else set()
-        reached |= closure(modules_of(registry, wanted))
-        todo |= {word for path in reached for word in registries_loaded(path)}
+    wanted = {"FAMILIES": families(model)} if model else {}
+    reached = reach({PACKAGE / command / "stage.py"}, wanted)
     deps = [ROOT / dep for dep in body["deps"] if dep.startswith("src/")]
     uncovered = [
         str(path.relative_to(ROOT))
@@ -205,6 +211,46 @@ def test_a_stage_depends_on_what_it_reaches_and_on_nothing_else(name: str) -> No
         shared = ("neural", "tree_check.py", "trees.py", "ubjson.py")
         idle -= {f"src/tencost/train/{part}" for part in shared}
     assert idle <= {"src/tencost/train/pyfunc.py"}, f"stage {name} of dvc.yaml"
+
+
+GRAPH_STAGES = yaml.safe_load((ROOT / "graphs" / "dvc.yaml").read_text())["stages"]
+GRAPH_MODELS = yaml.safe_load((ROOT / "graphs" / "params.yaml").read_text())["models"]
+
+
+@pytest.mark.parametrize("name", GRAPH_STAGES)
+def test_a_stage_of_graphs_depends_on_what_it_reaches(name: str) -> None:
+    body = GRAPH_STAGES[name].get("do", GRAPH_STAGES[name])
+    words = body["cmd"].split()
+    start = PACKAGE / "fetch" / "stage.py"
+    if words[1] == "graphs":
+        start = PACKAGE / "graphs" / "stages" / f"{words[2]}.py"
+    models = GRAPH_MODELS.values() if name == "train" else [{"family": ""}]
+    seen: set[Path] = set()
+    for model in models:
+        wanted = {"GRAPH_FAMILIES": {model["family"]}} if model["family"] else {}
+        reached = reach({start}, wanted)
+        seen |= reached
+        text = json.dumps(body["deps"]).replace("${item.family}", model["family"])
+        deps = [ROOT / dep for dep in json.loads(text) if dep.startswith("src/")]
+        uncovered = [
+            str(path.relative_to(ROOT))
+            for path in sorted(reached)
+            if not any(path == dep or dep in path.parents for dep in deps)
+        ]
+        assert not uncovered, f"stage {name} of graphs/dvc.yaml runs code that its deps do not list"
+    idle = {
+        str(dep.relative_to(ROOT))
+        for dep in deps
+        if "families/" not in str(dep)
+        and not any(path == dep or dep in path.parents for path in seen)
+    }
+    assert idle <= {"src/tencost/graphs/pyfunc.py"}, f"stage {name} of graphs/dvc.yaml"
+
+
+def test_the_families_of_graph_models_are_those_of_their_settings() -> None:
+    for model, item in GRAPH_MODELS.items():
+        settings = yaml.safe_load((ROOT / "conf" / "graph_model" / f"{model}.yaml").read_text())
+        assert item == {"family": settings["family"]}
 
 
 @pytest.mark.parametrize("name", [name for name, (_, model) in STAGES.items() if model])

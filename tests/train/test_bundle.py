@@ -15,7 +15,6 @@ from tencost.errors import BundleError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FEATURE_ABI, FeatureSpec
 from tencost.train.bundle import (
-    MANIFEST,
     BundleInfo,
     load_bundle,
     plain_config,
@@ -23,6 +22,7 @@ from tencost.train.bundle import (
     save_bundle,
     version_in_range,
 )
+from tencost.train.bundle_files import MANIFEST
 from tencost.train.calibration import Calibration
 from tencost.train.families.random import RandomConfig
 from tencost.train.families.xgb import XgbConfig

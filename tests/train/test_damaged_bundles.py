@@ -20,7 +20,8 @@ from tencost.config.parts import FAMILIES
 from tencost.errors import BundleError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import MANIFEST, BundleInfo, load_bundle, plain_config, save_bundle
+from tencost.train.bundle import BundleInfo, load_bundle, plain_config, save_bundle
+from tencost.train.bundle_files import MANIFEST
 from tencost.train.calibration import Calibration
 from tencost.train.neural.weights import read_weights, write_weights
 from tencost.train.ranker import Samples, make_ranker

@@ -12,7 +12,8 @@ from tencost.errors import FeatureError, TrainError
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.truth import Truth
 from tencost.features.ragged import Ragged
-from tencost.train.bundle import MANIFEST, Bundle, BundleInfo, load_bundle
+from tencost.train.bundle import Bundle, BundleInfo, load_bundle
+from tencost.train.bundle_files import MANIFEST
 from tencost.train.data import Data
 from tencost.train.samples import sample_spec
 

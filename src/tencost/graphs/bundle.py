@@ -23,7 +23,7 @@ from tencost.errors import BundleError, TencostError
 from tencost.graphs.family import GraphModel
 from tencost.graphs.graph_set import GraphSet
 from tencost.graphs.operators import OPERATOR_CODES
-from tencost.train.bundle import check_files, hash_weights, read_manifest, write_manifest
+from tencost.train.bundle_files import check_files, hash_weights, read_manifest, write_manifest
 from tencost.writing import whole_folder
 
 KIND = "graphs"

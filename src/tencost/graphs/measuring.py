@@ -43,14 +43,12 @@ from filelock import FileLock, Timeout
 
 from tencost.config.checking import one_of
 from tencost.errors import ConfigError, MeasureError
+from tencost.graphs.formats.measured import HARDWARE_FILE, MEASURED_FILE
 from tencost.graphs.variants import Variant
 from tencost.measure.host_state import host_facts
 from tencost.networks.source import require
 from tencost.workers.noise import NoiseProbe, relative
 from tencost.writing import whole_file
-
-HARDWARE_FILE = "hardware.json"
-MEASURED_FILE = "measured.jsonl"
 
 _PER_PROCESS = 40
 """Networks that a process builds until it is replaced: what PyTorch keeps of each adds up."""

@@ -22,40 +22,13 @@ from tencost.config.parts import GRAPH_FORMATS
 from tencost.errors import GraphError
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
 from tencost.graphs.identity import graph_ids
+from tencost.graphs.places import Places as Places
+from tencost.graphs.places import Reject as Reject
 
 MAX_NODES = 20_000
 """Nodes of a graph at most; the largest of CG has 551, and some models need memory for each pair of nodes."""
 _UNKNOWN = -1
 """A size that is not known; nothing may be below it."""
-
-
-@dataclass(frozen=True, order=True)
-class Reject:
-    """What could not be used: file, line from 1 (0: the file as a whole), family, graph from 0 (-1: none), reason."""
-
-    file: str
-    line: int
-    family: str
-    graph: int
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Where graphs were read.
-
-    Attributes:
-        file: str [G], relative to the folder that was read.
-        line: int64 [G], of the graph's first item, from 1; 0: not known.
-        step: lines from one item of a graph to its next; 0 where a graph stands on one line.
-    """
-
-    file: NDArray[np.str_]
-    line: NDArray[np.int64]
-    step: int
-
-    def take(self, indices: NDArray[np.int64]) -> Places:
-        return Places(self.file[indices], self.line[indices], self.step)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tencost.errors import GraphError
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
 from tencost.graphs.operators import COLUMNS, OPERATORS
-from tencost.graphs.reading import Places, Reject
+from tencost.graphs.places import Places, Reject
 from tencost.writing import whole_folder
 
 VERSION = 1

@@ -15,7 +15,8 @@ from rich.console import Console
 from tencost.errors import BundleError
 from tencost.register.pull import manifest_digest, pull, verify
 from tencost.register.starts import shipped_starts
-from tencost.train.bundle import MANIFEST, BundleInfo, load_bundle
+from tencost.train.bundle import BundleInfo, load_bundle
+from tencost.train.bundle_files import MANIFEST
 from tencost.writing import whole_folder
 
 

@@ -35,7 +35,8 @@ import orjson
 
 from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError
-from tencost.train.bundle import MANIFEST, PROGRAMS, read_info, read_manifest
+from tencost.train.bundle import read_info
+from tencost.train.bundle_files import MANIFEST, PROGRAMS, read_manifest
 from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"

@@ -24,7 +24,8 @@ from typing import Any
 import orjson
 
 from tencost.errors import BundleError
-from tencost.train.bundle import MANIFEST, read_info
+from tencost.train.bundle import read_info
+from tencost.train.bundle_files import MANIFEST
 
 VERSION = 1
 FILE = "starts.json"

@@ -16,9 +16,11 @@ import orjson
 
 from tencost.errors import GraphError
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
-from tencost.graphs.measuring import HARDWARE_FILE, MEASURED_FILE
 from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
 from tencost.graphs.reading import GraphFormat, ReadGraphs, Reject, places
+
+HARDWARE_FILE = "hardware.json"
+MEASURED_FILE = "measured.jsonl"
 
 
 def recognises(folder: Path) -> bool:
