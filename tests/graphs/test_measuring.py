@@ -26,7 +26,7 @@ from tencost.graphs.measuring import (
     measure_networks,
     median_and_spread,
 )
-from tencost.graphs.reading import gate
+from tencost.graphs.reading import gate, read_folder
 from tencost.graphs.variants import Variant
 
 pytest.importorskip("torch")
@@ -86,7 +86,8 @@ def test_every_network_has_a_line_with_its_runs_and_its_graph(measured: Path) ->
 
 def test_the_folder_is_a_format_of_graphs(measured: Path) -> None:
     assert recognises(measured)
-    found = gate(FORMAT.read(measured))
+    found = read_folder(measured)
+    assert gate(FORMAT.read(measured)).rejects == found.rejects
     assert found.labelled.hardware == ("here",)
     assert found.labelled.graphs.name.tolist() == ["b", "a"]  # sorted by family
     assert found.labelled.graphs.position.tolist() == [0, 0]

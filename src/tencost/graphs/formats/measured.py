@@ -1,6 +1,6 @@
 """The folder that `tencost graphs measure` writes (module measuring says what is in it): one hardware.
 
-`measured.jsonl` may be gzipped (`.jsonl.gz`). A network that failed, and a line that cannot be read, are rejects.
+`measured.ndjson` may be gzipped (`.ndjson.gz`). A network that failed, and a line that cannot be read, are rejects.
 """
 
 from __future__ import annotations
