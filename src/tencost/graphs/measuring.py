@@ -4,7 +4,7 @@ A folder holds what was measured on one hardware:
 
     hardware.json    what all lines share:
                      {"hardware", "cpus", "threads", "clock", "engine", "engine_version", "host": {...}}
-    measured.jsonl   a line a network and round, appended as they come:
+    measured.ndjson   a line a network and round, appended as they come:
                      {"name", "family", "definition", "status", "timestamp", "noise"?, "error"?,
                       "latency_ms", "spread", "runs_ms", "cpu_ms",
                       "operators", "columns", "edges", "foreign", "other"}

@@ -1,6 +1,6 @@
 """The folder that `tencost graphs measure` writes (module measuring says what is in it): one hardware.
 
-`measured.jsonl` may be gzipped (`.jsonl.gz`). A network that failed, and a line that cannot be read, are rejects.
+`measured.ndjson` may be gzipped (`.ndjson.gz`). A network that failed, and a line that cannot be read, are rejects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
 from tencost.graphs.reading import GraphFormat, ReadGraphs, Reject, places
 
 HARDWARE_FILE = "hardware.json"
-MEASURED_FILE = "measured.jsonl"
+MEASURED_FILE = "measured.ndjson"
 
 
 def recognises(folder: Path) -> bool:
