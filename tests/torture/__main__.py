@@ -25,23 +25,25 @@ PARTS = {
     "modules": ("torture.modules", "Modules", 1.5),
     "traces": ("torture.modules", "Traces", 1.0),
     "stores": ("torture.stores", "Stores", 1.5),
-    "kill-import": ("torture.kills", "Import", 1.5),
-    "kill-stages": ("torture.kills", "Stages", 2.5),
-    "kill-register": ("torture.kills", "Register", 2.5),
-    "kill-measure": ("torture.kills", "Measure", 3.0),
-    "kill-tune": ("torture.kills", "Tune", 2.5),
-    "kill-pipeline": ("torture.kills", "Pipeline", 2.5),
+    "kill-import": ("torture.killed_imports", "Import", 1.5),
+    "kill-stages": ("torture.killed_stages", "Stages", 2.5),
+    "kill-register": ("torture.killed_stages", "Register", 2.5),
+    "kill-measure": ("torture.killed_measuring", "Measure", 3.0),
+    "kill-tune": ("torture.killed_measuring", "Tune", 2.5),
+    "kill-pipeline": ("torture.killed_measuring", "Pipeline", 2.5),
 }
 """The parts; those whose names begin with `kill-` run commands again after a kill."""
 LEAST = 2
 """Cases of a part, whatever its time."""
 
 
-def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | None, most: int) -> dict[str, Any]:
+def run_part(
+    name: str, seconds: float, seed: int, findings: Path, only: int | None, most: int
+) -> dict[str, Any]:
     """Run cases of a part until its time is over; return what the table says of it."""
     module, kind, _ = PARTS[name]
     if name.startswith("kill-"):
-        import_module(module).load_killer()
+        import_module("torture.kills").load_killer()
     started = time.monotonic()
     counts: Counter[str] = Counter()
     found: list[dict[str, Any]] = []
@@ -66,7 +68,9 @@ def run_part(name: str, seconds: float, seed: int, findings: Path, only: int | N
                 case = part.case(rng, folder)
                 what, result = case.what, judge(case, folder)
             counts["cases"] += 1
-            counts["refused" if result.status == 2 else "survived" if result.status == 0 else "failed"] += 1
+            counts[
+                "refused" if result.status == 2 else "survived" if result.status == 0 else "failed"
+            ] += 1
             if result.findings:
                 counts["findings"] += 1
                 kept = findings / f"{name}-{number}"
@@ -119,7 +123,9 @@ def run_all(names: list[str], arguments: argparse.Namespace) -> int:
 
 def _report(results: list[dict[str, Any]], arguments: argparse.Namespace) -> int:
     out = sys.stdout
-    out.write(f"\n{'part':14}{'cases':>7}{'refused':>9}{'survived':>10}{'findings':>10}{'seconds':>9}\n")
+    out.write(
+        f"\n{'part':14}{'cases':>7}{'refused':>9}{'survived':>10}{'findings':>10}{'seconds':>9}\n"
+    )
     for one in sorted(results, key=lambda one: list(PARTS).index(one["part"])):
         numbers = [one.get(name, 0) for name in ("cases", "refused", "survived", "findings")]
         out.write(f"{one['part']:14}{numbers[0]:7}{numbers[1]:9}{numbers[2]:10}{numbers[3]:10}")
@@ -135,7 +141,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run what the arguments say; return 1 if there was a finding."""
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; none: all")
-    parser.add_argument("--minutes", type=float, default=float(os.environ.get("TORTURE_MINUTES", "10")))
+    parser.add_argument(
+        "--minutes", type=float, default=float(os.environ.get("TORTURE_MINUTES", "10"))
+    )
     parser.add_argument("--seed", type=int, default=int(os.environ.get("TORTURE_SEED", "0")))
     parser.add_argument("--folder", type=Path, default=Path("torture-findings"))
     parser.add_argument("--jobs", type=int, default=2, help="parts at a time")
@@ -150,7 +158,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.inside or arguments.case is not None:
         (name,) = names
         seconds = 60 * arguments.minutes
-        result = run_part(name, seconds, arguments.seed, arguments.folder, arguments.case, arguments.most)
+        result = run_part(
+            name, seconds, arguments.seed, arguments.folder, arguments.case, arguments.most
+        )
         sys.stdout.write(json.dumps(result) + "\n")
         return int(result.get("findings", 0) > 0) if arguments.case is not None else 0
     sys.stderr.write(f"seed {arguments.seed}, {arguments.minutes:g} minutes, {len(names)} parts\n")

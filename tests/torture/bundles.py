@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -64,14 +63,18 @@ class Bundles:
         elif kind < 7:
             what = f"values of {MANIFEST}"
             manifest = json.loads((bundle / MANIFEST).read_text())
-            (bundle / MANIFEST).write_text(json.dumps(mutated_json(rng, manifest)), errors="replace")
+            (bundle / MANIFEST).write_text(
+                json.dumps(mutated_json(rng, manifest)), errors="replace"
+            )
         elif kind < 8:
             what = f"bytes of {MANIFEST}"
             (bundle / MANIFEST).write_bytes(mutated_file(rng, (bundle / MANIFEST).read_bytes()))
         else:
             what, refused = f"something else beside {name}", True
             _intrude(rng, bundle, name)
-            if rng.random() < 0.5 and not any(item.is_dir() or item.is_symlink() for item in bundle.iterdir()):
+            if rng.random() < 0.5 and not any(
+                item.is_dir() or item.is_symlink() for item in bundle.iterdir()
+            ):
                 hash_again(bundle)
                 refused = False  # weights that are listed, and that nobody reads
         ends = (2,) if refused else (0, 2)
@@ -92,7 +95,9 @@ def _inside(rng: Random, name: str, data: bytes) -> bytes:
 
 def _intrude(rng: Random, bundle: Path, name: str) -> None:
     kind = rng.randrange(5)
-    other = bundle / rng.choice(("model.pkl", "more.json", "weights.ubj", "x.so", "__init__.py", "..x"))
+    other = bundle / rng.choice(
+        ("model.pkl", "more.json", "weights.ubj", "x.so", "__init__.py", "..x")
+    )
     if kind == 0:
         other.write_bytes(exploit(rng))
     elif kind == 1:
@@ -101,7 +106,7 @@ def _intrude(rng: Random, bundle: Path, name: str) -> None:
         other.symlink_to("/etc/passwd")
     elif kind == 3:
         (bundle / name).unlink()
-        os.symlink(bundle / MANIFEST, bundle / name)
+        (bundle / name).symlink_to(bundle / MANIFEST)
     else:
         other.mkdir()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from tencost import cli
 from tencost.config.parts import LOG_FORMATS
@@ -24,6 +24,11 @@ from torture.mutations import PIECES, mutated_bytes, mutated_file, mutated_json_
 from torture.verdict import Case
 
 GOLDEN = Path(__file__).resolve().parents[1] / "records" / "golden"
+TAR_MODES: dict[str, Literal["w:", "w:gz", "w:bz2"]] = {
+    "tar": "w:",
+    "tar.gz": "w:gz",
+    "tar.bz2": "w:bz2",
+}
 IMPORT = ("records", "import")
 EXPORTS = (
     ("rfc4304", "json.jsonl", ()), ("rfc4304", "columns.jsonl", ("--layout", "columns")),
@@ -47,7 +52,16 @@ class Log:
 
 
 def import_it(path: Path, root: Path, *more: str) -> None:
-    words = ["--hardware", "board", "--dataset", "set", "--store", str(root / "store"), "--jobs", "1"]
+    words = [
+        "--hardware",
+        "board",
+        "--dataset",
+        "set",
+        "--store",
+        str(root / "store"),
+        "--jobs",
+        "1",
+    ]
     cli.main([*IMPORT, str(path), *words, *more])
 
 
@@ -132,8 +146,11 @@ def exploit(rng: Random) -> bytes:
     return rng.choice(
         (
             f"cos\nsystem\n(S'{touch}'\ntR.".encode(),
-            b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85R.",
-            f"cbuiltins\neval\n(S'__import__(\"os\").system(\"{touch}\")'\ntR.".encode(),
+            b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c"
+            + bytes([len(touch)])
+            + touch.encode()
+            + b"\x85R.",
+            f'cbuiltins\neval\n(S\'__import__("os").system("{touch}")\'\ntR.'.encode(),
             f"(S'{touch}'\nios\nsystem\n.".encode(),
             b"ctvm.runtime.object\n_new_object\n(cos\nsystem\ntR.",
         )
@@ -187,17 +204,18 @@ class Logs:
         damaged = set(rng.sample(sorted(log.ids), rng.randint(1, max(1, len(log.ids) - 1))))
         for number in damaged:
             line = lines[number - 1].rstrip(b"\n")
-            if log.name == "golden" or line.startswith((b"{", b"[")):
-                change = rng.randrange(2)
-            else:
-                change = 0
-            if change:
+            json_line = log.name == "golden" or line.startswith((b"{", b"["))
+            if json_line and rng.randrange(2):
                 line = mutated_json_text(rng, line.decode()).encode("utf-8", "replace")
             else:
-                line = mutated_bytes(rng, line, keep=b"\n" if not first.endswith("csv") else b'\n"\r')
+                line = mutated_bytes(
+                    rng, line, keep=b"\n" if not first.endswith("csv") else b'\n"\r'
+                )
             lines[number - 1] = line + b"\n"
         if rng.random() < 0.1:
-            lines.insert(rng.randint(len(lines) - len(log.ids), len(lines)), rng.choice(PIECES) + b"\n")
+            lines.insert(
+                rng.randint(len(lines) - len(log.ids), len(lines)), rng.choice(PIECES) + b"\n"
+            )
         (place / first).write_bytes(b"".join(lines))
         kept = {identity for number, identity in log.ids.items() if number not in damaged}
         what = f"{log.name}: lines {sorted(damaged)} damaged"
@@ -243,19 +261,23 @@ class Logs:
         if odd:
             files[odd] = next(iter(files.values()))
         buffer = io.BytesIO()
-        kind = rng.choice(("tar", "tar.gz", "tar.bz2", "zip"))
+        kind = rng.choice((*TAR_MODES, "zip"))
         if kind == "zip":
             with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
                 for name, content in files.items():
                     packed.writestr(zipfile.ZipInfo(name), content)
         else:
-            with tarfile.open(fileobj=buffer, mode=f"w:{kind[4:]}") as tar:
+            with tarfile.open(fileobj=buffer, mode=TAR_MODES[kind]) as tar:
                 for name, content in files.items():
                     _add(tar, tarfile.TarInfo(name), content)
                 if rng.random() < 0.5:
                     link = tarfile.TarInfo(rng.choice(("link.log", "logs/link.log")))
-                    link.type = rng.choice((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE))
-                    link.linkname = rng.choice(("/etc/passwd", "../../x", "link.log", next(iter(files))))
+                    link.type = rng.choice(
+                        (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE)
+                    )
+                    link.linkname = rng.choice(
+                        ("/etc/passwd", "../../x", "link.log", next(iter(files)))
+                    )
                     _add(tar, link, b"")
         data = buffer.getvalue()
         kept = set() if kind == "tar.bz2" else set(log.ids.values())  # refused by its name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +18,15 @@ from torture.verdict import Case
 
 TESTS = Path(__file__).resolve().parents[1]
 TARGET = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
-FOREIGN = ("tirx.call_extern", "tirx.call_packed", "call_llvm", "pragma_import", "Codegen", "ExternFunc", "import_c")
+FOREIGN = (
+    "tirx.call_extern",
+    "tirx.call_packed",
+    "call_llvm",
+    "pragma_import",
+    "Codegen",
+    "ExternFunc",
+    "import_c",
+)
 LLVM = "define void @x() { call i32 @system(ptr null) ret void }"
 
 
@@ -61,8 +68,18 @@ def forged(rng: Random, graph: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         annotate(graph, key)
         return key, graph
     if choice == 2:
-        name = rng.choice(("ffi.Module", "ffi.Function", "tirx.AttrStmt", "tirx.Evaluate", "relax.expr.ExternFunc"))
-        data: Any = {"func": LLVM, "name": f"touch {CANARY}"} if rng.random() < 0.5 else f"touch {CANARY}"
+        name = rng.choice(
+            (
+                "ffi.Module",
+                "ffi.Function",
+                "tirx.AttrStmt",
+                "tirx.Evaluate",
+                "relax.expr.ExternFunc",
+            )
+        )
+        data: Any = (
+            {"func": LLVM, "name": f"touch {CANARY}"} if rng.random() < 0.5 else f"touch {CANARY}"
+        )
         add(graph, name, data)
         return name, graph
     if choice == 3:
@@ -75,7 +92,18 @@ def forged(rng: Random, graph: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         add(graph, "ir.Call", call)
         return "a call of system", graph
     if choice == 4:
-        add(graph, "ffi.Map", [add(graph, "ffi.String", rng.choice(("Codegen", "external_symbol", "system_lib_prefix"))), 0])
+        add(
+            graph,
+            "ffi.Map",
+            [
+                add(
+                    graph,
+                    "ffi.String",
+                    rng.choice(("Codegen", "external_symbol", "system_lib_prefix")),
+                ),
+                0,
+            ],
+        )
         return "an attribute", graph
     if choice == 5:
         graph["nodes"][0] = {"type": "ffi.Module", "data": f"touch {CANARY}"}
@@ -100,7 +128,9 @@ def damaged(rng: Random, graph: dict[str, Any]) -> str:
     for _ in range(rng.randint(1, 3)):
         node = rng.choice(nodes)
         data = node.get("data")
-        number = rng.choice((rng.randrange(len(nodes)), len(nodes), -1, 2**31, 2**63, len(nodes) * 1000, 0))
+        number = rng.choice(
+            (rng.randrange(len(nodes)), len(nodes), -1, 2**31, 2**63, len(nodes) * 1000, 0)
+        )
         if kind == 2 and isinstance(data, dict) and data:
             data[rng.choice(sorted(data))] = number
         elif isinstance(data, list) and data:
@@ -141,12 +171,14 @@ class Modules:
         graph = json.loads((self._folder / "matmul.json").read_text())
         if rng.random() < 0.4:
             what, graph = forged(rng, graph)
-            text, ends = json.dumps(graph), (2,)
+            text, refused = json.dumps(graph), True
         else:
-            what, text, ends = "damaged", damaged(rng, graph), (0, 2)
+            what, text, refused = "damaged", damaged(rng, graph), False
         if rng.random() < 0.25:
-            return Case(f"a store's module: {what}", lambda: self._export(folder, text), ends=(0, 2))
-        return Case(f"a workload: {what}", lambda: _read(text), ends=ends)
+            return Case(
+                f"a store's module: {what}", lambda: self._export(folder, text), ends=(0, 2)
+            )
+        return Case(f"a workload: {what}", lambda: _read(text), ends=(2,) if refused else (0, 2))
 
     def _network(self, rng: Random, folder: Path) -> Case:
         path = folder / "small.npz"
@@ -192,7 +224,9 @@ class Modules:
         uri = str(folder / "store")
         identity = RecordStore(uri).read("mine", ["workload_id"])["workload_id"][0]
         write_modules(uri, [(identity, text.encode("utf-8", "replace").decode(), "matmul", "1")])
-        cli.main(["records", "export", "metaschedule", "best", "--hardware", "mine", "--store", uri])
+        cli.main(
+            ["records", "export", "metaschedule", "best", "--hardware", "mine", "--store", uri]
+        )
 
 
 class _Touch:
@@ -215,18 +249,25 @@ def _load(folder: Path) -> None:
     config = NetworkConfig(name="", source="saved", path="small.npz", output="")
     network = load_network(config, folder)
     _harmless(str(network.mod))
-    assert np.isfinite(sum(float(np.abs(item.astype(np.float64)).max(initial=0)) < np.inf for item in network.expected))
+    assert np.isfinite(
+        sum(
+            float(np.abs(item.astype(np.float64)).max(initial=0)) < np.inf
+            for item in network.expected
+        )
+    )
 
 
 def _read(text: str) -> None:
-    from tencost.features.replay import first_line, load_module
     from tencost.errors import FeatureError, TencostError
+    from tencost.features.replay import first_line, load_module
 
     try:
         mod = load_module(text)
     except TencostError:
         raise
-    except Exception as error:  # TVM raises whatever its C++ side says; the callers make it a message
+    except (
+        Exception
+    ) as error:  # TVM raises whatever its C++ side says; the callers make it a message
         raise FeatureError(first_line(error)) from error
     _harmless(str(mod))
 
@@ -279,12 +320,31 @@ def _forge_trace(rng: Random, trace: Any) -> str:
     loops = [name for step in trace[0] if step[0] == "GetLoops" for name in step[3]]
     blocks = [name for step in trace[0] if step[0] in ("GetSBlock", "GetBlock") for name in step[3]]
     loop, block = (rng.choice(names) if names else "l0" for names in (loops, blocks))
-    index_map: Callable[[], str] = lambda: graph_of((rng.choice(("ffi.Module", "ir.Call", "ir.Op", "ffi.Function")), {}))
+
+    def index_map() -> str:
+        return graph_of((rng.choice(("ffi.Module", "ir.Call", "ir.Op", "ffi.Function")), {}))
+
     steps: list[tuple[str, list[Any]]] = [
         ("LLVM linked", ["Annotate", [loop, json.dumps(LLVM)], ["pragma_import_llvm"], []]),
         ("C linked", ["Annotate", [block, '"int x;"'], ["pragma_import_c"], []]),
-        ("an annotation", ["Annotate", [loop, '"x"'], [rng.choice(("Codegen", "pragma_debug", "pragma_tensor_core", "x"))], []]),
-        ("an instruction", [rng.choice(("RunShell", "UnsafeSetDType", "CallExtern", "Import", "")), [loop], ["ls"], []]),
+        (
+            "an annotation",
+            [
+                "Annotate",
+                [loop, '"x"'],
+                [rng.choice(("Codegen", "pragma_debug", "pragma_tensor_core", "x"))],
+                [],
+            ],
+        ),
+        (
+            "an instruction",
+            [
+                rng.choice(("RunShell", "UnsafeSetDType", "CallExtern", "Import", "")),
+                [loop],
+                ["ls"],
+                [],
+            ],
+        ),
         ("a layout", ["TransformLayout", [block, index_map()], [0, 0, None, False], []]),
         ("a hidden layout", ["TransformLayout", [block], [0, 0, [[index_map()]], False], []]),
         ("an object", ["TransformLayout", [block, {"a": 1}], [0, 0, None, False], []]),

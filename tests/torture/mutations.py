@@ -11,8 +11,27 @@ PIECES = [
     *(bytes([value]) for value in (0, 9, 13, 27, 34, 44, 58, 91, 92, 93, 123, 125, 127, 128, 255)),
     *b'null true -1 0.5 0 -0.0 1e999 -1e999 NaN Infinity {} [] "" "x" 1e-320 \\ud800 \\u0000 \\" #'.split(),
     *(b"99999999999999999999", b"-9223372036854775809", b"18446744073709551616", b"1e400"),
-    *(b"[" * 5000, b'{"i":' * 5000, b"9" * 5000, b"\\u202e", "é☃𝄞".encode(), b"\xed\xa0\x80", b"\xef\xbb\xbf"),
-    *(b", ", b": ", b"\x1b[31m", b"../../../../x", b"/etc/passwd", b"%s%n", b"'", b";", b"\t", b"=cmd|' /C x'!A0"),
+    *(
+        b"[" * 5000,
+        b'{"i":' * 5000,
+        b"9" * 5000,
+        b"\\u202e",
+        "é☃𝄞".encode(),
+        b"\xed\xa0\x80",
+        b"\xef\xbb\xbf",
+    ),
+    *(
+        b", ",
+        b": ",
+        b"\x1b[31m",
+        b"../../../../x",
+        b"/etc/passwd",
+        b"%s%n",
+        b"'",
+        b";",
+        b"\t",
+        b"=cmd|' /C x'!A0",
+    ),
 ]
 JUNK: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**53 + 1, 2**63, 2**64, 10**400, -(2**63) - 1, 0.5, -0.0, 1e308, 5e-324,
@@ -126,6 +145,8 @@ def json_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def mutated_json_text(rng: Random, text: str, wrap: Callable[[Any], Any] = lambda value: value) -> str:
+def mutated_json_text(
+    rng: Random, text: str, wrap: Callable[[Any], Any] = lambda value: value
+) -> str:
     """Damage the value of a JSON text."""
     return json_text(wrap(mutated_json(rng, json.loads(text))))

@@ -60,7 +60,9 @@ def judge(case: Case, folder: Path) -> Result:
     outcome = run(both, folder, limit_s=case.limit_s)
     told = outcome.told or {}
     status = int(told.get("status", outcome.status))
-    return Result(status, faults(case, outcome, status, folder) + told.get("wrong", []), outcome.errors)
+    return Result(
+        status, faults(case, outcome, status, folder) + told.get("wrong", []), outcome.errors
+    )
 
 
 def faults(case: Case, outcome: Outcome, status: int, folder: Path) -> list[str]:
