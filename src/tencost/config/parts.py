@@ -49,7 +49,7 @@ class Parts:
             field: where the name was given, for the message.
 
         Raises:
-            ConfigError: no such part, a module that does not describe one, or another package's that cannot be imported.
+            ConfigError: no such part, a module that describes none, or another package's that cannot be imported.
         """
         modules = self.modules()
         if not isinstance(name, str) or name not in modules:
