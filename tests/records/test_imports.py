@@ -258,6 +258,9 @@ def test_a_devices_name_of_any_length_and_kind_costs_nobody_else(
     told = capsys.readouterr()
     assert not set(told.out + told.err) & {"\x1b", "\x07"}
     assert sorted(RecordStore(str(store)).hardware()) == sorted(names)
+    for words in (["query", "stats"], ["quarantine"]):
+        cli.main(["records", *words, "--store", str(store)])
+        assert not set(capsys.readouterr().out) & {"\x1b", "\x07"}
 
 
 def test_a_compressed_table_cut_in_its_header_is_a_reject(

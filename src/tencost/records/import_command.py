@@ -22,6 +22,7 @@ from tencost.errors import RecordError, printable
 from tencost.records.devices import parse_devices
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
+from tencost.store.delta import first_line
 from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
@@ -88,7 +89,7 @@ def run(
             _keep_modules(logs, store)
         except (DeltaError, OSError) as error:
             raise RecordError(
-                f"expected to write records into {store.uri}: {error}. What was written before stays; run the "
+                f"expected to write records into {store.uri}: {first_line(error)}. What was written before stays; run the "
                 "command again when it can be written"
             ) from error
     rejects = _write_rejects(progress, dataset, root)
