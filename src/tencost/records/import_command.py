@@ -89,8 +89,8 @@ def run(
             _keep_modules(logs, store)
         except (DeltaError, OSError) as error:
             raise RecordError(
-                f"expected to write records into {store.uri}: {first_line(error)}. What was written before stays; run the "
-                "command again when it can be written"
+                f"expected to write records into {store.uri}: {first_line(error)}. What was written before "
+                "stays; run the command again when it can be written"
             ) from error
     rejects = _write_rejects(progress, dataset, root)
     _report(progress, logs, rejects, time.monotonic() - started, store, console)
