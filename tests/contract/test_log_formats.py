@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -229,3 +230,25 @@ def test_a_package_adds_a_format_and_a_log_of_it_is_imported(tmp_path: Path) -> 
         "['speed'] [2]",
         "[('conv', 'board', [0.0015]), ('dense', 'board', [0.00025])]",
     ]
+
+
+@pytest.mark.parametrize("content", [None, "import no_such_package\n"])
+def test_a_format_of_a_package_that_cannot_be_imported_is_named(
+    content: str | None, tmp_path: Path
+) -> None:
+    """What an entry point leads to is not there, or needs what is not installed: one message, no traceback."""
+    site = tmp_path / "site"
+    info = site / "speedlogs-1.0.dist-info"
+    info.mkdir(parents=True)
+    if content is not None:
+        (site / "speedlogs.py").write_text(content)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: speedlogs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tencost.log_formats]\nspeed = speedlogs\n")
+    (tmp_path / "a.txt").write_text("speed a 1\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tencost.cli", "records", "import", "a.txt"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("tencost: expected to import speedlogs, which an installed")
+    assert "Traceback" not in done.stderr

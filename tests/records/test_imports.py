@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -237,3 +239,39 @@ def test_a_stored_workload_and_program_become_a_schedule(tmp_path: Path) -> None
     schedule = Schedule(module)
     Trace.apply_json_to_schedule(json.loads(program), schedule)
     assert len(schedule.trace.insts) > 10
+
+
+def test_a_devices_name_of_any_length_and_kind_costs_nobody_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log may name what it likes: the other rows come in, and the terminal obeys nothing."""
+    from tencost import cli
+    from tencost.store.record_store import RecordStore
+
+    names = ["board", "x" * 5000, "\x1b]0;title\x07[bold]red"]
+    row = '{"workload": "conv", "engine": "tvm", "hardware": %s, "runtime_ms_mean": 1.5, '
+    row += '"timestamp": "20191123003411"}\n'
+    log = tmp_path / "rfc.jsonl"
+    log.write_text("".join(row % json.dumps(name) for name in names) + '{"a\x1b[31m": 1}\n')
+    store = tmp_path / "store"
+    cli.main(["records", "import", str(log), "--hardware", "else", "--store", str(store)])
+    told = capsys.readouterr()
+    assert not set(told.out + told.err) & {"\x1b", "\x07"}
+    assert sorted(RecordStore(str(store)).hardware()) == sorted(names)
+    for words in (["query", "stats"], ["quarantine"]):
+        cli.main(["records", *words, "--store", str(store)])
+        assert not set(capsys.readouterr().out) & {"\x1b", "\x07"}
+
+
+def test_a_compressed_table_cut_in_its_header_is_a_reject(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tencost import cli
+    from tencost.config.parts import LOG_FORMATS
+
+    packed = gzip.compress(LOG_FORMATS.load("table").example["table.csv"].encode())
+    for left in range(20, len(packed), 40):
+        (tmp_path / "table.csv.gz").write_bytes(packed[:left])
+        with contextlib.suppress(SystemExit):
+            cli.main(["records", "import", str(tmp_path), "--store", str(tmp_path / f"s{left}")])
+        assert "Traceback" not in capsys.readouterr().err

@@ -70,3 +70,19 @@ def test_a_damaged_log_is_told_in_a_line(store: Path) -> None:
     with pytest.raises(RecordError) as error:
         RecordStore(str(store)).read()
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_damaged_modules_are_told_in_a_line(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder := store.parent / "golden").mkdir()
+    for name, text in LOG_FORMATS.load("metaschedule").example.items():
+        (folder / name).write_text(text)
+    words = ["records", "import", str(folder), "--hardware", "x", "--store", str(store)]
+    cli.main(words)
+    log = store.with_name("store-modules") / "_delta_log" / "00000000000000000000.json"
+    log.write_text("{")
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

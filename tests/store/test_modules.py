@@ -28,7 +28,7 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     whole = part.read_bytes()
     for content in (b"", whole[:40], b"\0" * len(whole)):
         part.write_bytes(content)
-        with pytest.raises(RecordError, match="(?s)modules of a record store at .*records import"):
+        with pytest.raises(RecordError, match=r"(?s)modules of a record store at .*records import"):
             read_modules(uri)
     part.unlink()
     with pytest.raises(RecordError, match="modules of a record store"):

@@ -25,12 +25,12 @@ PARTS = {
     "modules": ("torture.modules", "Modules", 1.5),
     "traces": ("torture.modules", "Traces", 1.0),
     "stores": ("torture.stores", "Stores", 1.5),
-    "kill-import": ("torture.kills", "Import", 1.5),
-    "kill-stages": ("torture.kills", "Stages", 2.5),
-    "kill-register": ("torture.kills", "Register", 2.5),
-    "kill-measure": ("torture.kills", "Measure", 3.0),
-    "kill-tune": ("torture.kills", "Tune", 2.5),
-    "kill-pipeline": ("torture.kills", "Pipeline", 2.5),
+    "kill-import": ("torture.killed_imports", "Import", 1.5),
+    "kill-stages": ("torture.killed_stages", "Stages", 2.5),
+    "kill-register": ("torture.killed_stages", "Register", 2.5),
+    "kill-measure": ("torture.killed_measuring", "Measure", 3.0),
+    "kill-tune": ("torture.killed_measuring", "Tune", 2.5),
+    "kill-pipeline": ("torture.killed_measuring", "Pipeline", 2.5),
 }
 """The parts; those whose names begin with `kill-` run commands again after a kill."""
 LEAST = 2
@@ -43,7 +43,7 @@ def run_part(
     """Run cases of a part until its time is over; return what the table says of it."""
     module, kind, _ = PARTS[name]
     if name.startswith("kill-"):
-        import_module(module).load_killer()
+        import_module("torture.kills").load_killer()
     started = time.monotonic()
     counts: Counter[str] = Counter()
     found: list[dict[str, Any]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -107,7 +106,7 @@ def _intrude(rng: Random, bundle: Path, name: str) -> None:
         other.symlink_to("/etc/passwd")
     elif kind == 3:
         (bundle / name).unlink()
-        os.symlink(bundle / MANIFEST, bundle / name)
+        (bundle / name).symlink_to(bundle / MANIFEST)
     else:
         other.mkdir()
 

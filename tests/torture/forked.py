@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,8 @@ def _busy_threads() -> list[str]:
 
 
 def _kill_group(child: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _text(path: Path) -> str:
@@ -144,14 +143,12 @@ def _in_child(
         _watch(seen, folder, home)
         status, result = _as_command(function)
         told.write_text(json.dumps(result))
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, it is what the verdict is about
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with suppress(ValueError):
                 stream.flush()
-            except ValueError:
-                pass
         os._exit(status)
 
 
@@ -167,7 +164,7 @@ def _as_command(function: Callable[[], Any]) -> tuple[int, Any]:
             fail(str(error), error.exit_code)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None), None
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it is, it is what the verdict is about
         traceback.print_exc()
         return 1, None
     return 0, result

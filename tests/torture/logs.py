@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from tencost import cli
 from tencost.config.parts import LOG_FORMATS
@@ -24,6 +24,11 @@ from torture.mutations import PIECES, mutated_bytes, mutated_file, mutated_json_
 from torture.verdict import Case
 
 GOLDEN = Path(__file__).resolve().parents[1] / "records" / "golden"
+TAR_MODES: dict[str, Literal["w:", "w:gz", "w:bz2"]] = {
+    "tar": "w:",
+    "tar.gz": "w:gz",
+    "tar.bz2": "w:bz2",
+}
 IMPORT = ("records", "import")
 EXPORTS = (
     ("rfc4304", "json.jsonl", ()), ("rfc4304", "columns.jsonl", ("--layout", "columns")),
@@ -199,11 +204,8 @@ class Logs:
         damaged = set(rng.sample(sorted(log.ids), rng.randint(1, max(1, len(log.ids) - 1))))
         for number in damaged:
             line = lines[number - 1].rstrip(b"\n")
-            if log.name == "golden" or line.startswith((b"{", b"[")):
-                change = rng.randrange(2)
-            else:
-                change = 0
-            if change:
+            json_line = log.name == "golden" or line.startswith((b"{", b"["))
+            if json_line and rng.randrange(2):
                 line = mutated_json_text(rng, line.decode()).encode("utf-8", "replace")
             else:
                 line = mutated_bytes(
@@ -259,13 +261,13 @@ class Logs:
         if odd:
             files[odd] = next(iter(files.values()))
         buffer = io.BytesIO()
-        kind = rng.choice(("tar", "tar.gz", "tar.bz2", "zip"))
+        kind = rng.choice((*TAR_MODES, "zip"))
         if kind == "zip":
             with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
                 for name, content in files.items():
                     packed.writestr(zipfile.ZipInfo(name), content)
         else:
-            with tarfile.open(fileobj=buffer, mode=f"w:{kind[4:]}") as tar:
+            with tarfile.open(fileobj=buffer, mode=TAR_MODES[kind]) as tar:
                 for name, content in files.items():
                     _add(tar, tarfile.TarInfo(name), content)
                 if rng.random() < 0.5:

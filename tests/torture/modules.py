@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -172,14 +171,14 @@ class Modules:
         graph = json.loads((self._folder / "matmul.json").read_text())
         if rng.random() < 0.4:
             what, graph = forged(rng, graph)
-            text, ends = json.dumps(graph), (2,)
+            text, refused = json.dumps(graph), True
         else:
-            what, text, ends = "damaged", damaged(rng, graph), (0, 2)
+            what, text, refused = "damaged", damaged(rng, graph), False
         if rng.random() < 0.25:
             return Case(
                 f"a store's module: {what}", lambda: self._export(folder, text), ends=(0, 2)
             )
-        return Case(f"a workload: {what}", lambda: _read(text), ends=ends)
+        return Case(f"a workload: {what}", lambda: _read(text), ends=(2,) if refused else (0, 2))
 
     def _network(self, rng: Random, folder: Path) -> Case:
         path = folder / "small.npz"
@@ -259,8 +258,8 @@ def _load(folder: Path) -> None:
 
 
 def _read(text: str) -> None:
-    from tencost.features.replay import first_line, load_module
     from tencost.errors import FeatureError, TencostError
+    from tencost.features.replay import first_line, load_module
 
     try:
         mod = load_module(text)
@@ -321,9 +320,10 @@ def _forge_trace(rng: Random, trace: Any) -> str:
     loops = [name for step in trace[0] if step[0] == "GetLoops" for name in step[3]]
     blocks = [name for step in trace[0] if step[0] in ("GetSBlock", "GetBlock") for name in step[3]]
     loop, block = (rng.choice(names) if names else "l0" for names in (loops, blocks))
-    index_map: Callable[[], str] = lambda: graph_of(
-        (rng.choice(("ffi.Module", "ir.Call", "ir.Op", "ffi.Function")), {})
-    )
+
+    def index_map() -> str:
+        return graph_of((rng.choice(("ffi.Module", "ir.Call", "ir.Op", "ffi.Function")), {}))
+
     steps: list[tuple[str, list[Any]]] = [
         ("LLVM linked", ["Annotate", [loop, json.dumps(LLVM)], ["pragma_import_llvm"], []]),
         ("C linked", ["Annotate", [block, '"int x;"'], ["pragma_import_c"], []]),

@@ -57,8 +57,8 @@ def test_the_verdict_sees(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     expected = [
         "ended with 1|traceback: ZeroDivisionError: division by zero", "control characters in what was printed",
-        "refused with 0 messages", "ended by signal 11", "foreign code ran", "did: subprocess.Popen", "did: write outside",
-        "",
+        "refused with 0 messages", "ended by signal 11", "foreign code ran", "did: subprocess.Popen",
+        "did: write outside", "",
     ]  # fmt: skip
     for line, beginning in zip(done.stdout.splitlines(), expected, strict=True):
         assert line.startswith(beginning), (line, beginning)

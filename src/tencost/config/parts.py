@@ -49,14 +49,22 @@ class Parts:
             field: where the name was given, for the message.
 
         Raises:
-            ConfigError: no such part, or a module that does not describe one.
+            ConfigError: no such part, a module that describes none, or another package's that cannot be imported.
         """
         modules = self.modules()
         if not isinstance(name, str) or name not in modules:
             raise ConfigError(
                 f"{field or self.noun} must be one of {', '.join(modules)}, found {name!r}"
             )
-        module = import_module(modules[name])
+        try:
+            module = import_module(modules[name])
+        except ImportError as error:
+            if not modules[name].startswith(f"{self.package}."):
+                raise ConfigError(
+                    f"expected to import {modules[name]}, which an installed package names for the {self.noun} {name}: "
+                    f"{error}. Install what it needs, or remove that package"
+                ) from error
+            raise  # of our own: the command line says which extra brings what is missing
         try:
             return getattr(module, self.attribute)
         except AttributeError as error:

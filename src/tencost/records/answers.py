@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tencost.errors import printable
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -64,7 +66,7 @@ def _cell(name: str, value: Any) -> str:
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):
         return _seconds(value) if name.endswith("_s") else f"{value:.6g}"
-    text = str(value)
+    text = printable(str(value))
     if name.endswith("_id"):
         return text[:ID_SHOWN]
     return text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 3]}..."

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -17,10 +18,11 @@ from rich.table import Table
 from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
-from tencost.errors import RecordError
+from tencost.errors import RecordError, printable
 from tencost.records.devices import parse_devices
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
+from tencost.store.delta import first_line
 from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
@@ -87,8 +89,8 @@ def run(
             _keep_modules(logs, store)
         except (DeltaError, OSError) as error:
             raise RecordError(
-                f"expected to write records into {store.uri}: {error}. What was written before stays; run the "
-                "command again when it can be written"
+                f"expected to write records into {store.uri}: {first_line(error)}. What was written before "
+                "stays; run the command again when it can be written"
             ) from error
     rejects = _write_rejects(progress, dataset, root)
     _report(progress, logs, rejects, time.monotonic() - started, store, console)
@@ -139,7 +141,8 @@ def _report(
     if failed:
         table.add_row("failures", ", ".join(failed))
     for title, counts in (("formats", progress.formats), ("hardware", progress.hardware)):
-        table.add_row(title, ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+        told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+        table.add_row(title, escape(printable(told)))
     table.add_row("new in the store", f"{progress.written} ({store.uri})")
     if progress.again:
         table.add_row(
@@ -153,6 +156,7 @@ def _report(
     table.add_row("time", f"{seconds:.1f} s")
     console.print(table)
     for told in progress.agreement.warnings():
-        console.print(f"warning: {told}", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"warning: {printable(told)}", style="yellow", markup=False, soft_wrap=True)
     for item in progress.rejects[:SHOWN]:
-        console.print(f"{item.file}:{item.line}: {item.reason}", style="yellow", markup=False)
+        told = printable(f"{item.file}:{item.line}: {item.reason}")
+        console.print(told, style="yellow", markup=False)

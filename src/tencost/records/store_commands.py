@@ -8,10 +8,11 @@ from pathlib import Path
 import polars as pl
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
-from tencost.errors import RecordError
+from tencost.errors import RecordError, printable
 from tencost.store import editing
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import open_records
@@ -123,5 +124,6 @@ def _show(kept: pl.DataFrame) -> None:
     for row in kept.iter_rows(named=True):
         source = row["source"]
         place = f"{source['dataset']}: {source['file']}:{source['line']}"
-        table.add_row(row["record_id"], row["hardware"], row["task_name"], place, row["quarantine"])
+        cells = row["record_id"], row["hardware"], row["task_name"], place, row["quarantine"]
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     Console().print(table)

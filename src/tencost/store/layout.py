@@ -147,7 +147,8 @@ class Folder:
     def _add(
         self, hardware: str, rows: pa.Table, rows_of_group: int, data_change: bool
     ) -> AddAction:
-        folder = f"{PARTITION}={re.sub(r'[^A-Za-z0-9._-]', '_', hardware)}"
+        # For people; what the rows' hardware is stands in the log, and a log's word for it may be of any length.
+        folder = f"{PARTITION}={re.sub(r'[^A-Za-z0-9._-]', '_', hardware)[:100]}"
         path = f"{folder}/{uuid.uuid4()}.zstd.parquet"
         sink = pa.BufferOutputStream()
         with parquet_writer(sink, rows.drop_columns([PARTITION]).schema) as writer:

@@ -73,8 +73,8 @@ def read_modules(store_uri: str) -> pl.DataFrame:
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
     except (DeltaError, OSError, pa.ArrowException, LookupError, ValueError) as error:
         raise RecordError(
-            f"expected the modules of a record store at {modules_uri(store_uri)}, found a damaged table: {first_line(error)}. "
-            "Delete that folder and import the logs again: tencost records import"
+            f"expected the modules of a record store at {modules_uri(store_uri)}, found a damaged table: "
+            f"{first_line(error)}. Delete that folder and import the logs again: tencost records import"
         ) from error
     assert isinstance(frame, pl.DataFrame)
     return frame

@@ -169,7 +169,11 @@ def _batch(table: pa.Table, places: Sequence[int], about: About, where: str) -> 
 
 def _read_csv(path: Path, about: About, batch_rows: int) -> Iterator[Batch]:
     groups = _groups(_unmarked(lines(path)))
-    names = _names(b"".join(line for _, line in next(groups, [])))
+    try:
+        names = _names(b"".join(line for _, line in next(groups, [])))
+    except TruncatedError as error:
+        yield Batch(SCHEMA.empty_table(), (Reject(about.file, 1, str(error)),))
+        return
     check_names(names, str(path))
     places: list[int] = []
     texts: list[bytes] = []
