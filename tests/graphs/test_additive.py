@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
+import yaml
 
 from made_graphs import chain, labelled, shuffled, true_ms
+from tencost.config.graphs import graph_model_config
+from tencost.config.parts import GRAPH_FAMILIES
 from tencost.errors import BundleError, TrainError
 from tencost.graphs.families.additive import FAMILY, AdditiveConfig, AdditiveModel
 from tencost.graphs.graph_set import LabelledGraphs, concatenate
@@ -116,6 +119,22 @@ def test_bad_weights_are_told(tmp_path: Path, damage: str) -> None:
         write_weights(path, weights)
     with pytest.raises(BundleError, match=r"additive_1\.safetensors"):
         FAMILY.make(CONFIG, 2).load(tmp_path)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_few_steps_train(steps: int) -> None:
+    predicted = trained(replace(CONFIG, steps=steps), count=8).predict(labelled(3, 2).graphs)
+    assert (predicted > 0).all()
+
+
+@pytest.mark.parametrize("family", ["additive", "summed"])
+def test_every_setting_stands_in_conf(family: str) -> None:
+    path = Path(__file__).resolve().parents[2] / "conf" / "graph_model" / f"{family}.yaml"
+    values = yaml.safe_load(path.read_text())
+    schema = GRAPH_FAMILIES.load(family).config
+    assert set(values) == {item.name for item in fields(schema)}
+    reference = family == "summed"
+    assert graph_model_config(values) == schema(family=family, reference=reference)
 
 
 def test_a_device_without_labels_is_told() -> None:

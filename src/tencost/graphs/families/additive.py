@@ -57,8 +57,16 @@ _TERMS = 3
 """Time to compute, to move and to start."""
 _START_MS = (1e-7, 2e-7, 5e-3)
 """Milliseconds a FLOP, an element moved and a kernel, before the first fit by the median ratio."""
-_SMALLEST_SPREAD = 0.5
-"""A feature that hardly varies is not blown up: an operator that one family has would tell that family."""
+_SMALLEST_SPREAD = 0.05
+"""A feature that hardly varies is not blown up, an indicator least of all: an operator that one family has would tell
+that family."""
+_INDICATOR_SPREAD = 0.5
+_INDICATORS = np.array(
+    [
+        name.startswith(("kind_", "is_", "after_", "before_", "kernel_", "stride_"))
+        for name in FEATURES
+    ]
+)
 _LARGEST_LOG_MS = 50.0
 """A kernel's cost is not told beyond exp(this): damaged or far-off weights would overflow."""
 _LEAST_MS = 1e-9
@@ -75,9 +83,9 @@ class AdditiveConfig(GraphModelConfig):
     """Width of the hidden layers."""
     layers: int = 2
     """Hidden layers."""
-    members: int = 5
+    members: int = 3
     """Networks that are averaged, each from its own seed."""
-    steps: int = 1500
+    steps: int = 1200
     """Steps of training of each member."""
     batch: int = 128
     """Graphs in a step."""
@@ -85,7 +93,7 @@ class AdditiveConfig(GraphModelConfig):
     """Peak of the one-cycle schedule."""
     weight_decay: float = 0.01
     """AdamW's."""
-    penalty: float = 0.003
+    penalty: float = 0.001
     """Of the mean squares of f and g."""
     start_penalty: float = 0.03
     """Of the mean square of h."""
@@ -257,7 +265,8 @@ def standardise(weights: Weights, matrix: NDArray[np.float32]) -> NDArray[np.flo
 
 def _scaler(matrix: NDArray[np.float32]) -> Weights:
     low, high = matrix.min(axis=0), matrix.max(axis=0)
-    spread = np.maximum(matrix.std(axis=0, dtype=np.float64), _SMALLEST_SPREAD)
+    smallest = np.where(_INDICATORS, _INDICATOR_SPREAD, _SMALLEST_SPREAD)
+    spread = np.maximum(matrix.std(axis=0, dtype=np.float64), smallest)
     return {
         "scaler.mean": matrix.mean(axis=0, dtype=np.float64).astype(np.float32),
         "scaler.inverse": np.where(high > low, 1 / spread, 0).astype(np.float32),
