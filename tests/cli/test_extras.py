@@ -95,7 +95,7 @@ def test_a_bare_install_names_the_extra_of_every_command(tmp_path: Path) -> None
             continue
         assert code == 2, path
         assert err.startswith(f"tencost: `tencost {path}` needs "), err
-        extra = "tuner" if "tencost[tuner]" in err else "pipeline"
+        extra = next(name for name in extras.EXTRAS if f"tencost[{name}]" in err)
         assert err.endswith(f"not installed: pip install 'tencost[{extra}]'\n"), err
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import yaml
@@ -244,13 +245,13 @@ def test_encodings_leave_the_graph_alone(general: Path) -> None:
     assert min(graph.num_nodes for graph in plain) < 10
     for before, after in zip(plain, encoded, strict=True):
         assert torch.equal(before.x, after.x)
-        assert after.mag_pe.shape == (after.num_nodes, 10)
+        assert after.mag_pe.shape == (after.num_nodes, 1, 10)
         assert after.mag_pe.dtype == torch.complex64
-        assert after.Lambda.shape == (1, 10)
+        assert after.Lambda.shape == (1, 1, 10)
         assert after.rw_se.shape == (after.num_nodes, 3)
     (topology,), _ = topologies(graph_set(encoded[0]))
     expected = Encoder("magnetic", "none", 10, 0.1).encode_nodes(topology)
-    np.testing.assert_array_equal(encoded[0].mag_pe.real.numpy(), expected[:, :10])
+    np.testing.assert_array_equal(encoded[0].mag_pe[:, 0].real.numpy(), expected[:, :10])
 
 
 def test_a_wrong_mode_and_a_folder_that_is_not_there(general: Path) -> None:
@@ -358,3 +359,30 @@ def test_the_benchmarks_own_sizes(general: Path) -> None:
     ood = CGDataProcessor(config, "test_ood")
     assert torch.isfinite(ood._data.y_cpu).all()
     assert set(np.unique(ood.families)) == set(OOD_FAMILIES)
+
+
+@pytest.mark.slow
+def test_raytune_ends_with_a_configuration_that_trains(
+    general: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The seed's crashed at the end of a whole search."""
+    (home / "BIGIN.yaml").write_text(
+        "name: BIGIN\nhidden_dim: [1,3]\nnum_layers: [1,3]\nlr: [1e-3, 1e-2]\nbatch_size: [16, 32]\n"
+        "dropout: [0, 0.1]\npe_dim_input: 32\npe_dim_output: 8\n\nmlp_out:\n  num_layer: [2,4]\n"
+    )
+    runner = CGRunner(general)
+    tuned = runner.raytune(home / "BIGIN.yaml", num_samples=2, num_cpu=1)
+    assert tuned["model"]["hidden_dim"] in (34, 68)
+    assert tuned["utils"] == runner.config["utils"]
+    assert "best of 2 trials" in capsys.readouterr().out
+    best = CGRunner(runner.train_folder / "tuned.yaml")
+    assert best.config == tuned
+    best.train()
+    assert np.isfinite(best.test()[5].rmse)
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)
+    assert alive == []
+
+
+def test_a_search_space_with_a_key_too_few(general: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a search space of name, batch_size"):
+        CGRunner(general).raytune({"name": "BIGIN", "lr": [1e-3, 1e-2]}, 2, 1)

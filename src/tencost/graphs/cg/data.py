@@ -4,8 +4,9 @@ A graph is a `Data` with x, int64 [N, 17]: the operator's code in tencost.graphs
 columns, of which `in_0` and `out_0` are one more than in the files (an unknown batch, -1, is 0); edge_index, int64
 [2, E]; y_cpu, y_gpu630, y_gpu640 and y_vpu, float32 [1], milliseconds, NaN where nobody measured.
 
-With the pe_type `lap` it has lap_pe, float32 [N, k], with `maglap` mag_pe, complex64 [N, k]; with both Lambda, float32
-[1, k], the eigenvalues, and, where se_pe_dim_input is above 0, rw_se, float32 [N, steps].
+With the pe_type `lap` it has lap_pe, float32 [N, k], and Lambda, float32 [1, k], the eigenvalues; with `maglap` mag_pe,
+complex64 [N, 1, k], and Lambda, float32 [1, 1, k]; with both, where se_pe_dim_input is above 0, rw_se, float32 [N,
+steps].
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data, InMemoryDataset
@@ -60,8 +62,8 @@ class CGDataProcessor(InMemoryDataset):
         self.mode = mode
         super().__init__(str(self.config.data_folder), log=False)
         self.load(self.processed_paths[list(MODES).index(mode)])
-        families = np.load(self._families_file)
-        self.families: NDArray[np.str_] = families[mode]
+        families = orjson.loads(Path(self._families_file).read_bytes())
+        self.families: NDArray[np.str_] = np.array(families[mode])
 
     @property
     def raw_file_names(self) -> list[str]:
@@ -77,7 +79,7 @@ class CGDataProcessor(InMemoryDataset):
     def processed_file_names(self) -> list[str]:
         """A file a mode, and the families of their graphs."""
         seed = self.config.task.divide_seed
-        return [f"{name}_{seed}.pt" for name in MODES.values()] + [f"families_{seed}.npz"]
+        return [f"{name}_{seed}.pt" for name in MODES.values()] + [f"families_{seed}.json"]
 
     @property
     def _families_file(self) -> str:
@@ -109,9 +111,8 @@ class CGDataProcessor(InMemoryDataset):
                 ],
                 path,
             )
-        np.savez(
-            self._families_file, **{mode: labelled.graphs.family[parts[mode]] for mode in MODES}
-        )
+        names = {mode: labelled.graphs.family[parts[mode]].tolist() for mode in MODES}
+        Path(self._families_file).write_bytes(orjson.dumps(names))
 
     def read_csv_graph_raw(
         self, raw_dir: str | Path, check_repeat_edge: bool = False
@@ -219,11 +220,12 @@ def _encodings(config: CGConfig, graphs: GraphSet) -> list[dict[str, Any]]:
         matrix = magnetic_laplacian(topology, model.q) if magnetic else laplacian(topology)
         encoded = spectrum(matrix, size)
         vectors, values = torch.from_numpy(at_nodes(encoded)), encoded.values.astype(np.float32)
-        fields = {"Lambda": torch.from_numpy(values[None])}
+        eigenvalues = torch.from_numpy(values)
         if magnetic:
-            fields["mag_pe"] = torch.complex(*vectors.chunk(2, dim=1))
+            encoding = torch.complex(*vectors.chunk(2, dim=1))[:, None]
+            fields = {"mag_pe": encoding, "Lambda": eigenvalues[None, None]}
         else:
-            fields["lap_pe"] = vectors
+            fields = {"lap_pe": vectors, "Lambda": eigenvalues[None]}
         if model.se_pe_dim_input:
             fields["rw_se"] = torch.from_numpy(random_walk(topology, model.se_pe_dim_input))
         found.append(fields)

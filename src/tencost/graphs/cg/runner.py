@@ -191,7 +191,7 @@ class CGRunner:
         self._apply(tune_parameter_config)
 
         def tell(epoch: int, _: tuple[float, ...], valid: tuple[float, ...]) -> None:
-            _, rmse, acc5, acc10 = valid
+            rmse, acc5, acc10 = valid[1:]
             search.tell(mse=rmse**2, rmse=rmse, acc5=acc5, acc10=acc10, epoch=epoch + 1)
 
         self._fit(tell)
