@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from tencost.graphs.reading import read_folder
 
 from tencost.config.graphs import graph_model_config
 from tencost.config.parts import GRAPH_FAMILIES
 from tencost.graphs.adapt import cost_shares, fit_correction
 from tencost.graphs.families.summed import summed_rows
 from tencost.graphs.graph_set import LabelledGraphs
+from tencost.graphs.reading import read_folder
 
 LABELS = (0, 5, 20, 100)
 WATCHED = 0.05

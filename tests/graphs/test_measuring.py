@@ -19,9 +19,8 @@ import psutil
 import pytest
 
 from tencost.errors import ConfigError, GraphError, MeasureError
-from tencost.graphs.formats.measured import FORMAT, read, recognises
+from tencost.graphs.formats.measured import FORMAT, MEASURED_FILE, read, recognises
 from tencost.graphs.measuring import (
-    MEASURED_FILE,
     TimingSettings,
     measure_networks,
     median_and_spread,

@@ -82,7 +82,7 @@ class Stores:
     def _lock(self, rng: Random, folder: Path) -> Case:
         whole = (ROOT / "dvc.lock").read_bytes()
         (folder / ".dvc" / "tmp").mkdir(parents=True)
-        for place in (lockfile.LOCK, lockfile.COPY):
+        for place in ("dvc.lock", ".dvc/tmp/dvc.lock.kept"):
             (folder / place).write_bytes(whole if rng.random() < 0.3 else mutated_file(rng, whole))
         return Case(
             "dvc.lock damaged",
@@ -103,7 +103,7 @@ def _lock_is_sound(folder: Path) -> list[str]:
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc.utils.serialize import parse_yaml
 
-    lock = folder / lockfile.LOCK
+    lock = folder / "dvc.lock"
     if lock.exists():
         try:
             COMPILED_LOCKFILE_SCHEMA(parse_yaml(lock.read_text(), lock))

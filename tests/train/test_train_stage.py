@@ -15,7 +15,7 @@ import tencost
 from tencost.config import Config, Pool, SplitConfig, SplitPolicy
 from tencost.errors import ConfigError, TrainError
 from tencost.train import stage
-from tencost.train.bundle import load_bundle
+from tencost.train.bundle import load_bundle, training_digest
 from tencost.train.data import Data
 from tencost.train.families.xgb import XgbConfig
 from tencost.train.stage import mean_curves, run
@@ -58,7 +58,7 @@ def test_bundles_run_file_and_mlflow(toy_project: Path, xgb_config: Config) -> N
     assert np.corrcoef(scores, test.features.values[:, 0])[0, 1] > 0.8
 
     client = client_of(toy_project)
-    assert training_run(client, "tencost", result.folder) == result.run_id
+    assert training_run(client, "tencost", training_digest(result.folder)) == result.run_id
     mlflow_run = client.get_run(result.run_id)
     metrics = mlflow_run.data.metrics
     assert mlflow_run.info.status == "FINISHED"
@@ -100,7 +100,10 @@ def test_training_again_gives_the_same_model(toy_project: Path, xgb_config: Conf
         path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()
     } == written
     assert again.run_id != first.run_id
-    assert training_run(client_of(toy_project), "tencost", again.folder) == again.run_id
+    assert (
+        training_run(client_of(toy_project), "tencost", training_digest(again.folder))
+        == again.run_id
+    )
 
 
 def test_a_family_that_does_not_read_the_features(toy_project: Path, xgb_config: Config) -> None:

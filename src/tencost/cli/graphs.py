@@ -108,7 +108,7 @@ GRAPHS.add_command(
             "tencost graphs tune graph_model=gin graph_model.max_minutes=5 --trials 50 --resume",
         ),
         help=(
-            "Search settings of a graph neural network with Ray Tune, and print the best as words of `graphs train`.\n\n"
+            "Search settings of a graph neural network with Ray Tune, and print the best for `graphs train`.\n\n"
             "Judged by the validation part. Trials are runs in MLflow; worse ones end early."
         ),
     )

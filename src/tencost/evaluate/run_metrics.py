@@ -17,6 +17,7 @@ from rich.console import Console
 from tencost.config import Config
 from tencost.evaluate.board import Board, Row
 from tencost.train import ended, tracking
+from tencost.train.bundle import training_digest
 
 _BY_NETWORK = ("top1", "top5", "search_score")
 
@@ -26,7 +27,7 @@ def log_model_scores(
 ) -> None:
     """Log a model's test figures, prediction time and plots into the run that trained it, where this store has it."""
     client = _client(root, cfg.experiment_name)
-    run_id = tracking.training_run(client, cfg.experiment_name, root / row.folder)
+    run_id = tracking.training_run(client, cfg.experiment_name, training_digest(root / row.folder))
     if run_id is None:
         Console(stderr=True).print(
             f"{row.model}: the run that trained it is not in this MLflow store (restored from DVC's cache, or "

@@ -41,7 +41,7 @@ from tencost.register.round_time import RoundTime, round_times
 from tencost.register.start_records import training_starts
 from tencost.register.starts import ship
 from tencost.train import ended, tracking
-from tencost.train.bundle import Bundle
+from tencost.train.bundle import Bundle, training_digest
 from tencost.train.data import Data
 from tencost.writing import whole_file
 
@@ -209,7 +209,9 @@ def _seconds(rounds: dict[str, RoundTime], side: str) -> float | None:
 
 def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
     """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
-    trained = tracking.training_run(client, cfg.experiment_name, root / best.folder)
+    trained = tracking.training_run(
+        client, cfg.experiment_name, training_digest(root / best.folder)
+    )
     if trained is not None:
         return trained
     experiment = client.get_experiment_by_name(cfg.experiment_name)

@@ -183,16 +183,20 @@ def parent_run(root: Path, name: str, experiment: str = EXPERIMENT) -> Iterator[
             os.environ[PARENT_VARIABLE] = before
 
 
-def training_run(client: Any, experiment: str, folder: Path) -> str | None:
-    """Return the id of the run that trained the bundles in a folder, the latest one; None if this store has none."""
-    from tencost.train.bundle import training_digest
+def training_run(client: Any, experiment: str, digest: str) -> str | None:
+    """Return the id of the run that wrote a folder of bundles, the latest one; None if this store has none.
 
+    Args:
+        client: of the store.
+        experiment: its name.
+        digest: of the folder's bundles, as BUNDLES_TAG has it.
+    """
     found = client.get_experiment_by_name(experiment)
     if found is None:
         return None
     runs = client.search_runs(
         [found.experiment_id],
-        f"tags.{BUNDLES_TAG} = '{training_digest(folder)}'",
+        f"tags.{BUNDLES_TAG} = '{digest}'",
         max_results=1,
         order_by=["attributes.start_time DESC"],
     )

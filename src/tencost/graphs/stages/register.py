@@ -182,15 +182,10 @@ def _champion(bundle: GraphBundle, champion: Version, parts: dict[str, LabelledG
 def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
     """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
     digest = bundles.training_digest(root / best.folder)
+    trained = tracking.training_run(client, cfg.experiment_name, digest)
+    if trained is not None:
+        return trained
     experiment = client.get_experiment_by_name(cfg.experiment_name)
-    runs = client.search_runs(
-        [experiment.experiment_id],
-        f"tags.{tracking.BUNDLES_TAG} = '{digest}'",
-        max_results=1,
-        order_by=["attributes.start_time DESC"],
-    )
-    if runs:
-        return str(runs[0].info.run_id)
     tags = {"tencost.stage": "graphs register", "hardware": cfg.hardware.name, **process_tags()}
     name = f"register {cfg.hardware.name}"
     created = client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
