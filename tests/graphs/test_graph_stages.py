@@ -222,3 +222,48 @@ def test_status_and_leaderboard_show_it(inside: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert "families never learnt, 40 graphs of 1 families (mine, by_family)" in shown
     assert "use it: models:/tencost-graph-myriad-vpu@champion" in shown
+
+
+def test_an_onnx_file_is_answered(
+    inside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnx
+    import torch
+
+    import tencost
+    from tencost.networks.torch_onnx import module_to_onnx
+
+    layers = [
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 8, 3),
+        torch.nn.GELU(),
+    ]
+    model = module_to_onnx("mine", torch.nn.Sequential(*layers), (torch.zeros(1, 3, 8, 8),))
+    path = tmp_path / "mine.onnx"
+    onnx.save(model, path)
+    own = ("network=onnx", f"network.path={path}", "hardware=myriad-vpu")
+    command("latency", *own)
+    shown = capsys.readouterr().out
+    assert "mine on myriad-vpu: " in shown
+    assert "90% interval" in shown
+    assert "no network learnt from has it" in shown
+    command("latency", *own, "--json")
+    values = json.loads(capsys.readouterr().out)
+    assert values["low"] < values["ms"] < values["high"]
+    assert values["model"] == "models:/tencost-graph-myriad-vpu@champion"
+    loaded = tencost.load_graph_model("models:/tencost-graph-myriad-vpu@champion")
+    assert loaded.predict_ms(tencost.graphs_of(path))[0] == pytest.approx(values["ms"])
+
+    for words, message in (
+        (("latency", *own[:2], "hardware=adreno-640"), "tencost-graph-adreno-640"),
+        (("latency", "network=onnx", "network.path=none.onnx", "hardware=myriad-vpu"), "none.onnx"),
+        (
+            ("latency", *own[:2], "hardware=cortex-a76", "model_uri=models:/x@champion"),
+            "tencost-graph-myriad-vpu",
+        ),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            command(*words)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
