@@ -12,16 +12,8 @@ from numpy.typing import NDArray
 from tencost.errors import BundleError, GraphError
 from tencost.graphs.families.constant import ConstantConfig, ConstantModel
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
-from tencost.graphs.latency import (
-    costliest,
-    latencies,
-    log_error_bounds,
-    node_sizes,
-    range_from_json,
-    range_to_json,
-    training_range,
-    warnings_for,
-)
+from tencost.graphs.latency import costliest, latencies, node_sizes, warnings_for
+from tencost.graphs.learnt import log_error_bounds, range_from_json, range_to_json, training_range
 from tencost.graphs.node_writer import NodeWriter
 from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
 
@@ -109,6 +101,17 @@ def test_a_size_that_is_not_known_is_not_beyond_any_range() -> None:
     assert training_range(graph).operators["Conv2D"].low[0] == 0
     graph.columns[1, COLUMNS.index("in_0")] = 7
     assert training_range(graph).operators["Conv2D"].low[0] == 7
+
+
+def test_what_was_only_ever_unknown_is_no_limit() -> None:
+    """A batch that no training graph knew (-1) is told of once, with a number; a dimension that is not there is not."""
+    graph = chain(8, 16)
+    graph.columns[:, COLUMNS.index("in_0")] = -1
+    told = warnings_for(chain(8, 16), training_range(graph))
+    assert told == ("Conv2D: in_0 1, learnt from -1 (2 of 2 nodes)",)
+    flat = chain(8, 16)
+    flat.columns[2, COLUMNS.index("out_3")] = 0
+    assert warnings_for(flat, LEARNT) == ()
 
 
 def test_the_range_is_the_same_behind_a_file(tmp_path: Path) -> None:

@@ -1,22 +1,22 @@
 """A network's latency by a model of graphs: milliseconds, an interval, what the model cannot know, where they go.
 
-The interval is that of a split conformal prediction (Lei et al., "Distribution-free predictive inference for
-regression", JASA 2018): quantiles of the log errors on graphs that were held out, corrected for how many those are. It
-holds for networks like those. A network unlike them is told by the warnings.
+The interval (:func:`tencost.graphs.learnt.log_error_bounds`) holds for networks like those that were held out. A
+network unlike them is told by the warnings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tencost.errors import BundleError, GraphError
+from tencost.errors import GraphError
 from tencost.graphs.family import GraphModel
 from tencost.graphs.graph_set import GraphSet
+from tencost.graphs.learnt import OperatorRange, TrainingRange
 from tencost.graphs.operators import COLUMNS, INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
 
 
@@ -26,36 +26,6 @@ class Additive(Protocol):
 
     def node_costs(self, graphs: GraphSet) -> NDArray[np.float64]:
         """Return milliseconds of each node, float64 [N, D]; those of a graph add up to its prediction."""
-
-
-@dataclass(frozen=True)
-class OperatorRange:
-    """What the training data hold of an operator.
-
-    Attributes:
-        nodes: how many nodes.
-        low: least number of each column, 16; sizes that are not known (-1) do not count.
-        high: greatest number of each column, 16.
-    """
-
-    nodes: int
-    low: tuple[int, ...]
-    high: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class TrainingRange:
-    """What a model has learnt from.
-
-    Attributes:
-        graphs: how many graphs.
-        max_nodes: nodes of the largest.
-        operators: operator -> its range; one that is not there was never seen.
-    """
-
-    graphs: int
-    max_nodes: int
-    operators: dict[str, OperatorRange]
 
 
 @dataclass(frozen=True)
@@ -98,85 +68,6 @@ class Latency:
     coverage: float
     warnings: tuple[str, ...]
     costliest: tuple[OperatorCost, ...]
-
-
-def training_range(graphs: GraphSet) -> TrainingRange:
-    """Return what graphs hold of each operator."""
-    operators = {}
-    for code in np.unique(graphs.operator).tolist():
-        columns = graphs.columns[graphs.operator == code]
-        known = np.where(columns < 0, np.iinfo(np.int32).max, columns).min(axis=0)
-        high = columns.max(axis=0)
-        low = np.minimum(known, np.maximum(high, 0))  # a column that is never known
-        operators[OPERATORS[code]] = OperatorRange(
-            len(columns), tuple(low.tolist()), tuple(high.tolist())
-        )
-    sizes = np.diff(graphs.node_start)
-    return TrainingRange(len(graphs), int(sizes.max(initial=0)), operators)
-
-
-def range_to_json(found: TrainingRange) -> dict[str, Any]:
-    """Return plain JSON that `range_from_json` reads."""
-    return {
-        "graphs": found.graphs,
-        "max_nodes": found.max_nodes,
-        "operators": {
-            name: {"nodes": one.nodes, "low": list(one.low), "high": list(one.high)}
-            for name, one in found.operators.items()
-        },
-    }
-
-
-def range_from_json(values: Mapping[str, Any]) -> TrainingRange:
-    """Read what `range_to_json` returned.
-
-    Raises:
-        BundleError: it is something else.
-    """
-    try:
-        operators = {
-            str(name): OperatorRange(
-                int(one["nodes"]), tuple(map(int, one["low"])), tuple(map(int, one["high"]))
-            )
-            for name, one in values["operators"].items()
-        }
-        found = TrainingRange(int(values["graphs"]), int(values["max_nodes"]), operators)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(
-            f"expected what a model was trained on (graphs, max_nodes, operators), found something else: {error}"
-        ) from error
-    for name, one in operators.items():
-        if len(one.low) != len(COLUMNS) or len(one.high) != len(COLUMNS):
-            raise BundleError(
-                f"expected {len(COLUMNS)} bounds of operator {name}, found {len(one.low)} and {len(one.high)}"
-            )
-    return found
-
-
-def log_error_bounds(
-    actual_ms: NDArray[np.float64], predicted_ms: NDArray[np.float64], coverage: float = 0.9
-) -> NDArray[np.float64]:
-    """Return the bounds of log(actual / predicted) on graphs that were held out.
-
-    With n graphs the bounds are the errors of rank floor((n + 1) (1 - coverage) / 2) and of the rank as far from the
-    other end; with too few graphs for that (19 for 90 %) the outermost errors.
-
-    Args:
-        actual_ms: float64 [G, D]; NaN where nobody measured.
-        predicted_ms: float64 [G, D].
-        coverage: share that is to lie between the bounds.
-
-    Returns:
-        float64 [D, 2]; NaN for a device without a latency.
-    """
-    bounds = np.full((actual_ms.shape[1], 2), np.nan)
-    for device in range(actual_ms.shape[1]):
-        error = np.log(actual_ms[:, device] / predicted_ms[:, device])
-        error = np.sort(error[np.isfinite(error)])
-        if len(error):
-            rank = max(int((len(error) + 1) * (1 - coverage) / 2), 1)
-            bounds[device] = error[rank - 1], error[-rank]
-    return bounds
 
 
 def latencies(
@@ -252,7 +143,9 @@ def _beyond(
     """Return (how many times beyond, sentence) of each column that leaves the range."""
     found = []
     for place, column in enumerate(COLUMNS):
-        sizes = columns[:, place][columns[:, place] >= 0]
+        sizes = columns[:, place][
+            columns[:, place] > 0
+        ]  # 0: there is no such dimension; -1: not known
         low, high = known.low[place], known.high[place]
         outside = sizes[(sizes < low) | (sizes > high)]
         if not len(outside):
@@ -266,7 +159,9 @@ def _beyond(
 
 def _times(size: int, low: int, high: int) -> float:
     """Return how many times a size is beyond a range."""
-    return (size + 1) / (high + 1) if size > high else (low + 1) / (size + 1)
+    if size > high:
+        return (size + 1) / (max(high, 0) + 1)
+    return (low + 1) / (size + 1)
 
 
 def costliest(

@@ -15,7 +15,8 @@ from tencost.config import Config
 from tencost.errors import BundleError
 from tencost.graphs.bundle import SEEN, GraphBundle, device_index, load_graph_bundle
 from tencost.graphs.canonical import CanonicalNetwork, canonical_network
-from tencost.graphs.latency import Latency, TrainingRange, latencies, range_from_json
+from tencost.graphs.latency import Latency, latencies
+from tencost.graphs.learnt import TrainingRange, range_from_json
 from tencost.graphs.stages.register import model_name
 from tencost.networks.source import network_to_onnx
 from tencost.register.pull import pull

@@ -24,7 +24,7 @@ from tencost.graphs.bundle import (
 )
 from tencost.graphs.family import GraphModel
 from tencost.graphs.graph_set import LabelledGraphs
-from tencost.graphs.latency import log_error_bounds, range_to_json, training_range
+from tencost.graphs.learnt import log_error_bounds, range_to_json, training_range
 from tencost.graphs.metrics import average, by_family
 from tencost.graphs.stages.data import GraphData
 from tencost.graphs.stages.tracked import start_graph_run
