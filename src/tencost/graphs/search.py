@@ -18,6 +18,7 @@ import contextlib
 import functools
 import io
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -178,7 +179,11 @@ def search(
         with contextlib.redirect_stdout(io.StringIO()):
             results = tuner.fit()
     shutil.rmtree(plan.folder / _TRAINING, ignore_errors=True)
-    told = [found for found in results if found.metrics and plan.metric in found.metrics]
+    told = [
+        found
+        for found in results
+        if found.metrics and math.isfinite(found.metrics.get(plan.metric, math.nan))
+    ]
     if not told:
         errors = [str(error) for error in results.errors]
         reason = errors[0].strip().splitlines()[-1] if errors else "no trial told its metrics"
