@@ -386,3 +386,16 @@ def test_raytune_ends_with_a_configuration_that_trains(
 def test_a_search_space_with_a_key_too_few(general: Path) -> None:
     with pytest.raises(ConfigError, match="expected a search space of name, batch_size"):
         CGRunner(general).raytune({"name": "BIGIN", "lr": [1e-3, 1e-2]}, 2, 1)
+
+
+@pytest.mark.parametrize("strategy", ["variant", "invariant_fixed"])
+@pytest.mark.parametrize("kind", ["lap", "maglap"])
+def test_encodings_are_learnt_from(general: Path, kind: str, strategy: str) -> None:
+    words = {"pe_type": kind, "pe_strategy": strategy, "pe_file_name": f"{kind}_{strategy}"}
+    runner = CGRunner(changed(general, model={"name": "BIGINE", **words}, train={"epoch": 1}))
+    runner.train()
+    assert runner.model is not None
+    network = runner.model.network
+    assert (network.encoding is None) == (strategy == "invariant_fixed")
+    assert (network.edge_embedding is None) == (strategy == "variant")
+    assert all(np.isfinite(row.rmse) for row in runner.test())

@@ -64,6 +64,13 @@ def runs_of(cfg: Any, root: Path, query: str = "") -> list[Any]:
     return list(client.search_runs([experiment.experiment_id], query))
 
 
+def noted(folder: Path) -> bool:
+    """Say whether a trial has ended an epoch and Ray has written down that there is this trial."""
+    states = [path.read_text() for path in folder.glob("trials/experiment_state-*.json")]
+    begun = [path.parent.name for path in folder.glob("training/*/training.ckpt")]
+    return any(trial in state for trial in begun for state in states)
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, mlflow_database: Path) -> Path:
     """A project whose dataset `mine` is read and divided."""
@@ -148,10 +155,9 @@ def test_a_search_whose_process_was_killed_goes_on(inside: Path) -> None:
     folder = inside / "data" / "searches" / "mine" / "by_family" / "gin"
     started = psutil.Process(process.pid)
     try:
-        while not list(folder.glob("search/training/*/training.ckpt")):
+        while not noted(folder / "search"):
             assert process.poll() is None
             time.sleep(0.2)
-        time.sleep(2)
     finally:
         children = started.children(recursive=True)
         process.send_signal(signal.SIGKILL)

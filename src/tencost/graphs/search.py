@@ -3,9 +3,10 @@
 HyperOpt proposes (Bergstra et al. 2013, TPE); ASHA ends the worse half of the trials early (Li et al. 2020, "A System
 for Massively Parallel Hyperparameter Tuning").
 
-Everything happens on this host: Ray is started for one search, listens on the loopback interface only, reports nothing,
-and is gone when the search ends, however it ends. What is needed to go on after an interruption lies in the search's
-folder: ``trials/`` is Ray's, ``training/<trial>/`` holds what a trial's training was at after its last epoch.
+Everything happens on this host: Ray is started for one search, reports nothing, and is gone when the search ends,
+however it ends. Its ports are open to the network: who connects needs a token that is made for this process. What is
+needed to go on after an interruption lies in the search's folder: ``trials/`` is Ray's, ``training/<trial>/`` holds
+what a trial's training was at after its last epoch.
 
 A trial is a function ``trial(settings, data, folder)`` of a module, as Ray's processes import it: `data` is the same
 for all and `folder` is the trial's own. It calls `tell` with its metrics once an epoch.
@@ -17,14 +18,22 @@ import contextlib
 import functools
 import io
 import logging
+import math
 import os
+import secrets
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
+
+if "ray" not in sys.modules:
+    # Ray reads these when it is imported. A token of its own making would be written into the home folder.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 import numpy as np
 import ray
@@ -34,6 +43,9 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.hyperopt import HyperOptSearch
 
 from tencost.errors import TrainError
+
+choice, randint, uniform = tune.choice, tune.randint, tune.uniform
+"""Domains of settings."""
 
 Settings = dict[str, Any]
 """What a trial tries: name -> value."""
@@ -46,7 +58,6 @@ EPOCH = "epoch"
 _TRIALS, _TRAINING = "trials", "training"
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "disabled",  # it would write a token into the home folder; nobody else reaches loopback ports
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a banner even where it shall be silent
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -139,7 +150,7 @@ def search(
 
     Args:
         trial: see this module.
-        space: name -> one of Ray Tune's domains (tune.choice, tune.randint, tune.uniform) or a value.
+        space: name -> a domain (choice, randint, uniform) or a value.
         data: what every trial gets; it is put into shared memory once, so that its arrays are read-only.
         plan: how is searched.
         watch: is told what happens.
@@ -168,7 +179,11 @@ def search(
         with contextlib.redirect_stdout(io.StringIO()):
             results = tuner.fit()
     shutil.rmtree(plan.folder / _TRAINING, ignore_errors=True)
-    told = [found for found in results if found.metrics and plan.metric in found.metrics]
+    told = [
+        found
+        for found in results
+        if found.metrics and math.isfinite(found.metrics.get(plan.metric, math.nan))
+    ]
     if not told:
         errors = [str(error) for error in results.errors]
         reason = errors[0].strip().splitlines()[-1] if errors else "no trial told its metrics"
@@ -252,7 +267,8 @@ class _Forward(Callback):
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         del iteration, trials, info
-        lines = str(trial.get_error() or "").strip().splitlines()
+        # Where the text of it lies is told later than this.
+        lines = Path(trial.error_file).read_text(errors="replace").strip().splitlines()
         self._end(trial, lines[-1] if lines else "it ended without a word")
 
     def _end(self, trial: Any, error: str | None) -> None:
@@ -280,7 +296,7 @@ def _running(cpus: int, store_bytes: int) -> Iterator[None]:
     levels = {name: logging.getLogger(name).level for name in ("ray", "hyperopt")}
     try:
         for name in levels:
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors of trials are told here
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray's, about itself
             ray.init(
@@ -291,7 +307,6 @@ def _running(cpus: int, store_bytes: int) -> Iterator[None]:
                 configure_logging=False,
                 log_to_driver=False,
                 object_store_memory=store_bytes,
-                _node_ip_address="127.0.0.1",
                 _temp_dir=folder,
             )
             yield

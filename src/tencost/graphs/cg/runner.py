@@ -367,17 +367,17 @@ def _words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _space(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the model's name and Ray Tune's domains; pe_dim_input and pe_dim_output have no effect."""
-    from ray import tune
+    from tencost.graphs import search
 
     try:
         layers = config["mlp_out"]["num_layer"]
         return str(config["name"]), {
-            "batch_size": tune.choice(config["batch_size"]),
-            "hidden_dim": tune.choice([34 * times for times in range(*config["hidden_dim"])]),
-            "num_layers": tune.randint(*config["num_layers"]),
-            "lr": tune.uniform(*config["lr"]),
-            "dropout": tune.choice(config["dropout"]),
-            "mlp_out": tune.randint(*layers),
+            "batch_size": search.choice(config["batch_size"]),
+            "hidden_dim": search.choice([34 * times for times in range(*config["hidden_dim"])]),
+            "num_layers": search.randint(*config["num_layers"]),
+            "lr": search.uniform(*config["lr"]),
+            "dropout": search.choice(config["dropout"]),
+            "mlp_out": search.randint(*layers),
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

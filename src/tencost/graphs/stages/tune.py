@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
-from ray import tune
 from rich.console import Console
 from rich.status import Status
 
@@ -77,12 +76,12 @@ class Space:
         low, high = (34 * bound / step for bound in self.hidden)
         widths = [step * times for times in range(max(1, math.ceil(low)), math.ceil(high))]
         return {
-            "batch_size": tune.choice(sizes or [min(self.batch_size)]),
-            "hidden": tune.choice(widths or [step]),
-            "layers": tune.randint(*self.layers),
-            "learning_rate": tune.uniform(*self.learning_rate),
-            "dropout": tune.choice(list(self.dropout)),
-            "mlp_layers": tune.randint(*self.mlp_layers),
+            "batch_size": search.choice(sizes or [min(self.batch_size)]),
+            "hidden": search.choice(widths or [step]),
+            "layers": search.randint(*self.layers),
+            "learning_rate": search.uniform(*self.learning_rate),
+            "dropout": search.choice(list(self.dropout)),
+            "mlp_layers": search.randint(*self.mlp_layers),
         }
 
 
