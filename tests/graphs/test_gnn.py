@@ -195,7 +195,8 @@ def test_a_gps_layer_is_pygs(attention: str) -> None:
         both = layer.norm1(local + inputs) + layer.norm2(
             layer._attend(inputs, batch.sizes) + inputs
         )
-    assert found.numpy() == pytest.approx(layer.norm3(both + layer.mlp(both)).numpy(), abs=1e-5)
+        expected = layer.norm3(both + layer.mlp(both))
+    assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-5)
 
 
 def _pygs_attention(layer: GpsLayer, nodes: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -401,10 +402,11 @@ def _checkpoint(resume: Path | None, task: dict[str, Any]) -> Path | None:
         return None
     try:
         found = torch.load(path, weights_only=True)["tencost"]["task"]
-    except (OSError, RuntimeError, KeyError, ValueError, EOFError) as error:
+    except (OSError, RuntimeError, UnpicklingError, KeyError, TypeError, EOFError) as error:
+        found = str(error).partition("\n")[0]
         raise TrainError(
-            f"{path}: expected a checkpoint of an interrupted training, found {error}. Delete the folder to "
-            "begin again."
+            f"{path}: expected a checkpoint of an interrupted training, found {found}. Delete the folder to begin "
+            "again."
         ) from error
     if found != task:
         changed = ", ".join(name for name in task if found.get(name) != task[name])
