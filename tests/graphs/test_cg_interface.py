@@ -370,6 +370,7 @@ def test_raytune_ends_with_a_configuration_that_trains(
         "name: BIGIN\nhidden_dim: [1,3]\nnum_layers: [1,3]\nlr: [1e-3, 1e-2]\nbatch_size: [16, 32]\n"
         "dropout: [0, 0.1]\npe_dim_input: 32\npe_dim_output: 8\n\nmlp_out:\n  num_layer: [2,4]\n"
     )
+    others = psutil.Process().children(recursive=True)  # of tests before this one
     runner = CGRunner(general)
     tuned = runner.raytune(home / "BIGIN.yaml", num_samples=2, num_cpu=1)
     assert tuned["model"]["hidden_dim"] in (34, 68)
@@ -379,7 +380,8 @@ def test_raytune_ends_with_a_configuration_that_trains(
     assert best.config == tuned
     best.train()
     assert np.isfinite(best.test()[5].rmse)
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)
+    started = set(psutil.Process().children(recursive=True)) - set(others)
+    _, alive = psutil.wait_procs(started, timeout=20)
     assert alive == []
 
 

@@ -50,10 +50,19 @@ def test_the_space_fits_the_model_and_the_data() -> None:
     assert (low, high) == (1e-4, 1e-2)
 
 
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Note the processes that tests before this one have started and left, as Python's resource tracker."""
+    OTHERS[:] = psutil.Process().children(recursive=True)
+
+
+OTHERS: list[psutil.Process] = []
+
+
 def left() -> list[str]:
-    """Return the names of processes that this one has started and that are still there."""
-    alive = psutil.Process().children(recursive=True)
-    _, alive = psutil.wait_procs(alive, timeout=20)
+    """Return the names of processes that this test has started and that are still there."""
+    started = set(psutil.Process().children(recursive=True)) - set(OTHERS)
+    _, alive = psutil.wait_procs(started, timeout=20)
     return [process.name() for process in alive]
 
 
