@@ -112,8 +112,10 @@ def load_parts(folder: Path, graphs: GraphSet) -> Parts:
     """
     path = folder / FILE
     if not path.is_file():
-        raise SplitError(f"expected {path}, found nothing. Divide the graphs first: tencost graphs")
-    again = "Divide the graphs again: tencost graphs"
+        raise SplitError(
+            f"expected {path}, found nothing. Divide the graphs first: tencost graphs splits"
+        )
+    again = "Divide the graphs again: tencost graphs splits"
     try:
         frame = pl.read_parquet(path)
     except (PolarsError, OSError) as error:

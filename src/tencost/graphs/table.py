@@ -226,7 +226,9 @@ def _records(labelled: LabelledGraphs, sources: Places | None) -> list[Any]:
 def _about(folder: Path) -> dict[str, Any]:
     path = folder / ABOUT
     if not path.is_file():
-        raise GraphError(f"expected {path}, found nothing. Read the networks first: tencost graphs")
+        raise GraphError(
+            f"expected {path}, found nothing. Read the networks first: tencost graphs records"
+        )
     try:
         about = orjson.loads(path.read_bytes())
         version, operators = about["version"], about["operators"]
@@ -264,4 +266,4 @@ def _table(folder: Path, name: str) -> pa.Table:
 
 
 def _damaged(folder: Path, reason: str) -> GraphError:
-    return GraphError(f"{folder}: {reason}. Read the networks again: tencost graphs")
+    return GraphError(f"{folder}: {reason}. Read the networks again: tencost graphs records")
