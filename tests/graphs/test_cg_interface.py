@@ -348,6 +348,38 @@ def test_weights_of_another_configuration(general: Path) -> None:
         CGRunner(changed(general, model={"hidden_dim": 68})).test()
 
 
+class Foreign:
+    """What a pickle may hold that runs code where it is opened."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self._mark,))
+
+
+@pytest.mark.parametrize("kind", ["foreign", "cut", "empty", "text", "a list"])
+def test_damaged_or_foreign_weights_are_one_sentence(
+    general: Path, tmp_path: Path, kind: str
+) -> None:
+    """Nothing of a file's own runs, whatever it holds."""
+    runner = CGRunner(changed(general, train={"epoch": 1}))
+    runner.train()
+    (path,) = runner.train_folder.glob("model_epoch*.pth")
+    mark = tmp_path / "ran"
+    if kind == "foreign":
+        torch.save({"weights": Foreign(mark)}, path)
+    elif kind == "a list":
+        torch.save([1, 2], path)
+    else:
+        path.write_bytes(
+            {"cut": path.read_bytes()[:500], "empty": b"", "text": b"no weights"}[kind]
+        )
+    with pytest.raises(TrainError, match="expected weights of this configuration"):
+        runner.test()
+    assert not mark.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs CG's folder in ../shared/data/cg")
 def test_the_benchmarks_own_sizes(general: Path) -> None:

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -298,9 +299,14 @@ class CGRunner:
         model = CGModel(self._checked)
         try:
             model.load_state_dict(torch.load(path, weights_only=True))
-        except (RuntimeError, KeyError, EOFError) as error:
+        except UnpicklingError as error:  # not weights alone: nothing of it was run
             raise TrainError(
-                f"{path}: expected weights of this configuration, found {str(error).splitlines()[0]}. Train again."
+                f"{path}: expected weights of this configuration, found something else. Train again."
+            ) from error
+        except (RuntimeError, KeyError, TypeError, EOFError, OSError) as error:
+            found = str(error).partition("\n")[0] or "an empty file"
+            raise TrainError(
+                f"{path}: expected weights of this configuration, found {found}. Train again."
             ) from error
         self.model = model
 
