@@ -107,6 +107,7 @@ def edited(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (edited(log_error={"cortex-a76": [1, 2, 3]}), "another type"),
         (edited(files={}), "unexpected file"),
         (edited(files={"../escape.json": "0"}), "not a plain file"),
+        (edited(files={"0" * 300 + ".json": "0"}), "not a plain file"),
         (edited(family="none"), "graph model family"),
         (edited(model_config={}), "do not fit together"),
         (lambda found: {name: one for name, one in found.items() if name != "seed"}, "seed"),

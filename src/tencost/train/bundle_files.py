@@ -72,7 +72,7 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
     present = {path.name for path in folder.iterdir()} - {MANIFEST}
     for name in sorted(present | set(files)):
         path = folder / name
-        if Path(name).name != name or path.is_symlink() or (path.exists() and not path.is_file()):
+        if not _is_plain(name, path):
             raise BundleError(
                 f"bundle {folder}: {name!r} is not a plain file in the bundle's folder; refused."
             )
@@ -100,6 +100,17 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
                 f"{files[name]}, "
                 f"found {found}. Pull or train it again."
             )
+
+
+def _is_plain(name: str, path: Path) -> bool:
+    try:
+        return (
+            Path(name).name == name
+            and not path.is_symlink()
+            and (path.is_file() or not path.exists())
+        )
+    except (OSError, ValueError):  # longer than a file system takes, or with a null in it
+        return False
 
 
 def _looks_like_pickle(path: Path) -> bool:
