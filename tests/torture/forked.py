@@ -6,6 +6,7 @@ SQLite start theirs at their first use, which is in the child.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -26,6 +27,7 @@ MOST_MEMORY = 6 * 2**30
 """Bytes of address space beyond those at the start that a case gets; past it, Python raises MemoryError."""
 CANARY = "CANARY"
 """The file in a case's folder that the code of a hostile file would make."""
+_PR_SET_CHILD_SUBREAPER = 36
 _STARTING = {
     "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile", "subprocess.Popen", "pty.spawn",
 }  # fmt: skip
@@ -69,6 +71,7 @@ def run(
     home = home or folder / ".torture"
     (home / "tmp").mkdir(parents=True, exist_ok=True)
     assert not _busy_threads(), "a process whose polars has started does not live through a fork"
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     started = time.monotonic()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -88,6 +91,7 @@ def run(
         time.sleep(0.003)
     seconds = time.monotonic() - started
     _kill_group(child)  # what it started and left
+    _reap_group(child)
     told = home / "told.json"
     before = int(_text(home / "before") or 0)
     return Outcome(
@@ -111,6 +115,13 @@ def _busy_threads() -> list[str]:
 def _kill_group(child: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
+
+
+def _reap_group(child: int) -> None:
+    """Wait until what was killed is gone: one that nobody waited for still has its number, as if it were alive."""
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-child, 0)
 
 
 def _text(path: Path) -> str:

@@ -168,12 +168,16 @@ class TuneMatmul(Scenario):
     def command(self, root: Path) -> None:
         from killed_tuning import tune
 
-        tune(root / "run", 0)
+        tune(root / "run", 0, self.log(root))
 
     def state(self, root: Path) -> Any:
         from killed_tuning import measured, state
 
-        return {**state(root / "run"), "measured": measured(root / "run")}
+        return {**state(root / "run"), "measured": measured(self.log(root))}
+
+    def log(self, root: Path) -> Path:
+        """Return where it is told what was measured: not below the folder whose writes are killed."""
+        return root.with_name(f"{root.name}.measured")
 
     def compare(self, clean: Any, between: Any, after: Any) -> list[str]:
         from killed_tuning import TRIALS

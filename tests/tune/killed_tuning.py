@@ -89,8 +89,11 @@ class InstantPool:
             yield position, self.measure_one(job)
 
 
-def tune(path: Path, kill_at: int) -> None:
-    """Do what the stage does with the folder: adopt, time the default schedules, tune, write the curve."""
+def tune(path: Path, kill_at: int, log: Path | None = None) -> None:
+    """Do what the stage does with the folder: adopt, time the default schedules, tune, write the curve.
+
+    What was measured as a trial is told in `log`; None: beside the folder.
+    """
     killer = Killer(path, kill_at)
     sys.addaudithook(killer.audit)
     watch_database(killer, path)
@@ -107,7 +110,7 @@ def tune(path: Path, kill_at: int) -> None:
                 CurvePoint(trials=batch.trials, total_latency_s=batch.total_latency_s),
             )
 
-        pool: Any = InstantPool(path.with_suffix(".measured"))
+        pool: Any = InstantPool(log or path.with_suffix(".measured"))
         session = Session(tasks, TARGET, tuner, model, folder, pool, threads=1, on_batch=on_batch)
         store = RecordStore(str(path.parent / "store"))
         adopt(folder, tasks, session.ids, HARDWARE, store, session.time_here)
@@ -198,8 +201,7 @@ def state(path: Path) -> dict[str, list[Any]]:
         }
 
 
-def measured(path: Path) -> list[str]:
-    log = path.with_suffix(".measured")
+def measured(log: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
@@ -214,8 +216,9 @@ def main(folder: Path) -> None:
     while killed:
         at += 1
         path = folder / f"run{at}"
+        log = path.with_suffix(".measured")
         killed, where = in_child(path, at)
-        before, num_before = state(path), len(measured(path))
+        before, num_before = state(path), len(measured(log))
         if killed:
             in_child(path, 0)
         found = {
@@ -224,7 +227,7 @@ def main(folder: Path) -> None:
             "before": before,
             "num_before": num_before,
             "after": state(path),
-            "measured": measured(path),
+            "measured": measured(log),
         }
         print(json.dumps(found), flush=True)  # noqa: T201 - read by the test
 

@@ -10,10 +10,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from tencost.writing import whole_file
 
 LOCKS = ("dvc.lock", "graphs/dvc.lock")
@@ -25,9 +21,12 @@ def keep(root: Path) -> None:
     """Copy each dvc.lock that is sound, if this is a DVC project."""
     for name in LOCKS:
         lock, copy = root / name, _copy(root, name)
-        if copy.parents[1].is_dir() and _is_sound(lock):
+        if not copy.parents[1].is_dir() or not lock.is_file():
+            continue
+        content = lock.read_bytes()
+        if not (copy.is_file() and copy.read_bytes() == content) and _is_sound(lock):
             with whole_file(copy) as partial:
-                partial.write_bytes(lock.read_bytes())
+                partial.write_bytes(content)
 
 
 def mend(root: Path) -> dict[str, str]:
@@ -62,9 +61,15 @@ def _mend(root: Path, name: str) -> str | None:
 
 
 def _is_sound(path: Path) -> bool:
+    """Say whether DVC reads the file: a letter changed in a stage's entry, and it refuses the whole of it."""
+    from dvc.exceptions import DvcException
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.serialize import parse_yaml
+    from voluptuous import Invalid
+
     try:
-        content = OmegaConf.load(path)
-    except (OSError, YAMLError, OmegaConfBaseException, UnicodeDecodeError):
+        content = parse_yaml(path.read_text(encoding="utf-8"), path)
+        COMPILED_LOCKFILE_SCHEMA(content)
+    except (OSError, ValueError, DvcException, Invalid):
         return False
-    stages = content.get("stages") if isinstance(content, DictConfig) else None
-    return isinstance(stages, DictConfig) and all("outs" in stage for stage in stages.values())
+    return bool(content.get("stages"))

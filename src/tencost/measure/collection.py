@@ -39,6 +39,8 @@ from tencost.records.raw_layout import folder_name
 from tencost.writing import whole_file
 
 ORIGIN_FILE = "origin.json"
+UNKNOWN_ORIGIN = "unknown"
+"""Of a program whose origin was not written down."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Origin:
     Attributes:
         seed: seed of the first sampling.
         exhausted: the design space has no further programs.
-        origins: "random", or "evolved: <model>" for each program in order.
+        origins: "random", "evolved: <model>" or "unknown" for each program in order.
     """
 
     seed: int
@@ -153,27 +155,40 @@ class Collection:
         return self._read(self.path / "to_measure_programs" / task.folder)
 
     def origin(self, task: CollectedTask) -> Origin | None:
-        """Return how its programs were made; None if there are none yet."""
+        """Return how each of its programs was made; None if there are none yet."""
         path = self.path / "to_measure_programs" / task.folder / ORIGIN_FILE
         if not path.is_file():
             return None
         value = json.loads(path.read_text(encoding="utf-8"))
-        return Origin(value["seed"], value["exhausted"], tuple(value["origins"]))
+        origins = tuple(value["origins"])
+        count = len(self.program_lines(task))
+        if count < len(origins):  # killed between the two files of write_programs
+            return Origin(value["seed"], False, origins[:count])
+        unknown = (UNKNOWN_ORIGIN,) * (count - len(origins))
+        return Origin(value["seed"], value["exhausted"], (*origins, *unknown))
+
+    def program_lines(self, task: CollectedTask) -> list[str]:
+        """Return the lines of the database of its programs; empty if there is none yet."""
+        path = self.path / "to_measure_programs" / task.folder / RECORD_FILE
+        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
     def write_programs(
         self, task: CollectedTask, shash: str, lines: Sequence[str], origin: Origin
     ) -> None:
-        """Write a task's programs, each a record line of a database; replaces what was there."""
+        """Write a task's programs, each a record line of a database; replaces what was there.
+
+        Their origins come first: :meth:`origin` leaves those out whose programs a killed command did not get to.
+        """
         folder = self.path / "to_measure_programs" / task.folder
         workload = [shash, encode_module(task.mod_json)]
         write_whole(folder / WORKLOAD_FILE, json.dumps(workload, separators=(",", ":")) + "\n")
-        write_whole(folder / RECORD_FILE, "".join(f"{line}\n" for line in lines))
         value = {
             "seed": origin.seed,
             "exhausted": origin.exhausted,
             "origins": list(origin.origins),
         }
         write_whole(folder / ORIGIN_FILE, json.dumps(value) + "\n")
+        write_whole(folder / RECORD_FILE, "".join(f"{line}\n" for line in lines))
 
     def records_folder(self, hardware: str, task: CollectedTask, shard: tuple[int, int]) -> Path:
         """Return the folder of a task's measurements; a shard's has its own, so that shards merge by copying."""

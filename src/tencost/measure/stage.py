@@ -131,7 +131,7 @@ def programs(cfg: Config, root: Path) -> Path:
                         f"{hardware.target}: MetaSchedule's rules refuse it. Leave it out: measure.min_mflop=..."
                     )
                 shash, lines = space.lines(found)
-                kept = _lines_of(collection, task)
+                kept = collection.program_lines(task)
                 origin = Origin(before.seed, sample.exhausted, (*before.origins, *origins))
                 collection.write_programs(task, shash, [*kept, *lines], origin)
                 made += len(lines)
@@ -246,13 +246,6 @@ def _shares(total: int, evolved_share: float, before: Origin) -> tuple[int, int]
     have_evolved = sum(text != "random" for text in before.origins)
     have_random = len(before.origins) - have_evolved
     return max(0, total - evolved - have_random), max(0, evolved - have_evolved)
-
-
-def _lines_of(collection: Collection, task: CollectedTask) -> list[str]:
-    from tencost.records.formats.metaschedule import RECORD_FILE
-
-    path = collection.path / "to_measure_programs" / task.folder / RECORD_FILE
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
 def _into_store(
