@@ -1,12 +1,20 @@
-"""How well whole families of networks that nothing was learnt of are predicted, with a handful of labels and none.
+"""How well the latency of whole networks is predicted.
 
     python benchmarks/graphs.py left-out --source FOLDER [--model additive] [--set steps=800 ...]
                                 [--per-family 300] [--families resnets,vggs] [--draws 3] [--out FILE]
+    python benchmarks/graphs.py runs --source FOLDER --out FOLDER [--split cg] [--models gcn,gin] [--seeds 0,1,2]
+                                [--minutes 20] [--threads 2]
+    python benchmarks/graphs.py table --out FOLDER [--split cg]
 
-Each family in turn is left out: a model learns from a sample of each other family (equal graphs are drawn once) and is
-tested on all graphs of the one left out. With 5, 20 and 100 labels of the new family, drawn at random, predictions are
-corrected (tencost.graphs.adapt) and tested on the graphs that were not drawn, as a mean over draws. Told is the share
-of graphs predicted within 10 %. A line is printed as soon as a family is done; --out keeps them as JSON lines.
+`left-out`: each family in turn is left out: a model learns from a sample of each other family (equal graphs are drawn
+once) and is tested on all graphs of the one left out. With 5, 20 and 100 labels of the new family, drawn at random,
+predictions are corrected (tencost.graphs.adapt) and tested on the graphs that were not drawn, as a mean over draws.
+Told is the share of graphs predicted within 10 %. A line is printed as soon as a family is done; --out keeps them as
+JSON lines.
+
+`runs`: every model on one split, once a seed, each with the same minutes and threads at most (a graph network's step
+size falls to nothing within them). One model predicts all devices. A file a run in --out; what is there is skipped.
+`table` prints what is there: means over the families, over seeds, with 95 % intervals of the mean (Student's t).
 """
 
 from __future__ import annotations
@@ -20,13 +28,16 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
+from scipy.stats import t as student_t
 
-from tencost.config.graphs import graph_model_config
+from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy, graph_model_config
 from tencost.config.parts import GRAPH_FAMILIES
 from tencost.graphs.adapt import cost_shares, fit_correction
 from tencost.graphs.families.summed import summed_rows
 from tencost.graphs.graph_set import LabelledGraphs
+from tencost.graphs.metrics import average, by_family
 from tencost.graphs.reading import read_folder
+from tencost.graphs.splits import divide
 
 LABELS = (0, 5, 20, 100)
 WATCHED = 0.05
@@ -142,10 +153,144 @@ def table(lines: list[dict[str, Any]], hardware: tuple[str, ...]) -> None:
     print(f"| mean | {' | '.join(means)} |")
 
 
+def runs(arguments: argparse.Namespace) -> None:
+    """Train and test every model once a seed; write a file a run."""
+    everything = read_folder(arguments.source).labelled
+    policy = yaml.safe_load((CONF.parent / "graph_split" / f"{arguments.split}.yaml").read_text())
+    policy["policy"] = GraphSplitPolicy[policy["policy"]]
+    parts = divide(everything.graphs, GraphSplitConfig(**policy))
+    train, valid, test, ood = (everything.take(rows) for _, rows in parts.items())
+    print(
+        f"{len(train)} to learn from, {len(valid)}, {len(test)} and {len(ood)} to test", flush=True
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for seed in (int(word) for word in arguments.seeds.split(",")):
+        for name in arguments.models.split(","):
+            path = arguments.out / f"{arguments.split}-{name}-{seed}.json"
+            if path.exists():
+                continue
+            values: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+            if "num_threads" in values:
+                values["num_threads"] = arguments.threads
+            if "max_minutes" in values:
+                values.update(max_minutes=arguments.minutes, epochs=1000)
+            reports: dict[str, float] = {}
+            model = GRAPH_FAMILIES.load(values["family"]).make(
+                graph_model_config(values), len(everything.hardware)
+            )
+            started = time.perf_counter()
+            model.fit(
+                train,
+                valid,
+                seed=seed,
+                report=lambda what, value, _, kept=reports: kept.update({what: value}),
+            )
+            line: dict[str, Any] = {
+                "model": name,
+                "seed": seed,
+                "seconds": round(time.perf_counter() - started, 1),
+                "epochs": reports.get("train/epochs"),
+                "threads": arguments.threads,
+            }
+            for side, graphs in (("id", test), ("ood", ood)):
+                if len(graphs):
+                    line[side] = scores(model.predict(graphs.graphs), graphs)
+            path.write_text(json.dumps(line) + "\n")
+            shown = {
+                side: {device: line[side][device]["average"]["acc10"] for device in line[side]}
+                for side in ("id", "ood")
+                if side in line
+            }
+            print(name, seed, line["seconds"], line["epochs"], json.dumps(shown), flush=True)
+
+
+def scores(predicted: NDArray[np.float64], graphs: LabelledGraphs) -> dict[str, Any]:
+    """Return device -> family (and `average`) -> metric -> value."""
+    found: dict[str, Any] = {}
+    for device, name in enumerate(graphs.hardware):
+        families = by_family(
+            graphs.graphs.family, predicted[:, device], graphs.latency_ms[:, device]
+        )
+        families["average"] = average(list(families.values()))
+        found[name] = {
+            family: {metric: round(value, 5) for metric, value in one.metrics().items()}
+            for family, one in families.items()
+        }
+    return found
+
+
+def runs_table(arguments: argparse.Namespace) -> None:
+    """Print Markdown tables of the runs: a row a model, in and out of distribution; and the best model a family."""
+    lines = [
+        json.loads(path.read_text())
+        for path in sorted(arguments.out.glob(f"{arguments.split}-*.json"))
+    ]
+    sides = [side for side in ("id", "ood") if any(side in line for line in lines)]
+    hardware = list(lines[0][sides[0]])
+    models = sorted(
+        {line["model"] for line in lines},
+        key=lambda name: (
+            -np.mean(
+                [
+                    line["id"][hardware[0]]["average"]["acc10"]
+                    for line in lines
+                    if line["model"] == name
+                ]
+            )
+        ),
+    )
+    for metric in arguments.metrics.split(","):
+        for side in sides:
+            print(f"\n{metric}, {side} avg\n")
+            print(f"| model | seeds | minutes | epochs | {' | '.join(hardware)} |")
+            print("|---|---|---|---|" + "---|" * len(hardware))
+            for name in models:
+                own = [line for line in lines if line["model"] == name]
+                cells = [
+                    interval([line[side][device]["average"][metric] for line in own])
+                    for device in hardware
+                ]
+                minutes = np.mean([line["seconds"] for line in own]) / 60
+                epochs = [line["epochs"] for line in own if line["epochs"]]
+                told = f"{np.mean(epochs):.0f}" if epochs else ""
+                print(f"| {name} | {len(own)} | {minutes:.1f} | {told} | {' | '.join(cells)} |")
+    best = [line for line in lines if line["model"] == models[0]]
+    print(f"\n{models[0]}, acc10 a family\n")
+    print(f"| family | {' | '.join(hardware)} |")
+    print("|---|" + "---|" * len(hardware))
+    for side in sides:
+        for family in sorted(
+            {name for line in best for one in line[side].values() for name in one}
+        ):
+            cells = [
+                interval([line[side][device][family]["acc10"] for line in best])
+                if family in best[0][side][device]
+                else ""
+                for device in hardware
+            ]
+            print(f"| {family} ({side}) | {' | '.join(cells)} |")
+
+
+def interval(values: list[float]) -> str:
+    """Return the mean over seeds and half its 95 % interval."""
+    if len(values) < 2:
+        return f"{values[0]:.3f}"
+    half = student_t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
+    return f"{np.mean(values):.3f} ± {half:.3f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["left-out"])
-    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("what", choices=["left-out", "runs", "table"])
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--split", default="cg")
+    parser.add_argument(
+        "--models", default="gcn,gin,gat,gps,performer,magnet,digcn,dgcn,additive,summed"
+    )
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--metrics", default="acc10")
     parser.add_argument("--model", default="additive")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--per-family", type=int, default=300)
@@ -153,7 +298,12 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    left_out(parser.parse_args())
+    arguments = parser.parse_args()
+    if arguments.what != "table" and arguments.source is None:
+        parser.error("--source: expected the folder of the dataset's CSV files")
+    if arguments.what != "left-out" and arguments.out is None:
+        parser.error("--out: expected a folder")
+    {"left-out": left_out, "runs": runs, "table": runs_table}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +69,51 @@ def test_without_a_copy_all_stages_are_checked_anew(tmp_path: Path) -> None:
     (tmp_path / "dvc.lock").write_text(DAMAGED["cut off"])
     assert lockfile.mend(tmp_path) == {"dvc.lock": "nowhere: all stages are checked anew"}
     assert not (tmp_path / "dvc.lock").exists()
+
+
+def _used(project: Path, number: int) -> Path:
+    path = project / ".dvc" / "tmp" / "rwlock"
+    info = {"pid": number, "cmd": "dvc repro"}
+    path.write_text(json.dumps({"write": {"data/raw": info}, "read": {"conf": [info]}}))
+    return path
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, 60])
+def test_a_list_of_used_paths_that_was_cut_off_is_removed(project: Path, cut: int) -> None:
+    path = _used(project, os.getpid())
+    path.write_bytes(path.read_bytes()[:cut])
+    assert lockfile.release(project)
+    assert not path.exists()
+    assert not lockfile.release(project)
+
+
+def test_what_a_running_command_uses_stays(project: Path) -> None:
+    path = _used(project, os.getpid())
+    before = path.read_bytes()
+    assert not lockfile.release(project)
+    assert path.read_bytes() == before
+
+
+def _gone() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("what", ["gone", "a later process", "a zombie"])
+def test_what_a_killed_command_used_is_released(project: Path, what: str) -> None:
+    child: subprocess.Popen[bytes] | None = None
+    if what == "gone":
+        path = _used(project, _gone())
+    elif what == "a zombie":
+        child = subprocess.Popen([sys.executable, "-c", ""])
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        path = _used(project, child.pid)
+    else:
+        path = _used(project, os.getpid())
+        os.utime(path, (1e9, 1e9))  # older than the process that has the number now
+    assert lockfile.release(project)
+    found: dict[str, Any] = json.loads(path.read_text())
+    assert found == {"write": {}, "read": {}}
+    if child is not None:
+        child.wait()

@@ -47,7 +47,9 @@ class MeasureRun(Scenario):
         from tencost.records.databases import import_dataset
         from tencost.store.record_store import RecordStore
 
-        imported = import_dataset(root / "measured" / "small", "small")
+        folder = root / "measured" / "small"
+        there = any(folder.glob("measure_records/**/database_tuning_record.json"))
+        imported = import_dataset(folder, "small") if there else None
         store = RecordStore(str(root / "data" / "store"))
         stored = (
             store.read(None, ["record_id"], quarantined=True)["record_id"].to_list()
@@ -55,8 +57,8 @@ class MeasureRun(Scenario):
             else []
         )
         return {
-            "measured": sorted(record.record_id for record in imported.records),
-            "rejects": len(imported.rejects),
+            "measured": sorted(one.record_id for one in imported.records) if imported else [],
+            "rejects": len(imported.rejects) if imported else 0,
             "stored": sorted(stored),
             "lines": sorted(
                 line

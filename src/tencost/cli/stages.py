@@ -178,6 +178,8 @@ def pipeline(words: tuple[str, ...]) -> None:
     root = project_root()
     for name, source in lockfile.mend(root).items():
         sys.stderr.write(f"{name} was cut off, as by a kill; restored from {source}\n")
+    if lockfile.release(root):
+        sys.stderr.write("what a killed command still held of DVC's paths is released\n")
     write_items(root)
     os.chdir(root)
     os.execv(sys.executable, [sys.executable, "-m", "dvc", "repro", *words])

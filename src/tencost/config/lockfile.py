@@ -3,10 +3,14 @@
 Every stage that DVC starts keeps a copy of a sound dvc.lock in .dvc/tmp/ first (:func:`keep`), and `tencost pipeline`
 puts it back where the file is damaged (:func:`mend`). What finished before the kill stays finished: the stage whose
 entry was lost is restored from DVC's run cache.
+
+So it is with .dvc/tmp/rwlock, the paths that DVC's running commands use: cut off, or with the number of a killed
+command that another process has now, it blocks every later one (:func:`release`).
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -37,6 +41,56 @@ def mend(root: Path) -> dict[str, str]:
     """
     found = {name: _mend(root, name) for name in LOCKS}
     return {name: source for name, source in found.items() if source is not None}
+
+
+def release(root: Path) -> bool:
+    """Take from DVC's list of paths in use what no running command uses; return whether there was any."""
+    from dvc.lock import LockError, make_lock
+    from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK, SCHEMA
+    from voluptuous import Invalid
+
+    path = root / COPIES / RWLOCK_FILE
+    if not path.is_file():
+        return False
+    try:
+        with make_lock(str(path.with_name(RWLOCK_LOCK)), tmp_dir=str(path.parent)):
+            try:
+                used = SCHEMA(json.loads(path.read_bytes()))
+            except (ValueError, Invalid):
+                path.unlink()
+                return True
+            written = path.stat().st_mtime
+            write = {name: one for name, one in used["write"].items() if _runs(one["pid"], written)}
+            read = {
+                name: kept
+                for name, found in used["read"].items()
+                if (kept := [one for one in found if _runs(one["pid"], written)])
+            }
+            if write == used["write"] and read == used["read"]:
+                return False
+            with whole_file(path) as partial:
+                partial.write_text(json.dumps({"write": write, "read": read}), encoding="utf-8")
+            return True
+    except LockError:  # a command is at it, so it is sound
+        return False
+
+
+def _runs(number: int, written: float) -> bool:
+    """Say whether a process runs that is as old as what it wrote; a later one has its number only.
+
+    Times of start are known to some ticks of the clock.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(number)
+        return bool(
+            process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= written + 5
+        )
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
 
 
 def _copy(root: Path, name: str) -> Path:

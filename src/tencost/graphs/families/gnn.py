@@ -69,7 +69,8 @@ class GnnConfig(GraphModelConfig):
     learning_rate: float = 0.004
     """Largest step size of Adam."""
     schedule: str = "cosine"
-    """How the step size falls: cosine (to 0 at the last epoch) or step (by .95 every 100 epochs, as CG)."""
+    """How the step size falls: cosine (to 0 at the last epoch, or when max_minutes are over) or step (by .95 every 100
+    epochs, as CG)."""
     gradient_clip: float = 1.0
     """Largest norm of the gradient."""
     patience: int = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
-from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, StepLR
 
 from tencost.errors import TrainError
 from tencost.graphs.encodings import Encoder
@@ -184,6 +185,11 @@ def run(network: GraphNetwork, batches: Batches, sizes: NDArray[np.int64]) -> Te
     return outputs
 
 
+def annealed(progress: float) -> float:
+    """Return which part of the step size is left when such a part of the training is over: half a cosine, 1 to 0."""
+    return (1.0 + math.cos(math.pi * min(progress, 1.0))) / 2.0
+
+
 class _Epochs:
     """Batches of graph ids, in an order that depends on the seed and the epoch alone."""
 
@@ -269,8 +275,13 @@ class _Module(pytorch_lightning.LightningModule):
         optimizer = torch.optim.Adam(self.network.parameters(), lr=self._settings.learning_rate)
         if self._settings.schedule == "step":
             return [optimizer], [StepLR(optimizer, 100, 0.95)]
-        steps = self._settings.epochs * len(self._epochs)
-        return [optimizer], [{"scheduler": CosineAnnealingLR(optimizer, steps), "interval": "step"}]
+        steps, limit = self._settings.epochs * len(self._epochs), self._settings.max_minutes
+        falling: LRScheduler = CosineAnnealingLR(optimizer, steps)
+        if limit:
+            falling = LambdaLR(
+                optimizer, lambda step: annealed(max(step / steps, self.minutes / limit))
+            )
+        return [optimizer], [{"scheduler": falling, "interval": "step"}]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         best = {"error": self.best, "epoch": self.best_epoch, "weights": self.best_weights}
