@@ -13,7 +13,6 @@ from chains import TRAIN, VALID, settings, silent, weights_of
 
 from tencost.errors import TrainError
 from tencost.graphs.families.gnn import GnnModel
-from tencost.graphs.gnn import training
 from tencost.graphs.gnn.training import Labels, annealed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -108,7 +107,7 @@ def test_steps_fall_to_nothing_within_the_time(monkeypatch: pytest.MonkeyPatch) 
     """The clock tells a minute a batch: of the two limits, ten minutes are over first."""
     assert [annealed(part) for part in (0.0, 0.5, 1.0, 3.0)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
     clock = itertools.count(step=60.0)
-    monkeypatch.setattr(training.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("tencost.graphs.gnn.training.time.monotonic", lambda: next(clock))
     rates: list[float] = []
     step = torch.optim.Adam.step
 

@@ -422,9 +422,9 @@ def _checkpoint(resume: Path | None, task: dict[str, Any]) -> Path | None:
         ValueError,
         EOFError,
     ) as error:
-        found = str(error).partition("\n")[0]
+        why = str(error).partition("\n")[0]
         raise TrainError(
-            f"{path}: expected a checkpoint of an interrupted training, found {found}. Delete the folder to begin "
+            f"{path}: expected a checkpoint of an interrupted training, found {why}. Delete the folder to begin "
             "again."
         ) from error
     if found != task:
