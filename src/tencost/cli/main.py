@@ -67,6 +67,7 @@ TENCOST = Root(
             stages.EVALUATE,
             REGISTER,
             stages.TUNE,
+            stages.COMPILE,
             GRAPHS,
             stages.LEADERBOARD,
             stages.ui,
