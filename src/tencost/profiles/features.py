@@ -1,8 +1,8 @@
 """Hardware counters as columns of a model's input.
 
-What normalises a column is fitted on the rows that a model learns from, and is kept with the model as JSON; rows that are
-tested move nothing. tvm_oraa normalises over the whole file, tests included, and leaves out a metric that the file lacks
-without a word, which changes the width.
+What normalises a column is fitted on the rows that a model learns from, and is kept with the model as JSON; rows that
+are tested move nothing. tvm_oraa normalises over the whole file, tests included, and leaves out a metric that the file
+lacks without a word, which changes the width.
 
 Legend: P programs, C columns.
 """
@@ -102,7 +102,9 @@ class FittedCounters:
                 }
                 for column in self.columns
             ],
-            "bounds": {workload: list(map(list, bounds)) for workload, bounds in self.bounds.items()},
+            "bounds": {
+                workload: list(map(list, bounds)) for workload, bounds in self.bounds.items()
+            },
         }
         (folder / FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
 
@@ -153,9 +155,7 @@ def fit_counters(config: ProfileFeaturesConfig, training: Profiles) -> FittedCou
         ProfileError: no rows, a metric is missing, or one tells the run time in a set that is not called leaky.
     """
     if not len(training):
-        raise ProfileError(
-            f"expected profiles to fit the columns of {config.name} on, found none"
-        )
+        raise ProfileError(f"expected profiles to fit the columns of {config.name} on, found none")
     columns = columns_of(config, training.metrics)
     raw = _raw(config.name, columns, training)
     if config.fitted_on is FittedOn.training:
@@ -165,9 +165,7 @@ def fit_counters(config: ProfileFeaturesConfig, training: Profiles) -> FittedCou
     return FittedCounters(config.name, columns, config.fitted_on, bounds)
 
 
-def columns_of(
-    config: ProfileFeaturesConfig, metrics: Sequence[str]
-) -> tuple[CounterConfig, ...]:
+def columns_of(config: ProfileFeaturesConfig, metrics: Sequence[str]) -> tuple[CounterConfig, ...]:
     """Return the columns of a set.
 
     Args:

@@ -1,8 +1,8 @@
 """How many of the k fastest of n programs are among the k that score highest: tvm_oraa's and MetaSchedule's top-k.
 
-TVM's own counts the lowest predictions against the lowest throughputs, the wrong end of both. Here the highest count, and
-ties are shared out: of programs that tie for the last places each counts in proportion, so that a model that scores all
-alike gets k / n, what guessing gets on average.
+TVM's own counts the lowest predictions against the lowest throughputs, the wrong end of both. Here the highest count,
+and ties are shared out: of programs that tie for the last places each counts in proportion, so that a model that scores
+all alike gets k / n, what guessing gets on average.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Do counters tell fast programs of another workload from slow ones? Learn on one workload, ask about the others.
 
 tvm_oraa's third experiment: top-32 of 128, all ordered pairs of workloads. There, each batch of 128 programs trains a
-booster of its own, labels are relative to the best of the batch, and columns are normalised over the file that is tested.
-Here, one model learns from the whole training part of a workload, its labels are the fastest latency of that part /
-latency, and no row that is tested moves a column (:mod:`tencost.profiles.features`).
+booster of its own, labels are relative to the best of the batch, and columns are normalised over the file that is
+tested. Here, one model learns from the whole training part of a workload, its labels are the fastest latency of that
+part / latency, and no row that is tested moves a column (:mod:`tencost.profiles.features`).
 
-For each seed every workload is divided into a training part and a test part, at random. A model learns from one workload's
-training part and is asked about programs drawn from each test part: of the others, and of its own as a control.
+For each seed every workload is divided into a training part and a test part, at random. A model learns from one
+workload's training part and is asked about programs drawn from each test part: of the others, and of its own as a
+control.
 
 Legend: P programs, C columns.
 """
@@ -37,6 +38,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SETTINGS: dict[str, Any] = {
+    "objective": "reg:squarederror",
     "max_depth": 6,
     "eta": 0.1,
     "subsample": 0.8,
@@ -45,8 +47,9 @@ SETTINGS: dict[str, Any] = {
     "nthread": 1,
 }
 """Of the boosted trees; the same for every arm."""
-OBJECTIVES = {"regression": "reg:squarederror", "rank": "rank:pairwise"}
 ROUNDS = 200
+_BEFORE_RUN = ("launch__", "device__")
+"""Metrics that are known without a profiler."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,6 @@ class Settings:
         draws: of each seed.
         seeds: of the division into parts, the draws and the models.
         test_fraction: share of a workload's programs that is kept for asking.
-        objective: a name of OBJECTIVES.
     """
 
     programs: int = 128
@@ -99,7 +101,6 @@ class Settings:
     draws: int = 20
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     test_fraction: float = 0.25
-    objective: str = "regression"
 
     @property
     def chance(self) -> float:
@@ -140,13 +141,16 @@ def usable(profiles: Profiles, settings: Settings) -> tuple[Profiles, list[str]]
     """
     notes = []
     timed = np.isfinite(profiles.time_ns) & (profiles.time_ns > 0)
-    counted = np.isfinite(profiles.values).any(axis=1)
+    run_time = [not name.startswith(_BEFORE_RUN) for name in profiles.metrics]
+    counted = np.isfinite(profiles.values[:, run_time]).any(axis=1)
     for kept, what in ((timed, "a time"), (counted, "any counter")):
         if not kept.all():
             notes.append(f"{int((~kept).sum())} programs without {what} are left out")
     left = profiles.take(np.flatnonzero(timed & counted))
     if len(np.unique(left.device)) > 1:
-        named = [f"{one} on {device}" for one, device in zip(left.workload, left.device, strict=True)]
+        named = [
+            f"{one} on {device}" for one, device in zip(left.workload, left.device, strict=True)
+        ]
         left = replace(left, workload=np.asarray(named, np.str_))
     names, counts = np.unique(left.workload, return_counts=True)
     enough = [
@@ -161,8 +165,8 @@ def usable(profiles: Profiles, settings: Settings) -> tuple[Profiles, list[str]]
         )
     if not enough:
         raise ProfileError(
-            f"expected a workload with {math.ceil(settings.programs / settings.test_fraction)} profiled programs, found "
-            f"{len(names)} workloads of at most {max(counts, default=0)}. Profile more, or draw fewer: --programs"
+            f"expected a workload with {math.ceil(settings.programs / settings.test_fraction)} profiled programs, "
+            f"found {len(names)} workloads of at most {max(counts, default=0)}. Profile more, or draw fewer: --programs"
         )
     return left.take(np.flatnonzero(np.isin(left.workload, enough))), notes
 
@@ -195,9 +199,11 @@ def transfer(profiles: Profiles, arms: Sequence[Arm], settings: Settings) -> lis
                         about[key] = (0, inputs)
                         continue
                     about[key] = (inputs[0].shape[1], "")
-                    read = inputs[0].tobytes()  # most arms read the same of a source for each target
+                    read = inputs[
+                        0
+                    ].tobytes()  # most arms read the same of a source for each target
                     if read not in models:
-                        models[read] = _fit(inputs[0], label, settings, seed)
+                        models[read] = _fit(inputs[0], label, seed)
                     score = _predict(models[read], inputs[1])
                     speed = 1.0 / profiles.time_ns[asked]
                     tops = [
@@ -242,9 +248,12 @@ def parameter_arm(name: str, profiles: Profiles, parameters: pl.DataFrame) -> Ar
     import polars as pl
 
     ids = pl.DataFrame({"program_id": profiles.program_id.tolist()})
-    rows = ids.join(parameters, on="program_id", how="left", maintain_order="left")
+    told = parameters.unique("program_id", keep="first", maintain_order=True)
+    rows = ids.join(told, on="program_id", how="left", maintain_order="left")
     kept = [
-        column for column in rows.columns if column != "program_id" and rows[column].dtype.is_numeric()
+        column
+        for column in rows.columns
+        if column != "program_id" and rows[column].dtype.is_numeric()
     ]
     values = rows.select(pl.col(kept).cast(pl.Float64).fill_null(float("nan"))).to_numpy()
 
@@ -270,6 +279,18 @@ def matrix_arm(name: str, values: Mapping[str, Floats], profiles: Profiles) -> A
     """
     rows = np.stack([values[program] for program in profiles.program_id.tolist()])
     return Arm(name, lambda asked: (rows[asked.learn], rows[asked.asked]))
+
+
+def beside(name: str, first: Arm, second: Arm) -> Arm:
+    """Make an arm that knows what two others know."""
+
+    def inputs(asked: Asked) -> Inputs | str:
+        one, other = first.inputs(asked), second.inputs(asked)
+        if isinstance(one, str) or isinstance(other, str):
+            return one if isinstance(one, str) else other
+        return np.hstack([one[0], other[0]]), np.hstack([one[1], other[1]])
+
+    return Arm(name, inputs)
 
 
 def leaky_twin(config: ProfileFeaturesConfig) -> ProfileFeaturesConfig | None:
@@ -303,7 +324,7 @@ class Leak:
     Attributes:
         column: its metric; empty for the honest set alone, "all of them" for all at once.
         columns: how many the model read.
-        within: share of the fastest found within workloads, mean over them; float64 by seed is not kept.
+        within: share of the fastest found within workloads, mean over workloads and seeds.
         across: the same over all ordered pairs of different workloads; NaN where there is one workload.
         gain_within: `within` minus that of the honest set.
         gain_across: `across` minus that of the honest set.
@@ -320,9 +341,7 @@ class Leak:
 ALL_LEAKS = "all of them"
 
 
-def leakage(
-    profiles: Profiles, config: ProfileFeaturesConfig, settings: Settings
-) -> list[Leak]:
+def leakage(profiles: Profiles, config: ProfileFeaturesConfig, settings: Settings) -> list[Leak]:
     """Say what each column that tells run time does to a score: the same model, the same parts and draws.
 
     Returns:
@@ -386,14 +405,11 @@ def _draws(asked: Ints, settings: Settings, seed: int) -> list[Ints]:
     ]
 
 
-def _fit(inputs: Floats, label: Floats, settings: Settings, seed: int) -> Any:
+def _fit(inputs: Floats, label: Floats, seed: int) -> Any:
     import xgboost
 
     matrix = xgboost.DMatrix(inputs, label=label, nthread=1)
-    if settings.objective == "rank":
-        matrix.set_group([len(label)])
-    chosen = {**SETTINGS, "objective": OBJECTIVES[settings.objective], "seed": seed}
-    return xgboost.train(chosen, matrix, ROUNDS)
+    return xgboost.train({**SETTINGS, "seed": seed}, matrix, ROUNDS)
 
 
 def _predict(model: Any, inputs: Floats) -> Floats:
