@@ -265,7 +265,7 @@ def append_counters(
         )
     has_rows = features.lengths > 0
     found = [name in place for name in record_ids]
-    both = np.flatnonzero(np.asarray(found, bool) & has_rows)
+    both: list[int] = np.flatnonzero(np.asarray(found, bool) & has_rows).tolist()
     known = set(record_ids)
     unknown = tuple(name for name in place if name not in known)
     missing = tuple(name for name, there in zip(record_ids, found, strict=True) if not there)
@@ -274,17 +274,19 @@ def append_counters(
         for name, there, rows in zip(record_ids, found, has_rows.tolist(), strict=True)
         if there and not rows
     )
-    if not len(both):
+    if not both:
         raise ProfileError(
             f"expected profiles of the {len(record_ids)} programs, found {len(profiles)} of which none joins: the "
             f"programs are {_some(record_ids)}, the profiles {_some(list(place))}"
         )
+    chosen_rows = np.asarray(both, np.int64)
     chosen = profiles.take(np.asarray([place[record_ids[row]] for row in both], np.int64))
     values = np.concatenate(
-        [summarize(features.take(both), spec), fitted.transform(chosen).astype(np.float32)], axis=1
+        [summarize(features.take(chosen_rows), spec), fitted.transform(chosen).astype(np.float32)],
+        axis=1,
     )
     columns = (*summary_names(spec), *fitted.names)
-    return Joined(values, columns, both.astype(np.int64), missing, bare, unknown)
+    return Joined(values, columns, chosen_rows, missing, bare, unknown)
 
 
 def _every(config: ProfileFeaturesConfig, metrics: list[str]) -> tuple[CounterConfig, ...]:

@@ -345,14 +345,19 @@ def leakage(profiles: Profiles, config: ProfileFeaturesConfig, settings: Setting
     """Say what each column that tells run time does to a score: the same model, the same parts and draws.
 
     Returns:
-        The honest set first, then it with each leaky column alone, then with all; only the first where none is leaky.
+        The honest set first, then it with each leaky column alone that was measured, then with all of them; only the
+        first where there is none.
     """
     honest, leaky = honest_twin(config), leaky_twin(config)
     kept = columns_of(honest, profiles.metrics)
     added = [] if leaky is None else columns_of(leaky, profiles.metrics)
     known = {column.metric for column in kept}
-    added = [column for column in added if column.metric not in known]
-    raw = replace(honest, kind=CounterKind.ncu_raw, name="with a leak", leaky=True)
+    added = [
+        column
+        for column in added
+        if column.metric not in known and column.metric in profiles.metrics
+    ]
+    raw = replace(honest, kind=CounterKind.ncu_raw, name="with-a-leak", leaky=True)
     chosen = {"": list(kept)} | {column.metric: [*kept, column] for column in added}
     if len(added) > 1:
         chosen[ALL_LEAKS] = [*kept, *added]

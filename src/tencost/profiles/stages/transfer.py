@@ -38,7 +38,6 @@ from tencost.profiles.features import append_counters, fit_counters
 from tencost.profiles.reading import read_profiles
 from tencost.profiles.stages.tracked import experiment, metric_name
 from tencost.profiles.table import Profiles
-from tencost.store.tables import RECORDS
 from tencost.train.data import Data
 
 
@@ -85,24 +84,20 @@ def run(
         arms += [own, beside(f"{cfg.features.name} and counters", own, arms[0])]
     if parameters.width > 2 and parameters.height:
         arms.append(parameter_arm("tuning parameters", found, parameters))
-    outcomes = transfer(found, arms, settings)
-    leaks = leakage(found, cfg.profile_features, settings)
-    console = Console()
-    tables = [report.transfer_grid(outcomes, settings)]
-    if len(leaks) > 1:
-        tables.append(report.leak_grid(leaks, settings))
     options = {"programs": programs, "top": top, "draws": draws}
-    with experiment(cfg, root, "profiles transfer", ("profile_features",), options) as (
-        run,
-        folder,
-    ):
+    with experiment(cfg, root, "profiles transfer", ["profile_features"], options) as (run, folder):
+        outcomes = transfer(found, arms, settings)
+        leaks = leakage(found, cfg.profile_features, settings)
+        tables = [report.transfer_grid(outcomes, settings)]
+        if len(leaks) > 1:
+            tables.append(report.leak_grid(leaks, settings))
         _write(folder, outcomes, leaks, settings, tables, notes)
-        run.log_metrics(
-            {
-                metric_name("transfer", f"{one.source} to {one.target}", one.arm): one.top.mean
-                for one in outcomes
-            }
-        )
+        tops = {
+            metric_name("transfer", f"{one.source} to {one.target}", one.arm): one.top.mean
+            for one in outcomes
+        }
+        run.log_metrics(tops)
+    console = Console()
     for table in tables:
         table.print(console)
     for note in notes:
@@ -122,7 +117,7 @@ def counter_arms(config: ProfileFeaturesConfig, profiles: Profiles) -> list[Arm]
     sizes = [CounterConfig(metric=name) for name in profiles.metrics if name.startswith("launch__")]
     if sizes:
         launch = ProfileFeaturesConfig(name="launch", kind=CounterKind.ncu_raw, columns=sizes)
-        arms.append(counter_arm("launch sizes", profiles, launch))
+        arms.append(counter_arm("launch only", profiles, launch))
     return arms
 
 
@@ -142,7 +137,7 @@ def record_rows(
     What does not join is told in `notes`; where there is no dataset, or none of its records, nothing is returned.
     """
     data = Data(cfg, root)
-    if not (data.records_folder / RECORDS).is_file():
+    if not data.records_folder.is_dir():
         return {}
     records = data.records
     ids = records["record_id"].to_list()
