@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,14 +41,14 @@ Ints = NDArray[np.int64]
 SETTINGS: dict[str, Any] = {
     "objective": "reg:squarederror",
     "max_depth": 6,
-    "eta": 0.1,
+    "eta": 0.15,
     "subsample": 0.8,
     "colsample_bytree": 0.8,
     "tree_method": "hist",
     "nthread": 1,
 }
 """Of the boosted trees; the same for every arm."""
-ROUNDS = 200
+ROUNDS = 100
 _BEFORE_RUN = ("launch__", "device__")
 """Metrics that are known without a profiler."""
 
@@ -189,8 +190,8 @@ def transfer(profiles: Profiles, arms: Sequence[Arm], settings: Settings) -> lis
         for source in names:
             learn = parts[source][0]
             label = profiles.time_ns[learn].min() / profiles.time_ns[learn]
+            models: dict[bytes, Any] = {}
             for arm in arms:
-                models: dict[bytes, Any] = {}
                 for target in names:
                     key = (source, target, arm.name)
                     asked = parts[target][1]
@@ -199,9 +200,8 @@ def transfer(profiles: Profiles, arms: Sequence[Arm], settings: Settings) -> lis
                         about[key] = (0, inputs)
                         continue
                     about[key] = (inputs[0].shape[1], "")
-                    read = inputs[
-                        0
-                    ].tobytes()  # most arms read the same of a source for each target
+                    # Many arms and targets have models learn from the same inputs.
+                    read = sha256(inputs[0].tobytes()).digest()
                     if read not in models:
                         models[read] = _fit(inputs[0], label, seed)
                     score = _predict(models[read], inputs[1])
@@ -345,8 +345,8 @@ def leakage(profiles: Profiles, config: ProfileFeaturesConfig, settings: Setting
     """Say what each column that tells run time does to a score: the same model, the same parts and draws.
 
     Returns:
-        The honest set first, then it with each leaky column alone that was measured, then with all of them; only the
-        first where there is none.
+        The honest set first, then it with each leaky column alone that was measured and varies, then with all of them;
+        only the first where there is none.
     """
     honest, leaky = honest_twin(config), leaky_twin(config)
     kept = columns_of(honest, profiles.metrics)
@@ -355,7 +355,7 @@ def leakage(profiles: Profiles, config: ProfileFeaturesConfig, settings: Setting
     added = [
         column
         for column in added
-        if column.metric not in known and column.metric in profiles.metrics
+        if column.metric not in known and _varies(profiles, column.metric)
     ]
     raw = replace(honest, kind=CounterKind.ncu_raw, name="with-a-leak", leaky=True)
     chosen = {"": list(kept)} | {column.metric: [*kept, column] for column in added}
@@ -383,6 +383,13 @@ def leakage(profiles: Profiles, config: ProfileFeaturesConfig, settings: Setting
             )
         )
     return report
+
+
+def _varies(profiles: Profiles, metric: str) -> bool:
+    if metric not in profiles.metrics:
+        return False
+    values = profiles.column(metric)
+    return len(np.unique(values[np.isfinite(values)])) > 1
 
 
 def _mean(values: list[float]) -> float:
