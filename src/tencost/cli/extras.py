@@ -61,6 +61,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs register": _SCORES,
     "graphs latency": (*_REGISTRY, "onnx", "scipy"),
     "graphs measure": ("onnx", "onnxruntime", "onnxscript", "torch", "transformers"),
+    "profiles import": _LOGS,
+    "profiles show": _TABLES,
     "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
     "ui": (*_REGISTRY, "flask"),
     "pipeline": ("dvc",),
