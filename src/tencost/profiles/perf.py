@@ -1,10 +1,10 @@
-"""Counters of a CPU, by Linux's perf_event_open: of this process and the threads that it starts, in user space.
+"""Counters of a CPU, by Linux's perf_event_open: of this process in user space, and of the threads that it starts.
 
 Events have perf's names. The kernel shares few counters among many events in turn; a count is scaled by the time that
-its event was on (:class:`Count`). What a host allows differs: a virtual machine often has no counters of the CPU at all,
+its event was on (:class:`Count`). What a host allows differs: a virtual machine often has no counters of the CPU,
 ``kernel.perf_event_paranoid`` above 2 (some distributions) and a container's seccomp filter forbid them. Events of the
-system (task-clock, page-faults) need no hardware and mostly work; :func:`usable` says which do, :func:`available` why the
-CPU's do not.
+system (task-clock, page-faults) need no hardware and mostly work; :func:`usable` says which do, :func:`available` why
+the CPU's do not.
 
 Source: perf_event_open(2), linux/perf_event.h.
 """
@@ -47,6 +47,8 @@ SYSTEM_EVENTS = {
     "cpu-migrations": (_SOFTWARE, 4),
 }
 """Counts of the kernel's; task-clock is ns on a CPU."""
+_IN_THE_KERNEL = frozenset(("context-switches", "cpu-migrations"))
+"""They happen there only, so that it cannot be left out; perf_event_paranoid above 1 keeps them for root."""
 EVENTS = {**CPU_EVENTS, **SYSTEM_EVENTS}
 _SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 _ATTRIBUTES_BYTES = 64
@@ -143,7 +145,8 @@ def _open(name: str) -> tuple[int, int]:
     if platform.system() != "Linux" or call is None:
         return -1, errno.ENOSYS
     kind, config = EVENTS[name]
-    flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR
+    flags = _DISABLED | _INHERIT | _EXCLUDE_HYPERVISOR
+    flags |= 0 if name in _IN_THE_KERNEL else _EXCLUDE_KERNEL
     attributes = struct.pack("IIQQQQQ16x", kind, _ATTRIBUTES_BYTES, config, 0, 0, _TIMES, flags)
     library = ctypes.CDLL(None, use_errno=True)
     # Of this process, on any CPU, in no group.
@@ -161,7 +164,7 @@ def _told(name: str, failed: int) -> str:
         level = _PARANOID.read_text().strip() if _PARANOID.exists() else "not there"
         return (
             f"the kernel does not allow to count {name} ({code}; kernel.perf_event_paranoid is {level}): "
-            "run `sysctl kernel.perf_event_paranoid=2` as root, or in a container allow perf_event_open"
+            "run `sysctl kernel.perf_event_paranoid=1` as root, or in a container allow perf_event_open"
         )
     if failed in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.ENXIO):
         return (
@@ -169,5 +172,5 @@ def _told(name: str, failed: int) -> str:
             "(PMU) has none, and no setting inside it helps; run on the metal, or let its owner pass them on"
         )
     if failed == errno.ENOSYS:
-        return f"perf_event_open is not there ({code}): it needs Linux with CONFIG_PERF_EVENTS, on a CPU that is known here"
+        return f"perf_event_open is not there ({code}): it needs Linux with CONFIG_PERF_EVENTS"
     return f"{name} cannot be counted ({code}: {os.strerror(failed)})"
