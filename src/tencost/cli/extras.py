@@ -61,6 +61,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs register": _SCORES,
     "graphs latency": (*_REGISTRY, "onnx", "scipy"),
     "graphs measure": ("onnx", "onnxruntime", "onnxscript", "torch", "transformers"),
+    "profiles import": _LOGS,
+    "profiles show": _TABLES,
     "profiles transfer": (*_SCORES, "xgboost"),
     "profiles pretraining": (*_SCORES, "pytorch_lightning", "torch"),
     "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),

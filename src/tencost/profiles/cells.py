@@ -33,6 +33,7 @@ _SEARCHED_BYTES = 1 << 23
 _NOTHING = frozenset(
     ("", "n/a", "na", "nan", "-", "--", "none", "null", "inf", "+inf", "-inf", "no data", "(!) n/a")
 )
+_ROW = re.compile(r'"\d+"[,;\t]"')
 _INSTANCES = re.compile(r"\s+[({].*$")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?([eE][+-]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+|[+-]?\d+,(\d{1,2}|\d{4,})")
@@ -101,6 +102,36 @@ def split(line: str, separator: str) -> list[str] | None:
         return next(csv.reader([line], delimiter=separator, strict=True), None)
     except csv.Error:
         return None
+
+
+def table_row(line: str, separator: str, quoted: bool, width: int) -> list[str] | str | None:
+    """Return the cells of a table's row; or why a row is none; None where a line is no part of the table.
+
+    A program may have printed something before a row, in its line.
+
+    Args:
+        line: the line.
+        separator: the table's.
+        quoted: whether the table's header has quotes; its rows have them, too, then.
+        width: cells of a row.
+    """
+    behind = _ROW.search(line, 1)
+    if quoted and not line.startswith('"'):
+        if behind is None:
+            return None
+        line, behind = line[behind.start() :], None
+    elif not quoted and not re.match(rf"\d|{re.escape(separator)}", line):
+        return None
+    row = split(line, separator)
+    if row is not None and len(row) == width:
+        return row
+    if behind is not None:
+        later = split(line[behind.start() :], separator)
+        if later is not None and len(later) == width:
+            return later
+    if row is None:
+        return f"expected {width} cells in quotes, found {line[-40:]!r} at the end"
+    return f"expected {width} cells, found {len(row)}"
 
 
 def decimals_have_commas(rows: Sequence[Sequence[str]]) -> bool:

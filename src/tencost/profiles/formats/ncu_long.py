@@ -16,7 +16,6 @@ Source: Nsight Compute CLI, option --csv without --page raw; Volta's and today's
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,6 @@ from tencost.profiles.metrics import SCALED, today, unit_of
 from tencost.records.reading.opening import TruncatedError
 
 _NAME = "device__attribute_display_name"
-_ROW = re.compile(r'"\d+"[,;\t]"')
 _NEEDED = ("ID", "Kernel Name", "Metric Name", "Metric Value")
 _SNIFFED = 200
 """Lines that tell how a file with semicolons writes decimals."""
@@ -87,16 +85,11 @@ def read(path: Path) -> Iterator[Launch | Reject | Note]:
             elif line.startswith("==") or table is None:
                 denied = denied or cells.PERMISSION in line
             else:
-                row = cells.split(line, separator)
-                behind = _ROW.search(line, 1)
-                if (row is None or len(row) != len(table.names)) and behind is not None:
-                    row = cells.split(line[behind.start() :], separator) or row
-                if row is not None and len(row) == len(table.names):
+                row = cells.table_row(line, separator, quoted, len(table.names))
+                if isinstance(row, str):
+                    yield Reject(str(path), number, row)
+                elif row is not None:
                     yield from table.add(number, row)
-                elif line.startswith('"') if quoted else re.match(r"\d+[,;\t]", line):
-                    told = f"{len(row)} cells" if row else f"{line[-40:]!r} at the end"
-                    reason = f"expected {len(table.names)} cells, found {told}"
-                    yield Reject(str(path), number, reason)
     except TruncatedError as error:
         yield Reject(str(path), number + 1, str(error))
     if table is not None:

@@ -17,7 +17,6 @@ Source: Nsight Compute CLI, options --page raw, --csv, --print-units, --nvtx.
 from __future__ import annotations
 
 import math
-import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -68,8 +67,8 @@ def read(path: Path) -> Iterator[Launch | Reject | Note]:
 
 def _lines(path: Path) -> Iterator[Launch | Reject | Note]:
     table: _Table | None = None
-    separator, number = ",", 0
-    denied = False
+    names: list[str] = []
+    separator, number, quoted, denied = ",", 0, False, False
     try:
         for number, line in cells.text_lines(path):
             found = cells.header(line)
@@ -77,21 +76,16 @@ def _lines(path: Path) -> Iterator[Launch | Reject | Note]:
                 if table is not None:
                     yield from table.odd()
                 names, separator = found
+                quoted = line.lstrip().startswith('"')
                 table = _Table(str(path), names, separator == ";" and _has_commas(path, separator))
-            elif line.startswith("=="):
+            elif line.startswith("==") or table is None:
                 denied = denied or cells.PERMISSION in line
-            elif table is not None and re.match(r'\s*["\d]|[,;]', line):
-                row = cells.split(line, separator)
-                if row is None:
-                    yield Reject(
-                        str(path),
-                        number,
-                        f"expected cells in quotes, found {line[-40:]!r} at the end",
-                    )
-                else:
+            else:
+                row = cells.table_row(line, separator, quoted, len(names))
+                if isinstance(row, str):
+                    yield from table.damaged(number, line, row)
+                elif row is not None:
                     yield from table.add(number, row)
-            elif cells.PERMISSION in line:
-                denied = True
     except TruncatedError as error:
         yield Reject(str(path), number + 1, str(error))
     if table is not None:
@@ -185,12 +179,9 @@ class _Table:
             yield self._reject(line, "expected the units above it, found them damaged")
             return
         if len(row) != len(self._names):
-            if self._columns is None and not _text(row, self._at["ID"]):
-                self._unusable = True
-            reason = f"expected {len(self._names)} cells, found {len(row)}"
-            if self._unusable:
-                reason += " in the row of units, without which no value of this table can be read"
-            yield self._reject(line, reason)
+            yield from self.damaged(
+                line, "", f"expected {len(self._names)} cells, found {len(row)}"
+            )
             return
         if self._columns is None:
             if not _text(row, self._at["ID"]) and not _text(row, self._at["Kernel Name"]):
@@ -201,6 +192,13 @@ class _Table:
                 f"{self._file} has no row of units: values are taken to be in base units (ns, byte, hertz, %)"
             )
         yield self._launch(line, row)
+
+    def damaged(self, line: int, text: str, reason: str) -> Iterator[Reject]:
+        """Yield the reject of a row that is none; without its units a table cannot be read."""
+        if self._columns is None and not text.lstrip('"')[:1].isdigit():
+            self._unusable = True
+            reason += " in the row of units, without which no value of this table can be read"
+        yield self._reject(line, reason)
 
     def _reject(self, line: int, reason: str) -> Reject:
         return Reject(self._file, line, reason)

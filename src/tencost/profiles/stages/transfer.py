@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import polars as pl
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -35,8 +36,10 @@ from tencost.profiles.experiments.transfer import (
     usable,
 )
 from tencost.profiles.features import append_counters, fit_counters
+from tencost.profiles.perf import available
 from tencost.profiles.reading import read_profiles
 from tencost.profiles.stages.tracked import experiment, metric_name
+from tencost.profiles.stored import PARAMETERS, TABLE, load_profiles
 from tencost.profiles.table import Profiles
 from tencost.train.data import Data
 
@@ -55,7 +58,8 @@ def run(
     Args:
         cfg: the configuration: profile_features, seeds, and the dataset and features of records.
         root: the project's root.
-        profiles: files of profiles, or folders of them.
+        profiles: a folder that `tencost profiles import` wrote, or files of profiles and folders of them; none:
+            data/profiles.
         programs: drawn at a time.
         top: how many of them count as the fastest.
         draws: of each seed.
@@ -66,12 +70,9 @@ def run(
     if not top < programs:
         raise ProfileError(f"expected --top below --programs, found {top} of {programs}")
     settings = Settings(programs=programs, top=top, draws=draws, seeds=tuple(cfg.seeds))
-    read, parameters, rejects = read_profiles(*profiles)
-    notes: list[str] = []
-    if rejects:
-        notes.append(
-            f"{len(rejects)} places of the files were left out; tencost profiles import says why"
-        )
+    read, parameters, notes = read_places(profiles or [root / "data" / "profiles"])
+    if why := available():
+        notes.append(f"own programs with counters of this host's CPU: not run: {why}")
     rows = record_rows(cfg, root, read, notes)
     if rows:
         has = [program in rows for program in read.program_id.tolist()]
@@ -82,7 +83,7 @@ def run(
     if rows:
         own = matrix_arm(cfg.features.name, rows, found)
         arms += [own, beside(f"{cfg.features.name} and counters", own, arms[0])]
-    if parameters.width > 2 and parameters.height:
+    if parameters is not None:
         arms.append(parameter_arm("tuning parameters", found, parameters))
     options = {"programs": programs, "top": top, "draws": draws}
     with experiment(cfg, root, "profiles transfer", ["profile_features"], options) as (run, folder):
@@ -103,6 +104,25 @@ def run(
     for note in notes:
         console.print(note, style="dim", soft_wrap=True, markup=False)
     return outcomes
+
+
+def read_places(places: Sequence[Path]) -> tuple[Profiles, pl.DataFrame | None, list[str]]:
+    """Return profiles, tuning parameters where there are some, and sentences about what is missing.
+
+    Raises:
+        ProfileError: nothing that can be read.
+    """
+    first = places[0]
+    if len(places) == 1 and (not first.exists() or (first / TABLE).is_file()):
+        stored = load_profiles(first).profiles
+        known = first / PARAMETERS
+        return stored, pl.read_parquet(known) if known.is_file() else None, []
+    read, parameters, rejects = read_profiles(*places)
+    notes = []
+    if rejects:
+        left = f"{len(rejects)} places of the files were left out"
+        notes.append(f"{left}; tencost profiles import says why")
+    return read, parameters if parameters.width > 2 and parameters.height else None, notes
 
 
 def counter_arms(config: ProfileFeaturesConfig, profiles: Profiles) -> list[Arm]:
