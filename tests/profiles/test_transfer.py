@@ -15,7 +15,7 @@ import pytest
 from made_profiles import concatenated, counted, profiles_of, wide_profiles
 
 from tencost.config import Config
-from tencost.config.profiles import CounterKind, FittedOn, ProfileFeaturesConfig
+from tencost.config.profiles import CounterConfig, CounterKind, FittedOn, ProfileFeaturesConfig
 from tencost.errors import ProfileError
 from tencost.profiles.experiments import report
 from tencost.profiles.experiments.transfer import (
@@ -286,6 +286,11 @@ def test_twins() -> None:
     assert leaky_twin(device) is None
     assert leaky_twin(RAW) == replace(RAW, leaky=True)
     assert honest_twin(replace(RAW, leaky=True)) == RAW
+    rate = CounterConfig(metric="dram__bytes.sum.per_second")
+    listed = replace(RAW, leaky=True, columns=[rate, CounterConfig(metric="launch__grid_size")])
+    assert honest_twin(listed).columns == listed.columns[1:]
+    with pytest.raises(ProfileError, match="nothing to compare with"):
+        honest_twin(replace(listed, columns=[rate]))
 
 
 def ktt_file(path: Path, kernel: str, size: int, seed: int) -> None:

@@ -303,7 +303,11 @@ def leaky_twin(config: ProfileFeaturesConfig) -> ProfileFeaturesConfig | None:
 
 
 def honest_twin(config: ProfileFeaturesConfig) -> ProfileFeaturesConfig:
-    """Return the set without the columns that tell run time."""
+    """Return the set without the columns that tell run time.
+
+    Raises:
+        ProfileError: all that it lists tell it.
+    """
     if not config.leaky:
         return config
     if config.kind is CounterKind.ncu_upstream:
@@ -314,6 +318,11 @@ def honest_twin(config: ProfileFeaturesConfig) -> ProfileFeaturesConfig:
         for column in config.columns
         if not any(map(tells_time, (column.metric, *column.others, column.by)))
     ]
+    if config.columns and not kept:
+        raise ProfileError(
+            f"expected a column of {config.name} that does not tell the run time, found {len(config.columns)} that do: "
+            "there is nothing to compare with"
+        )
     return replace(config, columns=kept, leaky=False)
 
 
