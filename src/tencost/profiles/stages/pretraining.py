@@ -37,6 +37,9 @@ from tencost.train.ranker import Samples
 from tencost.train.samples import sample_spec
 from tencost.train.tracking import Point
 
+_MOST_ROWS = 30
+"""Longer tables stand in pretraining.md only."""
+
 
 def run(
     cfg: Config, root: Path, *, batch: int = 64, top: int = 32, epochs: int = 20
@@ -102,7 +105,8 @@ def run(
             {metric_name("pretraining", one.arm, "mean"): one.every.mean for one in summaries}
         )
     for grid in grids:
-        grid.print(console)
+        if len(grid.rows) <= _MOST_ROWS:
+            grid.print(console)
     console.print(note, style="dim", soft_wrap=True, markup=False)
     return summaries
 
