@@ -15,7 +15,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "latency": ("alembic", "mlflow", "onnx", "onnxscript", "sqlalchemy", "xgboost"),
     "pipeline": (
         "deltalake", "duckdb", "dvc", "flask", "hydra_plugins", "joblib", "lightning", "matplotlib", "msgspec",
-        "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch", "transformers", "zstandard",
+        "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch", "transformers",
+        "zstandard",
     ),
     "graphs": ("hyperopt", "ray", "torch_geometric"),
 }  # fmt: skip
@@ -64,6 +65,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs register": _SCORES,
     "graphs latency": (*_REGISTRY, "onnx", "onnxscript"),
     "graphs measure": ("onnx", "onnxruntime", "onnxscript", "torch", "transformers"),
+    "profiles import": _LOGS,
+    "profiles show": _TABLES,
+    "profiles transfer": (*_SCORES, "xgboost"),
+    "profiles pretraining": (*_SCORES, "pytorch_lightning", "torch"),
     "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
     "ui": (*_REGISTRY, "flask"),
     "pipeline": ("dvc",),

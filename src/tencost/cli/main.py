@@ -12,6 +12,7 @@ import click
 from tencost.cli import completion, extras, grammar, stages
 from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
+from tencost.cli.profiles import PROFILES
 from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
 from tencost.errors import TencostError, printable
@@ -69,6 +70,7 @@ TENCOST = Root(
             stages.TUNE,
             stages.COMPILE,
             GRAPHS,
+            PROFILES,
             stages.LEADERBOARD,
             stages.ui,
             stages.pipeline,
