@@ -148,17 +148,17 @@ def test_layouts_that_spreadsheets_and_shells_make(tmp_path: Path, damage: str) 
         path.write_bytes(gzip.compress(text.encode()))
     elif damage == "semicolon":
         units = {name: unit for name, (unit, _) in exports.PLAIN.items()}
-        german = {
+        comma = {
             name: f"{value:,.3f}".translate(str.maketrans(",.", ".,"))
             for name, value in BASE.items()
         }
-        write(path, exports.wide([(exports.who(0), german)], units, separator=";"))
+        write(path, exports.wide([(exports.who(0), comma)], units, separator=";"))
     elif damage == "crlf":
         path.write_bytes(text.replace("\n", "\r\n").encode())
     elif damage == "noise":
-        head, units, *rows = text.splitlines()
+        head, *rows = text.splitlines()
         noise = ["Reading File", "==PROF== Connected to process 1", "1 result, 2 results"]
-        write(path, "\n".join([*noise, head, units, "==PROF== done", *rows, *noise, ""]))
+        write(path, "\n".join([*noise, head, rows[0], "==PROF== done", *rows[1:], *noise, ""]))
     elif damage == "utf16":
         path.write_bytes(text.encode("utf-16"))
     elif damage == "instances":
