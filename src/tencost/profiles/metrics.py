@@ -355,6 +355,8 @@ def expected_unit(metric: str) -> str:
     found = _BYTES.search(metric)
     if found:
         return "byte/second" if found["rate"] else "byte"
+    if re.search(r"[._]pct$|\.pct_of_peak_\w+$", metric):
+        return "%"
     return "hertz" if re.search(r"cycles_elapsed\.\w+\.per_second$", metric) else ""
 
 
