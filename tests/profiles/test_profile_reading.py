@@ -112,6 +112,16 @@ def test_a_damaged_unit_costs_its_metric_and_no_other(tmp_path: Path) -> None:
     assert exports.TIME in rejects[0].reason
 
 
+def test_units_that_are_not_one_anothers_are_kept_apart_and_told(tmp_path: Path) -> None:
+    for name, unit in (("a", "inst"), ("b", "Kbyte")):
+        text = exports.wide([(exports.who(0), {"x__y.sum": 3})], {"x__y.sum": unit})
+        write(tmp_path / f"{name}.csv", text)
+    found, _ = read(tmp_path)
+    np.testing.assert_array_equal(found.profiles.column("x__y.sum"), [3.0, np.nan])
+    np.testing.assert_array_equal(found.profiles.column("x__y.sum [byte]"), [np.nan, 3000.0])
+    assert any("x__y.sum (inst, byte)" in note for note in found.notes)
+
+
 # Layouts of the wide table
 
 
@@ -399,6 +409,13 @@ def test_a_damaged_result_of_ktt_costs_itself(tmp_path: Path) -> None:
     assert "cut off" in rejects[-1].reason or "damage" in rejects[-1].reason
 
 
+def by_program(profiles: Profiles) -> dict[str, dict[str, float]]:
+    return {
+        program: dict(zip(profiles.metrics, profiles.values[at].tolist(), strict=True))
+        for at, program in enumerate(profiles.program_id.tolist())
+    }
+
+
 LONG = exports.long(
     [
         (
@@ -421,6 +438,8 @@ def test_no_damage_is_a_traceback_and_no_good_row_is_another(
     whole = make().encode()
     draw = random.Random(how)
     path = tmp_path / "a"
+    path.write_bytes(whole)
+    sound = by_program(read(path)[0].profiles)
     for _ in range(40):
         content = bytearray(whole)
         if how == "cut":
@@ -445,6 +464,10 @@ def test_no_damage_is_a_traceback_and_no_good_row_is_another(
         assert len(found.profiles) <= 24
         assert all(item.line >= 0 and len(item.reason) < 1000 for item in rejects)
         assert not np.isinf(found.profiles.values).any()
+        if how == "cut":  # what is left is as it was
+            for program, values in by_program(found.profiles).items():
+                for name, value in values.items():
+                    assert math.isnan(value) or value == pytest.approx(sound[program][name])
 
 
 # Real counters
