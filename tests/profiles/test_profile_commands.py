@@ -11,8 +11,12 @@ import pytest
 
 from tencost.cli.main import main
 from tencost.errors import ProfileError
+from tencost.profiles import import_command
 from tencost.profiles.stored import load_profiles, save_profiles
 from tencost.profiles.table import Profiles
+from tencost.store.record import Record, Source
+from tencost.store.record_store import RecordStore
+from tencost.store.status import Status
 
 
 def run(*words: object) -> int:
@@ -53,6 +57,22 @@ def test_counters_go_into_a_table_and_are_shown(
     assert "smsp__inst_executed.sum" not in shown
     assert run("show", tmp_path / "to" / "profiles.parquet") == 0
     assert "smsp__inst_executed.sum" in capsys.readouterr().out
+
+
+def test_the_projects_own_stores_are_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = "0123456789abcdef" * 2
+    record = Record(
+        record_id=known, program_id="p", workload_id="w", task_name="dense", networks=(), hardware="gpu",
+        target={"kind": "cuda"}, program_format="metaschedule_trace", program="[]", run_secs=(1e-3,),
+        status=Status.ok, error="", source=Source("made-up", "a", 1),
+    )  # fmt: skip
+    RecordStore(str(tmp_path / "data" / "store")).write([record])
+    (tmp_path / f"{known}.csv").write_text(exports.plain())
+    import_command.run([tmp_path / f"{known}.csv"], tmp_path, to=tmp_path / "to")
+    assert "1 (1 joined with records)" in capsys.readouterr().err
+    assert load_profiles(tmp_path / "to").profiles.workload.tolist() == ["w"]
 
 
 def test_mistakes_end_with_2_and_one_message(

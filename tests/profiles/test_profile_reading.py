@@ -214,6 +214,16 @@ def test_columns_that_come_twice_count_once_and_differences_are_told(tmp_path: P
     assert any("differ" in note for note in found.notes)
 
 
+def test_columns_that_somebody_added_cost_nothing(tmp_path: Path) -> None:
+    lines = exports.plain().splitlines()
+    added = zip(lines, [',"device","time_ns"', ',"",""', ',"mine","5"'], strict=True)
+    found, rejects = read(write(tmp_path / "a.csv", "\n".join(line + more for line, more in added)))
+    assert not rejects
+    same(row(found.profiles), BASE)
+    assert not {"device", "time_ns"} & set(found.profiles.metrics)
+    assert sum("is no metric" in note for note in found.notes) == 2
+
+
 def test_an_older_name_gives_way_to_todays(tmp_path: Path) -> None:
     units = {"dram__read_bytes.sum": "byte", "dram__bytes_read.sum": "Kbyte", exports.TIME: "ns"}
     values = {"dram__read_bytes.sum": 1.0, "dram__bytes_read.sum": 2.0, exports.TIME: 9.0}

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from tencost.errors import MissingDependencyError
 from tencost.profiles import cells
-from tencost.profiles.launches import Columns, Launch, Note, ProfileFormat, Reject
+from tencost.profiles.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.profiles.metrics import SCALED, today, unit_of
 from tencost.records.reading.opening import LEAST_LIMIT_BYTES, MOST_RATIO, TruncatedError
 
@@ -220,6 +220,9 @@ class _Table:
         twice = []
         for place, name in enumerate(self._names):
             if not name or name in cells.IDENTITY or name == _NAME or place in self._marks:
+                continue
+            if name in RESERVED:
+                yield Note(f"{self._file}: a column {name} is no metric; left out")
                 continue
             unit = "" if units is None else _text(units, place)
             metric = today(name, unit=unit)
