@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = {
     "measure export": ["--to", "x.npz"],
     "records import": ["conf"],
+    "profiles import": ["conf"],
     "records rename": ["--hardware", "v100", "k80"],
     "records delete": ["--hardware", "v100"],
     "records query best": ["--hardware", "v100"],
