@@ -53,6 +53,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "register drift": (*_TABLES, "duckdb", "scipy"),
     "register export": _REGISTRY,
     "tune": ("mlflow", "scipy", "sqlalchemy", "tvm", "xgboost"),
+    "tune report": ("mlflow", "scipy", "sqlalchemy", "tvm"),
     "graphs records": _TABLES,
     "graphs splits": _TABLES,
     "graphs train": _SCORES,

@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from tencost.cli import completion, extras, grammar, stages
+from tencost.cli.evaluate import EVALUATE
 from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
 from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
+from tencost.cli.tune import TUNE
 from tencost.errors import TencostError, printable
 
 QUIET_ENVIRONMENT = {
@@ -64,9 +66,9 @@ TENCOST = Root(
             stages.FEATURES,
             stages.SPLITS,
             stages.TRAIN,
-            stages.EVALUATE,
+            EVALUATE,
             REGISTER,
-            stages.TUNE,
+            TUNE,
             GRAPHS,
             stages.LEADERBOARD,
             stages.ui,

@@ -18,6 +18,7 @@ from tencost.errors import HardwareError
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.networks.network import variant_name
 from tencost.tune.bars import plot_bars
+from tencost.tune.batches import BatchLine, append_line, taken, told
 from tencost.tune.closing import print_summary
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
@@ -170,6 +171,7 @@ class _BatchWriter:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
+        self._last: Round | None = None
         self.recorder = Recorder(
             inputs.network.name,
             cfg.hardware,
@@ -188,6 +190,12 @@ class _BatchWriter:
             records = self.recorder.records(programs, batch.timings, batch.round, number)
             inputs.store.write(records)
         append_point(inputs.folder.curve, _point(batch, inputs.chosen.name))
+        if (
+            batch.round is not self._last
+        ):  # of a batch that did not build at all the model knows nothing
+            line = _line(batch, inputs.chosen.name, inputs.cfg.tuner.learn)
+            append_line(inputs.folder.batches, line)
+        self._last = batch.round
         self._bar.update(self._shown, completed=batch.trials, state=_state(batch))
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
@@ -272,6 +280,28 @@ def _point(batch: Batch, model: str) -> CurvePoint:
     )
 
 
+def _line(batch: Batch, model: str, learns: bool) -> BatchLine:
+    ranked = batch.round
+    score = ranked.scores[ranked.arm]
+    return BatchLine(
+        trials=batch.trials,
+        task=batch.task.name,
+        programs=ranked.num_measured,
+        failed=ranked.num_failed,
+        k=taken(ranked.num_measured),
+        model=model,
+        learns=learns,
+        arm=ranked.arm.value,
+        p_rmse=score.p_rmse,
+        top_k=score.top_k,
+        spearman=score.spearman,
+        kendall=ranked.kendall,
+        arms=told(ranked.scores),
+        task_latency_s=batch.task_latency_s,
+        total_latency_s=batch.total_latency_s,
+    )
+
+
 def _state(batch: Batch) -> str:
     rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
     failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
@@ -294,7 +324,13 @@ def _metrics(batch: Batch) -> dict[str, float]:
         "tune/residual_spearman": batch.round.residual_spearman,
         "tune/scratch_spearman": batch.round.scratch_spearman,
         "tune/arm": float(list(Arm).index(batch.round.arm)),
+        "tune/p_rmse": batch.round.scores[batch.round.arm].p_rmse,
+        "tune/top_k": batch.round.scores[batch.round.arm].top_k,
+        "tune/top_k_of_chance": taken(batch.round.num_measured) / batch.round.num_measured,
     }
+    for arm, score in batch.round.scores.items():
+        name = "model" if arm is Arm.registered else arm.value
+        values |= {f"tune/{name}_p_rmse": score.p_rmse, f"tune/{name}_top_k": score.top_k}
     return {name: value for name, value in values.items() if value is not None}
 
 
