@@ -12,6 +12,7 @@
     ├── HardwareError            a program for instructions that the host lacks, an unknown device
     ├── MeasureError             networks, programs or measurements that cannot be collected
     ├── GraphError               networks as graphs: a folder without one that can be used, a damaged table
+    ├── ProfileError             hardware counters: a file without profiles, a metric that is missing
     ├── TuneError                a tuning run that cannot start or continue
     ├── UntrustedError           a file that could run code of others when it is opened or compiled
     └── MissingDependencyError   an optional dependency of the command is not installed
@@ -87,6 +88,10 @@ class MeasureError(TencostError):
 
 class GraphError(TencostError):
     """No graph of a folder can be used (single bad graphs become rejects instead), or their table is damaged."""
+
+
+class ProfileError(TencostError):
+    """Hardware counters cannot be read, or lack a metric that was asked for."""
 
 
 class TuneError(TencostError):

@@ -33,6 +33,7 @@ FLOW = [
     "workers",
     "measure",
     "graphs",
+    "profiles",
     "tune",
     "cli",
 ]

@@ -14,7 +14,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tuner": ("alembic", "mlflow", "onnxruntime", "scipy", "sqlalchemy", "tvm", "tvm_ffi", "xgboost"),
     "pipeline": (
         "deltalake", "duckdb", "dvc", "flask", "hydra_plugins", "joblib", "lightning", "matplotlib", "msgspec",
-        "onnx", "onnxscript", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch",
+        "onnx", "onnxscript", "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch",
         "transformers", "zstandard",
     ),
     "graphs": ("hyperopt", "ray", "torch_geometric"),

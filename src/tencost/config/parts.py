@@ -114,3 +114,8 @@ GRAPH_FAMILIES = Parts(
     "graph model family", "tencost.graphs.families", "FAMILY", "tencost.graph_families"
 )
 """Families of graph models, each a :class:`tencost.graphs.family.GraphFamily`."""
+
+PROFILE_FORMATS = Parts(
+    "profile format", "tencost.profiles.formats", "FORMAT", "tencost.profile_formats"
+)
+"""Formats of hardware counters, each a :class:`tencost.profiles.launches.ProfileFormat`."""
