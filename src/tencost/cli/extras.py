@@ -47,6 +47,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "splits": _TABLES,
     "train": _SCORES,
     "evaluate": _SCORES,
+    "evaluate roofline": (*_TABLES, *_REGISTRY, "duckdb", "matplotlib", "tvm"),
     "register": _SCORES,
     "register status": (*_TABLES, *_REGISTRY, "scipy"),
     "register rollback": (*_TABLES, *_REGISTRY, "scipy"),

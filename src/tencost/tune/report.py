@@ -11,9 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tencost.config import Config
-from tencost.errors import RegistryError, TuneError
+from tencost.errors import TuneError
+from tencost.profiles.run_files import run_files
 from tencost.tune import batches
 from tencost.tune.batches import BatchLine, read_lines
 from tencost.tune.curve import CurvePoint, read_points
@@ -128,9 +127,10 @@ def read_run(name: str, root: Path) -> Run:
     """Read a work folder, or what a run left in MLflow.
 
     Raises:
-        TuneError: it is neither, or has no batches.
+        ProfileError: it is neither.
+        TuneError: it has no batches.
     """
-    with _folder_of(name, root) as folder:
+    with run_files(name, (batches.FILE, CURVE_FILE, SESSION_FILE), root) as folder:
         lines = read_lines(folder / batches.FILE)
         points = read_points(folder / CURVE_FILE) if (folder / CURVE_FILE).exists() else []
         if not lines:
@@ -147,33 +147,6 @@ def read_run(name: str, root: Path) -> Run:
                 "Name the folder that `tencost tune` printed as database."
             ) from error
     return Run(name, subject, lines, points)
-
-
-@contextmanager
-def _folder_of(name: str, root: Path) -> Iterator[Path]:
-    """Yield the folder with a run's files; those of an MLflow run are fetched into one that is gone afterwards."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        yield folder
-        return
-    from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-
-    from tencost.train.tracking import setup
-
-    uri = setup(root)
-    with tempfile.TemporaryDirectory(prefix="tencost-run-") as scratch:
-        try:
-            client = MlflowClient(tracking_uri=uri)
-            there = {item.path for item in client.list_artifacts(name)}
-            for file in there & {batches.FILE, CURVE_FILE, SESSION_FILE}:
-                client.download_artifacts(name, file, scratch)
-        except (MlflowException, RegistryError, OSError) as error:
-            raise TuneError(
-                f"expected a work folder of `tencost tune` or the id of an MLflow run in {uri}, found {name!r}: "
-                f"{str(error).splitlines()[0]}"
-            ) from error
-        yield Path(scratch)
 
 
 def _batch_values(named: Sequence[tuple[str, Run]], *, arms: bool) -> Iterator[Value]:
