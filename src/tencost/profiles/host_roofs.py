@@ -61,7 +61,7 @@ def _flops(hardware: HardwareConfig) -> float:
     b = te.placeholder((DEPTH, width), name="b")
     k = te.reduce_axis((0, DEPTH), name="k")
     c = te.compute(
-        (TILES, ROWS, width), lambda t, i, j: te.sum(a[k, i] * b[k, j], axis=k), name="tile"
+        (TILES, ROWS, width), lambda _, i, j: te.sum(a[k, i] * b[k, j], axis=k), name="tile"
     )
     schedule = Schedule(te.create_prim_func([a, b, c]))
     block = schedule.get_sblock("tile")
@@ -69,13 +69,16 @@ def _flops(hardware: HardwareConfig) -> float:
     tile, row, column, depth = schedule.get_loops(block)
     schedule.reorder(tile, depth, row, column)
     schedule.reverse_compute_at(registers, tile)
-    first = schedule.decompose_reduction(block, depth)
-    for one in (block, first, registers):
+    for one in (block, registers):
         row, column = schedule.get_loops(one)[-2:]
         vectors, inner = schedule.split(column, [None, _lanes(hardware)])
         schedule.vectorize(inner)
         schedule.unroll(vectors)
         schedule.unroll(row)
+    row, vectors, inner = schedule.get_loops(schedule.decompose_reduction(block, depth))[-3:]
+    schedule.vectorize(inner)
+    schedule.unroll(vectors)
+    schedule.unroll(row)
     shapes = [(DEPTH, ROWS), (DEPTH, width), (TILES, ROWS, width)]
     seconds = _best_s(schedule.mod, hardware.target, shapes)
     return 2.0 * TILES * ROWS * width * DEPTH / seconds
