@@ -53,10 +53,18 @@ def measure_roofs(hardware: HardwareConfig) -> Roofs:
 
 def _flops(hardware: HardwareConfig) -> float:
     """Return operations on 32-bit numbers a second."""
+    width = VECTORS * _lanes(hardware)
+    shapes = [(DEPTH, ROWS), (DEPTH, width), (TILES, ROWS, width)]
+    seconds = _best_s(inner_loop(_lanes(hardware)), hardware.target, shapes)
+    return 2.0 * TILES * ROWS * width * DEPTH / seconds
+
+
+def inner_loop(lanes: int) -> Any:
+    """Return a program a [DEPTH, ROWS], b [DEPTH, VECTORS * lanes] -> a transposed times b, TILES times the same."""
     from tvm import te
     from tvm.s_tir import Schedule
 
-    width = VECTORS * _lanes(hardware)
+    width = VECTORS * lanes
     a = te.placeholder((DEPTH, ROWS), name="a")
     b = te.placeholder((DEPTH, width), name="b")
     k = te.reduce_axis((0, DEPTH), name="k")
@@ -71,7 +79,7 @@ def _flops(hardware: HardwareConfig) -> float:
     schedule.reverse_compute_at(registers, tile)
     for one in (block, registers):
         row, column = schedule.get_loops(one)[-2:]
-        vectors, inner = schedule.split(column, [None, _lanes(hardware)])
+        vectors, inner = schedule.split(column, [None, lanes])
         schedule.vectorize(inner)
         schedule.unroll(vectors)
         schedule.unroll(row)
@@ -79,19 +87,24 @@ def _flops(hardware: HardwareConfig) -> float:
     schedule.vectorize(inner)
     schedule.unroll(vectors)
     schedule.unroll(row)
-    shapes = [(DEPTH, ROWS), (DEPTH, width), (TILES, ROWS, width)]
-    seconds = _best_s(schedule.mod, hardware.target, shapes)
-    return 2.0 * TILES * ROWS * width * DEPTH / seconds
+    return schedule.mod
 
 
 def _bandwidth(hardware: HardwareConfig, size: float) -> float:
     """Return bytes a second with two arrays that fill `size` bytes together."""
-    from tvm import te
-    from tvm.s_tir import Schedule
-
     unrolled = 4 * _lanes(hardware)
     count = max(1, int(size / 8) // unrolled) * unrolled
     times = max(1, int(MOVED / (12 * count)))
+    mod = sums(count, times, _lanes(hardware))
+    seconds = _best_s(mod, hardware.target, [(count,), (times,), (count,)])
+    return 12.0 * count * times / seconds
+
+
+def sums(count: int, times: int, lanes: int) -> Any:
+    """Return a program x [count], s [times] -> y = x times the sum of s, by going over x and y for each of s."""
+    from tvm import te
+    from tvm.s_tir import Schedule
+
     x = te.placeholder((count,), name="x")
     s = te.placeholder((times,), name="s")
     r = te.reduce_axis((0, times), name="r")
@@ -99,13 +112,12 @@ def _bandwidth(hardware: HardwareConfig, size: float) -> float:
     schedule = Schedule(te.create_prim_func([x, s, y]))
     block = schedule.get_sblock("y")
     i, turn = schedule.get_loops(block)
-    outer, part, inner = schedule.split(i, [None, 4, _lanes(hardware)])
+    outer, part, inner = schedule.split(i, [None, 4, lanes])
     schedule.reorder(turn, outer, part, inner)
     schedule.vectorize(inner)
     schedule.unroll(part)
     schedule.decompose_reduction(block, turn)
-    seconds = _best_s(schedule.mod, hardware.target, [(count,), (times,), (count,)])
-    return 12.0 * count * times / seconds
+    return schedule.mod
 
 
 def _call_s(hardware: HardwareConfig) -> float:

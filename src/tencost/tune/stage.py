@@ -193,7 +193,7 @@ class _BatchWriter:
         if (
             batch.round is not self._last
         ):  # of a batch that did not build at all the model knows nothing
-            line = _line(batch, inputs.chosen.name, inputs.cfg.tuner.learn)
+            line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)
             append_line(inputs.folder.batches, line)
         self._last = batch.round
         self._bar.update(self._shown, completed=batch.trials, state=_state(batch))
@@ -280,7 +280,8 @@ def _point(batch: Batch, model: str) -> CurvePoint:
     )
 
 
-def _line(batch: Batch, model: str, learns: bool) -> BatchLine:
+def line_of(batch: Batch, model: str, *, learns: bool) -> BatchLine:
+    """Return what is kept of a batch: how well it was predicted before the model saw it."""
     ranked = batch.round
     score = ranked.scores[ranked.arm]
     return BatchLine(
