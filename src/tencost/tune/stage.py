@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tencost.config import Config, HardwareConfig, RunnerKind
-from tencost.errors import HardwareError
+from tencost.errors import HardwareError, ProfileError
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.networks.network import variant_name
 from tencost.tune.bars import plot_bars
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tencost.tune.session import Batch, Outcome, Session
 
 BARS_FILE = "network.png"
+_LOSERS = 5
+"""Tasks that the closing table names for the time they lose."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ def make_report(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
         **tuned.conditions.report(),
         **_correlations(history),
         **weak_report(history),
+        "above_the_roof": _above_the_roof(session, inputs.cfg.hardware),
         **(_verified(inputs, tuned) if session.trials > 0 else {}),
     }
 
@@ -343,6 +346,23 @@ def _correlations(history: Sequence[Round]) -> dict[str, float]:
         if values:
             means[f"mean_{name}"] = statistics.fmean(values)
     return means
+
+
+def _above_the_roof(session: Session, hardware: HardwareConfig) -> list[str]:
+    """Return the tasks in which most time is lost above the hardware's roof, a line each; none where it has no roof."""
+    from tencost.profiles.roofline import Task, by_gain, roofs_of, work_of
+    from tencost.profiles.roofline_report import lines_of
+
+    try:
+        roofs = roofs_of(hardware)
+    except ProfileError:
+        return []
+    known = session.latency_s
+    tasks = [
+        Task(task.name, task.weight, work_of(task.mod, task.flop), known[identity])
+        for task, identity in zip(session.tasks, session.ids, strict=True)
+    ]
+    return lines_of(by_gain(tasks, roofs), _LOSERS)
 
 
 def _default_latency(session: Session, folder: WorkFolder) -> float:
