@@ -14,8 +14,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "tuner": ("alembic", "mlflow", "onnxruntime", "scipy", "sqlalchemy", "tvm", "tvm_ffi", "xgboost"),
     "pipeline": (
         "deltalake", "duckdb", "dvc", "flask", "hydra_plugins", "joblib", "lightning", "matplotlib", "msgspec",
-        "onnx", "onnxscript", "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch",
-        "transformers", "zstandard",
+        "onnx", "onnxscript", "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn",
+        "torch", "transformers", "zstandard",
     ),
     "graphs": ("hyperopt", "ray", "torch_geometric"),
 }  # fmt: skip
@@ -63,6 +63,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs register": _SCORES,
     "graphs latency": (*_REGISTRY, "onnx", "scipy"),
     "graphs measure": ("onnx", "onnxruntime", "onnxscript", "torch", "transformers"),
+    "profiles import": _LOGS,
+    "profiles show": _TABLES,
     "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
     "ui": (*_REGISTRY, "flask"),
     "pipeline": ("dvc",),

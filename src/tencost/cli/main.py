@@ -13,6 +13,7 @@ from tencost.cli import completion, extras, grammar, stages
 from tencost.cli.evaluate import EVALUATE
 from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
+from tencost.cli.profiles import PROFILES
 from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
 from tencost.cli.tune import TUNE
@@ -70,6 +71,7 @@ TENCOST = Root(
             REGISTER,
             TUNE,
             GRAPHS,
+            PROFILES,
             stages.LEADERBOARD,
             stages.ui,
             stages.pipeline,

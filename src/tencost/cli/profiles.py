@@ -1,0 +1,105 @@
+"""`tencost profiles`: hardware counters of programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tencost.cli.grammar import Group, Place, Text, Whole, option
+from tencost.cli.records import HARDWARE
+
+PROFILES = Group(
+    "profiles",
+    help="Hardware counters of programs: read them, look at them.",
+    examples=(
+        "tencost profiles import raw.csv --programs manifest.csv",
+        "tencost profiles show",
+    ),
+)
+_FOLDER = "data/profiles"
+
+
+@PROFILES.command(
+    "import",
+    examples=[
+        "tencost profiles import raw.csv",
+        "tencost profiles import exports/ --programs manifest.csv --hardware v100 --warm-up 1",
+    ],
+)
+@click.argument("paths", nargs=-1, required=True, type=Place("FILES"), metavar="FILES...")
+@option(
+    "--programs",
+    type=Place("MANIFEST"),
+    help="A CSV file that says which file or kernel is which record: columns file, kernel, record_id.",
+)
+@option("--hardware", type=HARDWARE, help="The device of launches that do not name theirs.")
+@option(
+    "--to",
+    type=Place("FOLDER"),
+    default=_FOLDER,
+    show_default=True,
+    help="The folder that the table is written to; an earlier one there is replaced.",
+)
+@option(
+    "--store",
+    type=Text("URI"),
+    help="The record store to join with. [default: the live one and those of all builds]",
+)
+@option(
+    "--warm-up",
+    type=Whole(0),
+    default=0,
+    show_default=True,
+    help="Launches of each kernel of a program that are left out.",
+)
+@option(
+    "--runs",
+    type=Whole(1),
+    help="How often each program ran while it was profiled. [default: found from the order of its kernels]",
+)
+def import_profiles(
+    paths: tuple[Path, ...],
+    programs: Path | None,
+    hardware: str | None,
+    to: Path,
+    store: str | None,
+    warm_up: int,
+    runs: int | None,
+) -> None:
+    """Read hardware counters into a table of programs.
+
+    FILES are exports of Nsight Compute (ncu --page raw --csv, the same as .xlsx, or what ncu --csv prints), KTT's
+    results, and folders of them; plain or gzipped. What cannot be read is listed in rejects.jsonl.
+    """
+    from tencost.config import composition
+    from tencost.profiles import import_command
+
+    root = composition.config_folder()[0]
+    import_command.run(
+        paths,
+        root,
+        to=to if to != Path(_FOLDER) else root / to,
+        manifest=programs,
+        hardware=hardware,
+        store_uri=store,
+        warm_up=warm_up,
+        runs=runs,
+    )
+
+
+@PROFILES.command(
+    "show",
+    examples=[
+        "tencost profiles show",
+        "tencost profiles show data/profiles --metric gpu__time_duration.sum --metric dram__bytes_read.sum",
+    ],
+)
+@click.argument("table", required=False, type=Place("TABLE"))
+@option("--metric", type=Text("NAME"), multiple=True, help="Only this metric; as often as needed.")
+def show(table: Path | None, metric: tuple[str, ...]) -> None:
+    """Print the metrics of a table of programs with units, minimum, median and maximum."""
+    from tencost.config import composition
+    from tencost.profiles import import_command
+
+    import_command.show(table or composition.config_folder()[0] / _FOLDER, metric)

@@ -1,0 +1,289 @@
+"""Reading hardware counters: files of any known format become programs, and the gate that every launch passes.
+
+A format parses (:mod:`tencost.profiles.launches`); whether what it parsed is a launch the gate decides, the same for
+all formats. What is not becomes a Reject with file, line and reason, and the launches around it are kept. Files are
+streamed: memory grows with the programs that they tell of, not with the files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from tencost.config.parts import PROFILE_FORMATS
+from tencost.errors import ProfileError, RecordError
+from tencost.profiles import joining
+from tencost.profiles.cells import PERMISSION_TOLD
+from tencost.profiles.launches import Launch, Note, ProfileFormat, Reject
+from tencost.profiles.metrics import TIME
+from tencost.profiles.programs import Programs
+from tencost.profiles.table import Profiles
+
+UNKNOWN = "unknown"
+"""The device where neither a file nor its reader says which."""
+RESERVED = ("program_id", "workload", "device", "time_ns")
+"""Columns of a table of programs that are no metrics."""
+_TOLD = 5
+"""Ids, names and reasons that a message gives at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadProfiles:
+    """What was read.
+
+    Attributes:
+        profiles: the programs.
+        units: metric -> canonical unit.
+        parameters: tuning parameters where a format has some: program_id, workload and a column a parameter, null where
+            a program has it not.
+        rejects: how many places were left out.
+        launches: launches that were kept.
+        kernels: kernels of these, by name.
+        joined: programs whose records are in a store.
+        notes: what is odd but costs nothing, a sentence each.
+    """
+
+    profiles: Profiles
+    units: dict[str, str]
+    parameters: pl.DataFrame
+    rejects: int
+    launches: int
+    kernels: int
+    joined: int
+    notes: tuple[str, ...]
+
+
+def read_profiles(*paths: Path) -> tuple[Profiles, pl.DataFrame, tuple[Reject, ...]]:
+    """Read files of hardware counters.
+
+    Returns:
+        The programs; their tuning parameters, as in :class:`ReadProfiles`; and what was left out.
+
+    Raises:
+        ProfileError: no launch in any of them.
+    """
+    rejects: list[Reject] = []
+    read = read_files(paths, on_reject=rejects.append)
+    return read.profiles, read.parameters, tuple(rejects)
+
+
+def read_files(
+    paths: Sequence[Path],
+    *,
+    manifest: Path | None = None,
+    hardware: str | None = None,
+    stores: Sequence[str] = (),
+    warm_up: int = 0,
+    runs: int | None = None,
+    on_reject: Callable[[Reject], None] = lambda _: None,
+    on_file: Callable[[Path, int], None] = lambda *_: None,
+) -> ReadProfiles:
+    """Read files and folders of hardware counters.
+
+    Args:
+        paths: the files; of folders, all files below that are of a known format.
+        manifest: which file or kernel is which program, see tencost.profiles.joining.
+        hardware: the device of launches that do not name theirs.
+        stores: record stores that know the programs' workloads.
+        warm_up: launches of each kernel of a program that are left out.
+        runs: how often each program ran while it was profiled; None: found.
+        on_reject: is given what is left out, as it comes.
+        on_file: is given each file before it is read, and how many launches there are so far.
+
+    Raises:
+        ProfileError: no such file, or no launch in any of them; the message says why.
+        RecordError: a store that cannot be read.
+    """
+    files, notes = _files(paths)
+    rows = None if manifest is None else joining.Manifest(manifest)
+    gate = _Gate(on_reject, notes)
+    programs = Programs(warm_up=warm_up, runs=runs)
+    by: Counter[str] = Counter()
+    seen: dict[str, str] = {}
+    parameters: dict[str, dict[str, object]] = {}
+    names = _names(files)
+    for path in files:
+        on_file(path, gate.launches)
+        for launch in gate.launches_of(path):
+            found = joining.program_of(launch, rows, names[path])
+            if found.program_id not in seen:
+                by[found.by] += 1
+                seen[found.program_id] = found.by
+                if launch.parameters:
+                    parameters[found.program_id] = {
+                        "program_id": found.program_id, "workload": found.workload, **launch.parameters
+                    }  # fmt: skip
+            device = launch.device or hardware or UNKNOWN
+            programs.add(found.program_id, found.workload or found.program_id, device, launch)
+    if not gate.launches:
+        raise ProfileError(_nothing(paths, gate))
+    gathered = programs.finish()
+    joined = joining.join(seen, stores)
+    profiles = gathered.profiles
+    workload = [
+        joined.workload.get(program, own)
+        for program, own in zip(
+            profiles.program_id.tolist(), profiles.workload.tolist(), strict=True
+        )
+    ]
+    profiles = replace(profiles, workload=np.array(workload, dtype=np.str_))
+    if rows is not None and (unused := rows.unused()):
+        gate.notes[
+            f"{len(unused)} of {len(rows)} rows of {rows.path} name nothing that was read: {_some(unused)}"
+        ] = None
+    known = sum(program in joined.workload for program in profiles.program_id.tolist())
+    told = [*gate.notes, *gathered.notes, *_about_devices(profiles), *_about_ids(seen, by, joined)]
+    return ReadProfiles(
+        profiles, dict(gathered.units), _table(parameters), gate.rejects, gathered.launches, gathered.kernels, known,
+        tuple(told),
+    )  # fmt: skip
+
+
+def _files(paths: Sequence[Path]) -> tuple[list[Path], dict[str, None]]:
+    files: list[Path] = []
+    notes: dict[str, None] = {}
+    for path in paths:
+        if path.is_dir():
+            found = [
+                item for item in sorted(path.rglob("*")) if item.is_file() and item.name[0] != "."
+            ]
+            fitting = [item for item in found if _format(item) is not None]
+            if len(fitting) < len(found):
+                notes[
+                    f"{len(found) - len(fitting)} of {len(found)} files in {path} hold no counters"
+                ] = None
+            files += fitting
+        elif path.exists():
+            files.append(path)
+        else:
+            raise ProfileError(f"expected a file of hardware counters at {path}, found nothing")
+    return list(dict.fromkeys(files)), notes
+
+
+def _names(files: Sequence[Path]) -> dict[Path, str]:
+    """Return what each file is called in ids: its path from the folder that all of them are in, without endings."""
+    if not files:
+        return {}
+    common = os.path.commonpath([path.resolve().parent for path in files])
+    return {path: joining.stem_of(path.resolve().relative_to(common).as_posix()) for path in files}
+
+
+def _format(path: Path) -> ProfileFormat | None:
+    formats: dict[str, ProfileFormat] = PROFILE_FORMATS.all()
+    try:
+        return next((known for known in formats.values() if known.recognises(path)), None)
+    except (RecordError, OSError):
+        return None
+
+
+class _Gate:
+    """Lets launches through, and counts what it keeps out."""
+
+    def __init__(self, on_reject: Callable[[Reject], None], notes: dict[str, None]) -> None:
+        self._on_reject = on_reject
+        self.notes = notes
+        self.first: list[Reject] = []
+        self.rejects = self.launches = 0
+
+    def launches_of(self, path: Path) -> Iterator[Launch]:
+        known = _format(path)
+        if known is None:
+            layouts = ", ".join(each.layout for each in PROFILE_FORMATS.all().values())
+            size = path.stat().st_size if path.is_file() else 0
+            told = f"none of these in its {size} bytes" if size else "an empty file"
+            self._reject(Reject(str(path), 0, f"expected {layouts}; found {told}"))
+            return
+        try:
+            for item in known.read(path):
+                if isinstance(item, Note):
+                    self.notes[item.text] = None
+                elif isinstance(item, Reject):
+                    self._reject(item)
+                elif (reason := _bad(item)) is not None:
+                    self._reject(Reject(item.file, item.line, reason))
+                else:
+                    self.launches += 1
+                    yield item
+        except (RecordError, OSError) as error:
+            self._reject(Reject(str(path), 0, f"expected a file that can be read: {error}"))
+
+    def _reject(self, reject: Reject) -> None:
+        self.rejects += 1
+        if len(self.first) < _TOLD:
+            self.first.append(reject)
+        self._on_reject(reject)
+
+
+def _bad(launch: Launch) -> str | None:
+    """Return why something is no launch; None where it is one."""
+    if not np.isfinite(launch.values).any() and not np.isfinite(launch.time_ns):
+        return "expected a metric with a value, found none"
+    if TIME in launch.columns.names:
+        time = launch.values[launch.columns.names.index(TIME)]
+        if time <= 0:
+            return f"expected a time above 0 as {TIME}, found {time:g}"
+    if any(name in RESERVED for name in launch.columns.names):
+        return f"expected metrics, found a column of the table's own: {', '.join(RESERVED)}"
+    return None
+
+
+def _nothing(paths: Sequence[Path], gate: _Gate) -> str:
+    places = ", ".join(map(str, paths[:_TOLD]))
+    if PERMISSION_TOLD in gate.notes:
+        return f"expected launches in {places}, found none: {PERMISSION_TOLD}"
+    reasons = "; ".join(f"{item.file}:{item.line}: {item.reason}" for item in gate.first)
+    return f"expected launches of kernels in {places}, found none. {reasons or 'There is no file'}"
+
+
+def _about_devices(profiles: Profiles) -> Iterator[str]:
+    names, counts = np.unique(profiles.device, return_counts=True)
+    if len(names) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in zip(names, counts, strict=True))
+        yield f"programs ran on {len(names)} devices and keep theirs: {told}"
+    if UNKNOWN in names:
+        yield "some launches name no device; name it with --hardware"
+
+
+def _about_ids(seen: dict[str, str], by: Counter[str], joined: joining.Joined) -> Iterator[str]:
+    yield f"programs named: {joining.told(by)}"
+    missing = [program for program in seen if program not in joined.workload]
+    if not joined.stores:
+        yield "no record store was asked for the programs' workloads"
+    elif missing:
+        yield (
+            f"{len(missing)} of {len(seen)} programs are in no record store ({', '.join(joined.stores)}) and are kept: "
+            f"{_some(missing)}"
+        )
+
+
+def _table(parameters: dict[str, dict[str, object]]) -> pl.DataFrame:
+    """Return programs' parameters as a table; numbers where all of a column are."""
+    columns: dict[str, None] = {"program_id": None, "workload": None}
+    for row in parameters.values():
+        columns.update(dict.fromkeys(row))
+    series = []
+    for name in columns:
+        cells = [row.get(name) for row in parameters.values()]
+        told = [cell for cell in cells if cell is not None]
+        if name in ("program_id", "workload") or not all(
+            isinstance(cell, int | float) for cell in told
+        ):
+            text = [None if cell is None else str(cell) for cell in cells]
+            series.append(pl.Series(name, text, dtype=pl.String))
+        elif all(isinstance(cell, int) and abs(cell) < 2**63 for cell in told):
+            series.append(pl.Series(name, cells, dtype=pl.Int64, strict=False))
+        else:
+            series.append(pl.Series(name, cells, dtype=pl.Float64, strict=False))
+    return pl.DataFrame(series)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_TOLD]) + (
+        f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    )

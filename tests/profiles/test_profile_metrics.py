@@ -1,0 +1,126 @@
+"""Units and names: one of each, whatever was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from tencost.errors import ProfileError
+from tencost.profiles.metrics import (
+    DETAILS,
+    SAME,
+    canonical_unit,
+    require,
+    rollup,
+    same_kind,
+    today,
+    unit_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("unit", "canonical", "factor"),
+    [
+        ("ns", "ns", 1.0),
+        ("nsecond", "ns", 1.0),
+        ("us", "ns", 1e3),
+        ("usecond", "ns", 1e3),
+        ("ms", "ns", 1e6),
+        ("msecond", "ns", 1e6),
+        ("second", "ns", 1e9),
+        ("byte", "byte", 1.0),
+        ("Kbyte", "byte", 1e3),
+        ("Mbyte", "byte", 1e6),
+        ("Gbyte", "byte", 1e9),
+        ("Tbyte", "byte", 1e12),
+        ("Gbyte/second", "byte/second", 1e9),
+        ("Tbyte/s", "byte/second", 1e12),
+        ("byte/nsecond", "byte/second", 1e9),
+        ("Kbyte/block", "byte/block", 1e3),
+        ("hertz", "hertz", 1.0),
+        ("Khz", "hertz", 1e3),
+        ("Mhz", "hertz", 1e6),
+        ("Ghz", "hertz", 1e9),
+        ("cycle/nsecond", "hertz", 1e9),
+        ("cycle/second", "hertz", 1.0),
+        ("%", "%", 1.0),
+        ("inst", "inst", 1.0),
+        ("Kinst", "inst", 1e3),
+        ("inst/cycle", "inst/cycle", 1.0),
+        ("register/thread", "register/thread", 1.0),
+        ("sector/request", "sector/request", 1.0),
+        ("", "", 1.0),
+        ("tag", "tag", 1.0),
+    ],
+)
+def test_units(unit: str, canonical: str, factor: float) -> None:
+    assert canonical_unit(unit) == (canonical, pytest.approx(factor))
+
+
+def test_bytes_and_counts_do_not_share_a_column() -> None:
+    assert same_kind("inst", "")
+    assert same_kind("block", "thread")
+    assert not same_kind("byte", "")
+    assert not same_kind("ns", "hertz")
+
+
+def test_a_unit_that_a_metric_cannot_have_is_refused() -> None:
+    assert unit_of("gpu__time_duration.sum", "usecond") == ("ns", 1e3)
+    assert unit_of("gpu__time_duration.sum", "") == ("ns", 1.0)
+    assert unit_of("gpu__time_duration.sum", "usecoXd") is None
+    assert unit_of("dram__bytes_read.sum", "Kbyte") == ("byte", 1e3)
+    assert unit_of("dram__bytes_read.sum.per_second", "byte") is None
+    assert unit_of("dram__bytes_read.sum.pct_of_peak_sustained_elapsed", "%") == ("%", 1.0)
+
+
+def test_words_of_the_details_page_are_names_by_section() -> None:
+    assert today("Memory Throughput", "GPU Speed Of Light Throughput").startswith(
+        "gpu__compute_memory"
+    )
+    assert today("Memory Throughput", "Memory Workload Analysis") == "dram__bytes.sum.per_second"
+    assert today("Memory Throughput", unit="Gbyte/second") == "dram__bytes.sum.per_second"
+    assert today("Duration", "GPU Speed Of Light") == "gpu__time_duration.sum"
+    assert today("SM Busy", "Compute Workload Analysis").startswith("sm__instruction_throughput")
+    assert today("Something New", "Occupancy") == "Occupancy: Something New"
+    assert today("dram_read_bytes") == today("dram__read_bytes.sum") == "dram__bytes_read.sum"
+    assert today("dram__bytes_read.sum", "Command line profiler metrics") == "dram__bytes_read.sum"
+
+
+def test_the_table_of_names_ends_at_names_of_today() -> None:
+    for name in set(SAME.values()):
+        assert name not in SAME, name
+    words = [f"{section}: {word}" for section, by_words in DETAILS.items() for word in by_words]
+    assert len(words) == len(set(words))
+    assert set(words) <= set(SAME)
+
+
+@pytest.mark.parametrize(
+    ("metric", "how"),
+    [
+        ("gpu__time_duration.sum", "sum"),
+        ("dram__bytes_read.sum", "sum"),
+        ("sm__cycles_active.avg", "sum"),
+        ("sass__inst_executed_global_loads", "sum"),
+        ("dram__bytes.sum.per_second", "time"),
+        ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "time"),
+        ("lts__t_sector_hit_rate.pct", "time"),
+        ("smsp__thread_inst_executed_per_inst_executed.ratio", "time"),
+        ("sm__inst_executed.avg.per_cycle_active", "time"),
+        ("sm__maximum_warps_per_active_cycle_pct", "time"),
+        ("launch__occupancy_limit_registers", "min"),
+        ("launch__grid_size", "largest"),
+        ("launch__waves_per_multiprocessor", "largest"),
+        ("dram__bytes.sum.peak_sustained", "max"),
+        ("device__attribute_multiprocessor_count", "max"),
+    ],
+)
+def test_how_kernels_become_a_program(metric: str, how: str) -> None:
+    assert rollup(metric) == how
+
+
+def test_a_missing_metric_is_named_with_the_nearest() -> None:
+    require(["a__b.sum"], ["a__b.sum"], "table")
+    with pytest.raises(
+        ProfileError,
+        match=r"expected dram__bytes_reads\.sum \(the nearest there is: dram__bytes_read\.sum\)",
+    ):
+        require(["dram__bytes_read.sum", "x"], ["x", "dram__bytes_reads.sum"], "table")
