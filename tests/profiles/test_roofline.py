@@ -161,6 +161,15 @@ def profiles(**columns: list[float]) -> Profiles:
     )
 
 
+def test_counted_bytes_go_through_the_memory() -> None:
+    hardware = HardwareConfig(name="a", l2_kib=1024, peak_gflops=100.0, bandwidth_gbs=100.0)
+    roofs = roofs_of(hardware, memory_gbs=10.0)
+    works = Work(0.0, 1e5), Work(0.0, 2e6), Work(0.0, 1e5, measured=True)
+    found = [place(Task("t", 1, work, 1.0), roofs) for work in works]
+    assert [one.level for one in found] == ["nearest cache", "memory", "memory"]
+    assert [one.roof_s for one in found] == pytest.approx([1e-6, 2e-4, 1e-5])
+
+
 def test_bytes_of_counters() -> None:
     found = profiles(dram__bytes_read_sum=[100.0, math.nan], dram__bytes_write_sum=[28.0, 1.0])
     assert counted_bytes(found) == {"p0": 128.0}

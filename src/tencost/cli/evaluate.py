@@ -46,6 +46,16 @@ EVALUATE.add_command(
                 help="Measure this host's roofs, a memory at a time, instead of reading conf/hardware.",
             ),
             ValueOption(
+                ["--memory-gbs"],
+                type=click.FloatRange(min=0, min_open=True),
+                help="GB/s of the device's memory, for what its caches cannot hold and for counted bytes.",
+            ),
+            ValueOption(
+                ["--profiles"],
+                type=Place("PATH"),
+                help="Counters of the programs, from `tencost profiles import`: bytes as they were counted.",
+            ),
+            ValueOption(
                 ["--to"],
                 type=Place("FOLDER"),
                 help="The folder that gets roofline.csv and roofline.png. [default: among the project's reports]",

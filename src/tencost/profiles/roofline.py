@@ -166,8 +166,13 @@ class Placed:
         return None if traffic is None else traffic / self.latency_s / 1e9
 
 
-def roofs_of(hardware: HardwareConfig) -> Roofs:
+def roofs_of(hardware: HardwareConfig, memory_gbs: float | None = None) -> Roofs:
     """Return the roofs of a hardware's description, all its cores together.
+
+    Args:
+        hardware: the description.
+        memory_gbs: billions of bytes a second of the device's memory, which counts for what no cache holds; None: the
+            nearest cache's bandwidth counts for everything.
 
     Raises:
         ProfileError: it tells neither peak nor bandwidth.
@@ -179,9 +184,19 @@ def roofs_of(hardware: HardwareConfig) -> Roofs:
             f"Write them into conf/hardware/{hardware.name}.yaml (one core's), or measure this host: --measured"
         )
     scale = hardware.cores * 1e9
-    nearest = () if bandwidth is None else (Level("nearest cache", math.inf, bandwidth * scale),)
-    told = f"{_gflops(peak, hardware.cores)}, {_gbs(bandwidth, hardware.cores)} (conf/hardware)"
-    return Roofs(None if peak is None else peak * scale, nearest, FLOOR_S, told)
+    levels = []
+    if bandwidth is not None:
+        caches = (hardware.l1d_kib, hardware.l2_kib, hardware.l3_kib)
+        size = math.inf if memory_gbs is None else max(caches) * 1024
+        levels.append(Level("nearest cache", size, bandwidth * scale))
+    if memory_gbs is not None:
+        levels.append(Level("memory", math.inf, memory_gbs * 1e9))
+    told = [
+        "peak not known" if peak is None else f"{peak * hardware.cores:.4g} GFLOP/s",
+        *(f"{level.bandwidth / 1e9:.4g} GB/s to the {level.name}" for level in levels),
+    ]
+    flops = None if peak is None else peak * scale
+    return Roofs(flops, tuple(levels), FLOOR_S, f"{', '.join(told)} (conf/hardware)")
 
 
 def place(task: Task, roofs: Roofs) -> Placed:
@@ -191,14 +206,15 @@ def place(task: Task, roofs: Roofs) -> Placed:
     terms: dict[Bound, float] = {}
     if work.flop and roofs.flops:
         terms[Bound.compute] = work.flop / (roofs.flops * work.lanes)
-    level = None if work.traffic is None else roofs.level(work.traffic)
+    level = roofs.level(math.inf if work.measured else work.traffic or 0.0)
     if work.traffic and level is not None:
         terms[Bound.memory] = work.traffic / level.bandwidth
     if not terms:
         return Placed(task, None, Bound.unknown, "")
     terms[Bound.overhead] = roofs.floor_s
     bound = max(terms, key=lambda one: terms[one])
-    return Placed(task, terms[bound], bound, level.name if level is not None else "")
+    name = level.name if Bound.memory in terms and level is not None else ""
+    return Placed(task, terms[bound], bound, name)
 
 
 def by_gain(tasks: Sequence[Task], roofs: Roofs) -> list[Placed]:
@@ -293,13 +309,3 @@ def _is_number(dtype: str) -> bool:
 def _bits(dtype: str) -> int:
     digits = "".join(one if one.isdigit() else " " for one in dtype).split()
     return int(digits[0]) if digits else 8
-
-
-def _gflops(value: float | None, cores: int) -> str:
-    return "peak not known" if value is None else f"{value * cores:.4g} GFLOP/s"
-
-
-def _gbs(value: float | None, cores: int) -> str:
-    return (
-        "bandwidth not known" if value is None else f"{value * cores:.4g} GB/s to the nearest cache"
-    )

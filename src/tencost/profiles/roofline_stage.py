@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,11 +18,13 @@ from tencost.profiles.roofline import (
     Task,
     Work,
     by_gain,
+    counted_bytes,
     roofs_of,
     work_of,
 )
 from tencost.profiles.roofline_report import plot, print_table, summary, write_csv
 from tencost.profiles.run_files import run_files
+from tencost.profiles.stored import load_profiles
 
 RECORD_FILE, WORKLOAD_FILE = "database_tuning_record.json", "database_workload.json"
 SESSION_FILE = "session.json"
@@ -32,10 +34,11 @@ FAILED_S = 1e9
 
 @dataclass(frozen=True)
 class Best:
-    """A workload's best program: its latency, and where it is from."""
+    """A workload's best program: its latency, where it is from, its id as a record; empty where it has none."""
 
     latency_s: float
     program: str
+    record_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ def run(
     run: str | None = None,
     store: bool = False,
     measured: bool = False,
+    memory_gbs: float | None = None,
+    profiles: Path | None = None,
     to: Path | None = None,
 ) -> list[Placed]:
     """Place the best program of each task of cfg.network against the roofs of cfg.hardware.
@@ -66,6 +71,9 @@ def run(
             been tuned, else the live store.
         store: look into the live store although the network has a work folder.
         measured: measure this host's roofs instead of reading the hardware's description.
+        memory_gbs: bandwidth of the device's memory, see :func:`tencost.profiles.roofline.roofs_of`.
+        profiles: counters of the programs, as `tencost profiles import` writes them: what went through the device's
+            memory counts instead of compulsory traffic.
         to: the folder that gets roofline.csv and roofline.png.
 
     Raises:
@@ -80,7 +88,8 @@ def run(
     console = Console()
     hardware = resolve_hardware(cfg.hardware)
     name = variant_name(cfg.network)
-    roofs = _roofs(hardware, measured=measured)
+    roofs = _roofs(hardware, memory_gbs) if measured else roofs_of(hardware, memory_gbs)
+    counted = {} if profiles is None else counted_bytes(load_profiles(profiles).profiles)
     register_cpu_intrinsics()
     network = load_network(cfg.network, root)
 
@@ -91,7 +100,9 @@ def run(
     }
     found = _source(cfg, root, name, hardware, run, store=store, own=set(own))
     tasks = [
-        _task(task.name, task.weight, work_of(task.mod, task.flop), found.best.get(identity))
+        task_of(
+            task.name, task.weight, work_of(task.mod, task.flop), found.best.get(identity), counted
+        )
         for identity, task in own.items()
     ]
     tasks += found.others
@@ -114,18 +125,31 @@ def run(
     return placed
 
 
-def _task(name: str, weight: float, work: Work, best: Best | None) -> Task:
+def task_of(
+    name: str, weight: float, work: Work, best: Best | None, counted: Mapping[str, float]
+) -> Task:
+    """Return a task with its best program, whose bytes are the counted ones where they are among them.
+
+    Args:
+        name: of the task.
+        weight: how often the network calls it.
+        work: what it has to do.
+        best: its best program.
+        counted: bytes by record id.
+    """
     if best is None:
         return Task(name, weight, work, None)
+    if best.record_id in counted:
+        work = replace(work, traffic=counted[best.record_id], measured=True)
     return Task(name, weight, work, best.latency_s, best.program)
 
 
-def _roofs(hardware: HardwareConfig, *, measured: bool) -> Roofs:
-    if not measured:
-        return roofs_of(hardware)
+def _roofs(hardware: HardwareConfig, memory_gbs: float | None) -> Roofs:
     from tencost.measure.hardware import check_runnable
     from tencost.profiles.host_roofs import measure_roofs
 
+    if memory_gbs is not None:
+        raise ProfileError("expected one of --measured and --memory-gbs, found both")
     check_runnable(hardware)
     return measure_roofs(hardware)
 
@@ -156,6 +180,7 @@ def of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Be
         ProfileError: there is no database, or it is of other hardware.
     """
     from tencost.records.formats.metaschedule import Reject, read_programs, read_workloads
+    from tencost.store.ids import program_id, record_id
 
     if not (folder / RECORD_FILE).exists() or not (folder / WORKLOAD_FILE).exists():
         raise ProfileError(
@@ -164,18 +189,17 @@ def of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Be
         )
     best: dict[str, Best] = {}
 
-    def note(workload: str, seconds: float, program: str) -> None:
-        if workload not in best or seconds < best[workload].latency_s:
-            best[workload] = Best(seconds, program)
-
     for workload, seconds in _default_schedules(folder / SESSION_FILE, name, hardware):
-        note(workload, seconds, "default schedule")
+        best[workload] = Best(seconds, "default schedule")
     workloads, _ = read_workloads(folder / WORKLOAD_FILE)
     for program in read_programs(folder / RECORD_FILE, workloads):
         if not isinstance(program, Reject) and program.run_secs:
-            seconds = statistics.median(program.run_secs)
-            if 0 < seconds < FAILED_S:
-                note(program.workload.workload_id, seconds, "tuned")
+            workload, seconds = program.workload.workload_id, statistics.median(program.run_secs)
+            known = best[workload].latency_s if workload in best else FAILED_S
+            if 0 < seconds < known:
+                identity = program_id(workload, program.target["kind"], program.trace)
+                own = record_id(identity, program.target, hardware.name)
+                best[workload] = Best(seconds, "tuned", own)
     return best
 
 
@@ -231,7 +255,7 @@ def of_store(uri: str, network: str, hardware: HardwareConfig, own: set[str]) ->
         seconds = statistics.median(row["run_secs"])
         weights = [item["weight"] for item in row["networks"] or () if item["network"] == network]
         if row["workload_id"] in own:
-            found[row["workload_id"]] = Best(seconds, "stored")
+            found[row["workload_id"]] = Best(seconds, "stored", row["record_id"])
         elif weights:
             others.append((row["workload_id"], row["task_name"], float(weights[0]), seconds))
     works = _works(uri, {workload for workload, *_ in others}) if others else {}
