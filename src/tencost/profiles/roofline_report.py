@@ -164,7 +164,10 @@ def _draw_roofs(axes: Any, placed: Sequence[Placed], roofs: Roofs) -> None:
     axes.set_xlabel("FLOP a byte of compulsory traffic")
     axes.set_ylabel("GFLOP/s")
     axes.grid(visible=True, which="both", alpha=0.2)
-    axes.legend(fontsize="x-small", loc="lower right")
+    legend = axes.legend(fontsize="x-small", loc="lower right")
+    for handle in legend.legend_handles:
+        if hasattr(handle, "set_sizes"):
+            handle.set_sizes([30])
     axes.set_title("area: share of the network's time")
 
 
