@@ -18,7 +18,7 @@ from tencost.config.composition import compose
 from tencost.errors import ProfileError, TuneError
 from tencost.tune.batches import BatchLine, append_line
 from tencost.tune.curve import CurvePoint, append_point
-from tencost.tune.report import report
+from tencost.tune.report import Value, ahead, report
 
 PROJECT = Path(__file__).resolve().parents[2]
 Make = Callable[..., Path]
@@ -107,6 +107,10 @@ def test_seeds_become_a_band_and_labels_come_from_the_models(root: Path) -> None
     assert found["pretrained, fine-tuned", "total_latency_ms", 0] == (4.0, 4.0, 4.0, 2)
     assert found["pretrained, fine-tuned", "total_latency_ms", 64] == (2.0, 1.0, 3.0, 2)
     assert "net on here, 3 runs" in told
+    assert (
+        "pretrained, fine-tuned is ahead of from scratch in p-RMSE at 2 of 2 batches (1-2), top-k at 0 of 2 batches"
+        in told
+    )
     with sqlite3.connect(root / "mlruns" / "mlflow.db") as connection:
         names = {name for (name,) in connection.execute("select distinct key from metrics")}
         status = connection.execute("select status from runs").fetchall()
@@ -168,3 +172,16 @@ def test_what_is_no_run(root: Path) -> None:
     (empty / "batches.jsonl").unlink()
     with pytest.raises(TuneError, match=r"expected batches in batches.jsonl, found none"):
         reported(root, [empty])
+
+
+def test_where_one_is_ahead() -> None:
+    values = [
+        Value(label, "p_rmse", at, mean, mean, mean, 1)
+        for label, means in {"a": [0.1, 0.2, 0.3, 0.1], "b": [0.2, 0.3, 0.2, 0.4, 0.1]}.items()
+        for at, mean in enumerate(means, start=1)
+    ]
+    (line,) = ahead(values)
+    assert line.startswith(
+        "a is ahead of b in p-RMSE at 3 of 4 batches (1-2 4), top-k at 0 of 0 batches"
+    )
+    assert ahead(values[:4]) == []

@@ -281,6 +281,8 @@ def print_values(values: Sequence[Value], title: str, console: Console) -> None:
         ]
         table.add_row(str(at), *cells)
     console.print(table)
+    for told in ahead(values):
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     for label, points in curves(values, LATENCY).items():
         last = points[-1]
         console.print(
@@ -288,6 +290,39 @@ def print_values(values: Sequence[Value], title: str, console: Console) -> None:
             f"{last.runs} run{'s' if last.runs > 1 else ''}",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def ahead(values: Sequence[Value]) -> list[str]:
+    """Return a line for each label but the first: at which batches the first one is better, figure by figure."""
+    labels = list(dict.fromkeys(one.label for one in values if one.metric in METRICS))
+    means = {(one.label, one.metric, one.at): one.mean for one in values}
+    lines = []
+    for other in labels[1:]:
+        parts = []
+        for metric, name in METRICS.items():
+            both = [at for label, of, at in means if (label, of) == (labels[0], metric)]
+            both = sorted(at for at in both if (other, metric, at) in means)
+            sign = -1 if metric == "p_rmse" else 1
+            better = [
+                at
+                for at in both
+                if sign * (means[labels[0], metric, at] - means[other, metric, at]) > 0
+            ]
+            parts.append(f"{name} at {len(better)} of {len(both)} batches{_spans(better)}")
+        lines.append(f"{labels[0]} is ahead of {other} in {', '.join(parts)}")
+    return lines
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as spans: 1-4, 6."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    told = " ".join("-".join(str(end) for end in span) for span in spans)
+    return f" ({told})" if told else ""
 
 
 def _told(value: float | None) -> str:
