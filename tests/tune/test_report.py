@@ -139,8 +139,8 @@ def test_the_models_of_a_run_apart(root: Path) -> None:
     assert firsts == {
         "with: as registered": pytest.approx(0.3),
         "with: corrected": 0.2,
-        "with: from scratch": 0.9,
-        "without": 0.6,
+        "with: trees alone": 0.9,
+        "without: trees alone": 0.9,
     }
 
 

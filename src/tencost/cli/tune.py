@@ -47,7 +47,7 @@ TUNE = StageGroup(
 @click.option(
     "--arms",
     is_flag=True,
-    help="Of runs with a registered model: it, its correction, and trees from scratch, on the same batches.",
+    help="The models of each run apart, on the same batches: as registered, corrected, and trees that know this run only.",
 )
 @option(
     "--to",

@@ -236,15 +236,18 @@ def of_store(uri: str, network: str, hardware: HardwareConfig, own: set[str]) ->
     Raises:
         ProfileError: there is no store, or nothing of this hardware in it.
     """
+    from tvm.target import Target
+
     from tencost.errors import RecordError
     from tencost.records.query import best
     from tencost.store.record_store import RecordStore
 
     store = RecordStore(uri)
+    target = json.loads(
+        str(Target(hardware.target))
+    )  # with the keys that a description may leave out
     try:
-        rows = best(
-            store, hardware=hardware.name, target=hardware.target, columns=("networks",)
-        ).to_dicts()
+        rows = best(store, hardware=hardware.name, target=target, columns=("networks",)).to_dicts()
     except RecordError as error:
         raise ProfileError(
             f"expected programs of {network} on {hardware.name} in the live store or in a work folder, found none: "

@@ -37,9 +37,10 @@ SESSION_FILE = "session.json"
 ARM_NAMES = {
     "registered": "as registered",
     "residual": "corrected",
-    "scratch": "from scratch",
+    "scratch": "trees alone",
 }
-"""What the arms of a run with a registered model are called, each scored on that run's batches."""
+"""What the arms of a run are called, each scored on that run's batches. Without a registered model only the trees know
+anything."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,12 @@ def _batch_values(named: Sequence[tuple[str, Run]], *, arms: bool) -> Iterator[V
 
 def _curves(run: Run, *, arms: bool) -> Iterator[tuple[str, Sequence[Mapping[str, float | None]]]]:
     """Yield the scores to draw, a mapping a batch, and what they are called beside the run's label."""
-    if not arms or run.lines[-1].model == SCRATCH:
+    if not arms:
         yield "", [{metric: getattr(line, metric) for metric in METRICS} for line in run.lines]
         return
-    for arm, shown in ARM_NAMES.items():
+    known = ["scratch"] if run.lines[-1].model == SCRATCH else list(ARM_NAMES)
+    for arm in known:
+        shown = ARM_NAMES[arm]
         yield shown, [line.arms.get(arm, {}) for line in run.lines]
 
 
