@@ -47,7 +47,7 @@ TUNE = StageGroup(
 @click.option(
     "--arms",
     is_flag=True,
-    help="The models of each run apart, on the same batches: as registered, corrected, and trees that know this run only.",
+    help="The models of each run apart, on its batches: as registered, corrected, trees that know this run only.",
 )
 @option(
     "--to",

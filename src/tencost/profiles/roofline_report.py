@@ -23,6 +23,8 @@ COLUMNS = (
     "roof_s", "share_of_roof", "above_roof_s",
 )  # fmt: skip
 _BARS = 20
+_WIDE = 38
+"""Characters of a task's name in the table; roofline.csv has it whole."""
 _COLORS = {
     Bound.compute: "C0",
     Bound.memory: "C1",
@@ -73,8 +75,9 @@ def print_table(
 ) -> None:
     """Print a row a task, those first in which most time is lost above the roof, and what was not measured."""
     table = Table(title=f"{title}: best programs against {roofs.told}")
-    for name in ("#", "task", "bound by"):
-        table.add_column(name, overflow="fold")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("task", no_wrap=True, overflow="ellipsis", max_width=_WIDE)
+    table.add_column("bound by", no_wrap=True)
     for name in (
         "calls", "MFLOP", "KiB", "FLOP/byte", "µs", "GFLOP/s", "GB/s", "of roof", "µs above",
     ):  # fmt: skip
@@ -193,11 +196,10 @@ def _cells(number: int, one: Placed) -> list[str]:
     work = one.task.work
     above = UNKNOWN if one.above_s is None else f"{one.above_s * 1e6:.1f}"
     bound = f"{one.bound} ({one.level})" if one.bound is Bound.memory else str(one.bound)
-    marks = {"tuned": "", "stored": ""}
-    program = marks.get(one.task.program, f" ({one.task.program})")
+    program = "" if one.task.program in ("tuned", "stored") else f"({one.task.program}) "
     return [
         str(number),
-        f"{one.task.name}{program}",
+        f"{program}{one.task.name}",
         bound,
         f"{one.task.weight:g}",
         _number(None if work.flop is None else work.flop / 1e6),

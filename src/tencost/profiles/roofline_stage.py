@@ -255,7 +255,7 @@ def of_store(uri: str, network: str, hardware: HardwareConfig, own: set[str]) ->
         ) from error
     found, others = {}, []
     for row in rows:
-        seconds = statistics.median(row["run_secs"])
+        seconds = float(row["latency_s"])
         weights = [item["weight"] for item in row["networks"] or () if item["network"] == network]
         if row["workload_id"] in own:
             found[row["workload_id"]] = Best(seconds, "stored", row["record_id"])
