@@ -33,6 +33,7 @@ WORDS = {
     "records export metaschedule": ["out", "--hardware", "v100"],
     "register export": ["models:/nobody/1", "out"],
     "register rollback": ["nobody"],
+    "tune report": ["nothing"],
     "completion": ["bash"],
     **{
         f"records export {name}": ["out"]

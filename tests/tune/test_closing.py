@@ -129,3 +129,12 @@ def test_the_host_is_looked_at_where_programs_run() -> None:
     assert seen.noise is not None
     assert seen.noise >= 1
     assert set(seen.report()) == {"host_busy", "host_noise", "host_told"}
+
+
+def test_the_tasks_that_lose_most_time_are_named() -> None:
+    lines = [
+        "matmul: 12.5 % of the compute roof, 80.0 µs above it",
+        "add: 50 % of the memory roof, 1.0 µs above it",
+    ]
+    assert all(line in told(above_the_roof=lines) for line in lines)
+    assert "roof" not in told(above_the_roof=[])

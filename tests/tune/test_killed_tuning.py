@@ -23,7 +23,8 @@ def test_killed_at_every_write(tmp_path: Path) -> None:
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     places = {run["where"] for run in runs if run["killed"]}
     assert {
-        "adopted.jsonl", "before a record", "after a record", "session.json", "tuning_curve.csv"
+        "adopted.jsonl", "before a record", "after a record", "session.json", "tuning_curve.csv",
+        "batches.jsonl",
     } <= places  # fmt: skip
     assert not runs[-1]["killed"]
     for run in runs:
@@ -39,3 +40,6 @@ def test_killed_at_every_write(tmp_path: Path) -> None:
         assert len(run["measured"]) - run["num_before"] == TRIALS - there, run
         assert after["curve"] == sorted(set(after["curve"])), run
         assert after["curve"][-1] == TRIALS or there == TRIALS, run
+        assert after["batches"] == sorted(set(after["batches"])), run
+        assert after["batches"][: len(before["batches"])] == before["batches"], run
+        assert after["batches"][-1] == TRIALS or there == TRIALS, run

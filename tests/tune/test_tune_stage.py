@@ -16,6 +16,7 @@ from tencost.errors import HardwareError, RegistryError, TuneError
 from tencost.networks.lowering import fuse
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
+from tencost.tune.batches import read_lines
 from tencost.tune.curve import read_points
 from tencost.tune.stage import run
 
@@ -84,6 +85,11 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert [points[0].trials, points[-1].trials] == [0, 16]
     assert points[-1].total_latency_s <= points[0].total_latency_s
     assert points[-1].model == str(bundle)
+    lines = read_lines(folder / "batches.jsonl")
+    assert [line.trials for line in lines] == [point.trials for point in points[1:]]
+    assert [line.spearman for line in lines] == [point.spearman for point in points[1:]]
+    assert {line.model for line in lines} == {str(bundle)}
+    assert all(line.k == line.programs // 2 for line in lines)
     assert (folder / "tuning_curve.png").is_file()
     report = json.loads((folder / "report.json").read_text())
     assert report["trials"] == 16
@@ -98,6 +104,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert report["host_noise"] >= 1
     assert report["outputs_compared"] >= report["tasks"]
     assert report["wrong_answers"] == report["tasks_not_compared"] == 0
+    assert 0 < len(report["above_the_roof"]) <= 5
     assert (folder / "network.png").is_file()
 
     copy = shutil.copytree(folder, root / "stock")
@@ -105,6 +112,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     again = run(config(**{"tuner.trials": 24, "model_uri": bundle, **compared}), root)
     assert again == folder
     assert read_points(folder / "tuning_curve.csv")[: len(points)] == points
+    assert read_lines(folder / "batches.jsonl")[: len(lines)] == lines
     report = json.loads((folder / "report.json").read_text())
     assert report["trials"] == 24
     records = (copy / "database_tuning_record.json").read_text().splitlines()
@@ -124,9 +132,14 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     metrics = {key for (key,) in rows(root, "select distinct key from metrics")}
     assert {"tune/total_latency_ms", "tune/network_speedup", "tune/failed"} <= metrics
     assert {"tune/network_unexplained_s", "tune/wrong_answers"} <= metrics
+    assert {"tune/p_rmse", "tune/top_k", "tune/model_p_rmse", "tune/residual_top_k"} <= metrics
+    steps = rows(root, "select step from metrics where key = 'tune/p_rmse' order by step")
+    assert [step for (step,) in steps] == [
+        line.trials for line in read_lines(folder / "batches.jsonl")
+    ]
     kept = {path.name for path in (root / "mlruns" / "artifacts").rglob("*") if path.is_file()}
     assert {"database_workload.json", "database_tuning_record.json", "tuning_curve.png"} <= kept
-    assert "network.png" in kept
+    assert {"network.png", "batches.jsonl"} <= kept
 
     # Anyone's TVM applies the database.
     from tencost.networks.network import load_network

@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from tencost.cli import completion, extras, grammar, stages
+from tencost.cli.evaluate import EVALUATE
 from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
 from tencost.cli.profiles import PROFILES
 from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
+from tencost.cli.tune import TUNE
 from tencost.errors import TencostError, printable
 
 QUIET_ENVIRONMENT = {
@@ -65,9 +67,9 @@ TENCOST = Root(
             stages.FEATURES,
             stages.SPLITS,
             stages.TRAIN,
-            stages.EVALUATE,
+            EVALUATE,
             REGISTER,
-            stages.TUNE,
+            TUNE,
             stages.COMPILE,
             GRAPHS,
             PROFILES,

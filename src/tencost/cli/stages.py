@@ -41,29 +41,6 @@ SPLITS = StageCommand(
     ),
     help="Divide the records into train, valid and test, leak-proof.",
 )
-EVALUATE = StageCommand(
-    "evaluate",
-    stage_function("tencost.evaluate.stage"),
-    uses=(
-        "dataset", "hardware", "split", "experiment_name", "paths.records", "paths.features", "paths.splits",
-        "paths.models", "paths.reports",
-    ),
-    examples=("tencost evaluate hardware=epyc-avx2-1c",),
-    help="Compare all trained models of a hardware on the test split.",
-)  # fmt: skip
-TUNE = StageCommand(
-    "tune",
-    stage_function("tencost.tune.stage"),
-    uses=(
-        "network", "hardware", "tuner", "features", "model_uri", "jobs", "experiment_name", "paths.store",
-    ),
-    examples=(
-        "tencost tune network=bert_tiny hardware=epyc-avx512-1c tuner.trials=128",
-        "tencost tune network=onnx network.path=model.onnx hardware=local model_uri=models:/tencost-epyc-avx2-1c/1",
-        "tencost tune network=saved network.path=bert_tiny.npz model_uri=champion",
-    ),
-    help="Tune a network with TVM's MetaSchedule and a registered model.",
-)  # fmt: skip
 
 COMPILE = StageCommand(
     "compile",

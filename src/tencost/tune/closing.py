@@ -75,6 +75,8 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
         rows.append(("outputs compared", _compared(report)))
     if "network_latency_s" in report:
         rows += _network_rows(report)
+    if report.get("above_the_roof"):
+        rows.append(("most time above the roof", "\n".join(report["above_the_roof"])))
     if report["host_told"]:
         rows.append(("host", f"{report['host_told']}: times scatter"))
     rows.append(("database", str(folder)))

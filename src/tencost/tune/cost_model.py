@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tencost.features.traces import trace_key
 from tencost.store.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
+from tencost.tune.batches import Score, correlation, judge
 from tencost.tune.draft import MAX_KNOWN, MIN_BATCH, MIN_KNOWN, Draft, chosen, trusted
 from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
@@ -62,6 +63,7 @@ class Round:
         residual_weight: weight of what was learnt, in [0, 1), after the batch.
         base_scores: the registered model's own score of each program, in (0, 1], in the order of the batch; none where
             no model is registered.
+        scores: what the scores of every arm that could rank the batch were worth, see :mod:`tencost.tune.batches`.
     """
 
     task: str
@@ -77,6 +79,7 @@ class Round:
     fit_seconds: float
     residual_weight: float
     base_scores: tuple[float, ...] = ()
+    scores: Mapping[Arm, Score] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,8 @@ class TencostModel(ms.cost_model.PyCostModel):
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
             arm = self._in_charge()
             scores = {one: self._ranked(one, features, base) for one in self._arms()}
-            ranks = {one: _correlation("spearmanr", scores[one], speed) for one in scores}
+            judged = {one: judge(scores[one], latency) for one in scores}
+            ranks = {one: judged[one].spearman for one in scores}
             next_arm = arm if self.frozen else self._guard.note(ranks, len(candidates))
             seconds = self._learn(context, features, base, latency)
             finished = Round(
@@ -154,7 +158,7 @@ class TencostModel(ms.cost_model.PyCostModel):
                 num_measured=len(candidates),
                 num_failed=int(np.isnan(latency).sum()),
                 spearman=ranks[arm],
-                kendall=_correlation("kendalltau", scores[arm], speed),
+                kendall=correlation("kendalltau", scores[arm], speed),
                 base_spearman=ranks[Arm.registered],
                 residual_spearman=ranks[Arm.residual],
                 scratch_spearman=ranks.get(Arm.scratch),
@@ -163,6 +167,7 @@ class TencostModel(ms.cost_model.PyCostModel):
                 fit_seconds=seconds,
                 residual_weight=self._residual.weight,
                 base_scores=() if self.bundle is None else tuple(base.tolist()),
+                scores=judged,
             )
             self.history.append(finished)
         if self.on_round is not None:
@@ -386,11 +391,3 @@ def latencies_s(results: Sequence[Any]) -> Doubles:
     ]
     latency = np.array(medians, np.float64)
     return np.where((latency > 0) & (latency < 1e9), latency, np.nan)
-
-
-def _correlation(statistic: str, scores: Doubles, speed: Doubles) -> float | None:
-    from scipy import stats
-
-    if len(scores) < 3 or np.ptp(scores) == 0 or np.ptp(speed) == 0:
-        return None
-    return float(getattr(stats, statistic)(scores, speed).statistic)

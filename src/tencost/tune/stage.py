@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tencost.config import Config, HardwareConfig, RunnerKind
-from tencost.errors import HardwareError
+from tencost.errors import HardwareError, ProfileError
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.networks.network import variant_name
 from tencost.tune.bars import plot_bars
+from tencost.tune.batches import BatchLine, append_line, taken, told
 from tencost.tune.closing import print_summary
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tencost.tune.session import Batch, Outcome, Session
 
 BARS_FILE = "network.png"
+_LOSERS = 5
+"""Tasks that the closing table names for the time they lose."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,7 @@ class _BatchWriter:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
+        self._last: Round | None = None
         self.recorder = Recorder(
             inputs.network.name,
             cfg.hardware,
@@ -188,6 +192,12 @@ class _BatchWriter:
             records = self.recorder.records(programs, batch.timings, batch.round, number)
             inputs.store.write(records)
         append_point(inputs.folder.curve, _point(batch, inputs.chosen.name))
+        if (
+            batch.round is not self._last
+        ):  # of a batch that did not build at all the model knows nothing
+            line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)
+            append_line(inputs.folder.batches, line)
+        self._last = batch.round
         self._bar.update(self._shown, completed=batch.trials, state=_state(batch))
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
@@ -220,6 +230,7 @@ def make_report(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
         **tuned.conditions.report(),
         **_correlations(history),
         **weak_report(history),
+        "above_the_roof": _above_the_roof(session, inputs.cfg.hardware),
         **(_verified(inputs, tuned) if session.trials > 0 else {}),
     }
 
@@ -272,6 +283,29 @@ def _point(batch: Batch, model: str) -> CurvePoint:
     )
 
 
+def line_of(batch: Batch, model: str, *, learns: bool) -> BatchLine:
+    """Return what is kept of a batch: how well it was predicted before the model saw it."""
+    ranked = batch.round
+    score = ranked.scores[ranked.arm]
+    return BatchLine(
+        trials=batch.trials,
+        task=batch.task.name,
+        programs=ranked.num_measured,
+        failed=ranked.num_failed,
+        k=taken(ranked.num_measured),
+        model=model,
+        learns=learns,
+        arm=ranked.arm.value,
+        p_rmse=score.p_rmse,
+        top_k=score.top_k,
+        spearman=score.spearman,
+        kendall=ranked.kendall,
+        arms=told(ranked.scores),
+        task_latency_s=batch.task_latency_s,
+        total_latency_s=batch.total_latency_s,
+    )
+
+
 def _state(batch: Batch) -> str:
     rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
     failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
@@ -294,7 +328,13 @@ def _metrics(batch: Batch) -> dict[str, float]:
         "tune/residual_spearman": batch.round.residual_spearman,
         "tune/scratch_spearman": batch.round.scratch_spearman,
         "tune/arm": float(list(Arm).index(batch.round.arm)),
+        "tune/p_rmse": batch.round.scores[batch.round.arm].p_rmse,
+        "tune/top_k": batch.round.scores[batch.round.arm].top_k,
+        "tune/top_k_of_chance": taken(batch.round.num_measured) / batch.round.num_measured,
     }
+    for arm, score in batch.round.scores.items():
+        name = "model" if arm is Arm.registered else arm.value
+        values |= {f"tune/{name}_p_rmse": score.p_rmse, f"tune/{name}_top_k": score.top_k}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -306,6 +346,23 @@ def _correlations(history: Sequence[Round]) -> dict[str, float]:
         if values:
             means[f"mean_{name}"] = statistics.fmean(values)
     return means
+
+
+def _above_the_roof(session: Session, hardware: HardwareConfig) -> list[str]:
+    """Return the tasks in which most time is lost above the hardware's roof, a line each; none where it has no roof."""
+    from tencost.profiles.roofline import Task, by_gain, roofs_of, work_of
+    from tencost.profiles.roofline_report import lines_of
+
+    try:
+        roofs = roofs_of(hardware)
+    except ProfileError:
+        return []
+    known = session.latency_s
+    tasks = [
+        Task(task.name, task.weight, work_of(task.mod, task.flop), known[identity])
+        for task, identity in zip(session.tasks, session.ids, strict=True)
+    ]
+    return lines_of(by_gain(tasks, roofs), _LOSERS)
 
 
 def _default_latency(session: Session, folder: WorkFolder) -> float:

@@ -6,6 +6,7 @@
                            line, from 1, its id there, whether its times were taken here; written before the line is
         session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds}}; older
                            folders: "adopted", too, so many records at the beginning came from a store
+        batches.jsonl      how well each batch was predicted before the model saw it, see batches.py
         tuning_curve.csv, tuning_curve.png, network.png, report.json, logs/
 
 Two writers corrupt a MetaSchedule database, so the folder is locked; a line that a killed run left half written would
@@ -36,6 +37,7 @@ from tencost.records.formats.metaschedule import (
 )
 from tencost.store.allowed import check_module, check_trace
 from tencost.store.ids import canonical_target
+from tencost.tune import batches
 from tencost.writing import whole_file
 
 SESSION_VERSION = 1
@@ -76,6 +78,10 @@ class WorkFolder:
     @property
     def curve(self) -> Path:
         return self.path / "tuning_curve.csv"
+
+    @property
+    def batches(self) -> Path:
+        return self.path / batches.FILE
 
     @property
     def plot(self) -> Path:
@@ -289,6 +295,7 @@ def artifacts(folder: WorkFolder) -> Sequence[Path]:
         RECORD_FILE,
         "tuning_curve.csv",
         "tuning_curve.png",
+        batches.FILE,
         "network.png",
         "report.json",
         "session.json",

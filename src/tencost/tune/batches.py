@@ -1,0 +1,188 @@
+"""How well each measured batch was predicted before the model learnt from it: `batches.jsonl` of a work folder.
+
+A line of JSON a batch, appended to by resumed runs, the oldest first:
+
+    {"trials": 16, "task": "fused_dense", "programs": 16, "failed": 0, "k": 8, "model": "models:/tencost-x/1",
+     "learns": true, "arm": "residual", "p_rmse": 0.19, "top_k": 0.62, "spearman": 0.55, "kendall": 0.41,
+     "arms": {"registered": {"p_rmse": 0.2, "top_k": 0.62, "spearman": 0.5}, "residual": {...}},
+     "task_latency_s": 1.2e-4, "total_latency_s": 0.0213}
+
+    trials      programs measured in all, this batch included: grows from line to line
+    k           see `taken`; of random scores top_k is k / programs
+    arm         who ranked the batch, see guard.py; p_rmse, top_k, spearman and kendall are this arm's
+    arms        the same batch scored by every arm that could, on what it knew before the batch
+    p_rmse      root of the mean squared difference of score and label, lower is better
+    top_k       share of the k fastest programs among the k with the best scores, in [0, 1]
+    spearman    rank correlation of score and speed, in [-1, 1]; null where there is none
+
+A label is the fastest latency of the batch / latency, 0 for a failed program, as in MetaSchedule's XGBModel, whose
+p-rmse and a-peak these lines are the like of; all three figures are null where every program failed. A line that a
+killed run left half written is dropped by the next one; a line of programs that the database lost is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tencost.errors import TuneError
+from tencost.evaluate.metrics import Floats, labels
+from tencost.tune.guard import Arm
+from tencost.writing import whole_file
+
+FILE = "batches.jsonl"
+TOP = 32
+"""Programs that a top-k of a large batch looks at, as in tvm_oraa's top-32 of 64 and of 128."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an arm's scores of a batch were worth; None where that cannot be said."""
+
+    p_rmse: float | None
+    top_k: float | None
+    spearman: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLine:
+    """A line of the file; see the module's docstring."""
+
+    trials: int
+    task: str
+    programs: int
+    failed: int
+    k: int
+    model: str
+    learns: bool
+    arm: str
+    p_rmse: float | None
+    top_k: float | None
+    spearman: float | None
+    kendall: float | None
+    arms: Mapping[str, Mapping[str, float | None]]
+    task_latency_s: float
+    total_latency_s: float
+
+
+def taken(programs: int) -> int:
+    """Return the k of a batch's top-k: 32; half of a batch that has fewer than 64 programs, at least 1."""
+    return min(TOP, max(1, programs // 2))
+
+
+def judge(score: Floats, latency_s: Floats) -> Score:
+    """Compare scores with what was measured.
+
+    Args:
+        score: float64 [N] in (0, 1], higher is predicted faster.
+        latency_s: float64 [N], seconds; NaN for a failed program.
+    """
+    if len(score) == 0 or np.isnan(latency_s).all():
+        return Score(None, None, None)
+    label = labels(latency_s)
+    return Score(
+        float(np.sqrt(np.mean((score - label) ** 2))),
+        overlap(score, label, taken(len(score))),
+        correlation("spearmanr", score, np.nan_to_num(1.0 / latency_s, nan=0.0)),
+    )
+
+
+def overlap(score: Floats, label: Floats, k: int) -> float:
+    """Return the expected share of the k highest labels among the k highest scores, ties broken at random.
+
+    Equal scores for all programs give k / N, what guessing gives. (MetaSchedule's MLP model takes the lowest of both.)
+
+    Args:
+        score: float64 [N].
+        label: float64 [N], higher is faster.
+        k: in [1, N].
+    """
+    return float(_chances(score, k) @ _chances(label, k)) / k
+
+
+def correlation(statistic: str, score: Floats, speed: Floats) -> float | None:
+    """Return a rank correlation of scipy.stats by its name; None for fewer than 3 programs or no differences."""
+    from scipy import stats
+
+    if len(score) < 3 or np.ptp(score) == 0 or np.ptp(speed) == 0:
+        return None
+    return float(getattr(stats, statistic)(score, speed).statistic)
+
+
+def _chances(value: Floats, k: int) -> Floats:
+    """Return each value's chance to be among the k highest, float64 [N], summing to k."""
+    limit = np.sort(value)[-k]
+    above, tied = value > limit, value == limit
+    return np.where(above, 1.0, np.where(tied, (k - above.sum()) / tied.sum(), 0.0))
+
+
+def told(scores: Mapping[Arm, Score]) -> dict[str, dict[str, float | None]]:
+    """Return arms' scores as plain values, by the arm's name."""
+    return {arm.value: asdict(score) for arm, score in scores.items()}
+
+
+def append_line(path: Path, line: BatchLine) -> None:
+    """Add a line; what a killed run left half written, and lines of programs that are measured again, are dropped."""
+    text = json.dumps(asdict(line)) + "\n"
+    whole = _whole(path)
+    kept = [one for one in whole if json.loads(one)["trials"] < line.trials]
+    if path.exists() and len(kept) == path.read_bytes().count(b"\n") and _ends(path):
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+        return
+    with whole_file(path) as temporary:
+        temporary.write_text("".join(f"{one}\n" for one in kept) + text, encoding="utf-8")
+
+
+def read_lines(path: Path) -> list[BatchLine]:
+    """Read a file's lines; without one that a killed run left half written.
+
+    Raises:
+        TuneError: a line says something else.
+    """
+    found = []
+    for number, text in enumerate(_whole(path), start=1):
+        try:
+            found.append(_line(json.loads(text)))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise TuneError(
+                f"{path}, line {number}: expected a batch as `tencost tune` writes it, found {text[:80]} ({error}). "
+                "Move the file away; the run's other batches are lost to the report, nothing else is."
+            ) from error
+    return found
+
+
+def _line(values: dict[str, Any]) -> BatchLine:
+    line = BatchLine(**values)
+    numbers = (line.trials, line.programs, line.failed, line.k, line.total_latency_s)
+    if not all(isinstance(value, int | float) for value in numbers):
+        raise TypeError("a number is missing")
+    if not all(isinstance(value, dict) for value in (line.arms, *line.arms.values())):
+        raise TypeError("arms are no mapping")
+    return line
+
+
+def _whole(path: Path) -> list[str]:
+    """Return the lines up to the first one that is no JSON object with `trials`, which a kill left or a hand wrote."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    for number, line in enumerate(lines):
+        try:
+            whole = isinstance(json.loads(line)["trials"], int)
+        except (ValueError, TypeError, KeyError):
+            whole = False
+        if not whole:
+            return lines[:number]
+    return lines
+
+
+def _ends(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) == b"\n"
