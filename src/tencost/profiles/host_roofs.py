@@ -12,6 +12,7 @@ others do on the host only takes away from it.
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 from tencost.config import HardwareConfig
@@ -22,7 +23,8 @@ ROWS, VECTORS, DEPTH, TILES = 6, 2, 128, 64
 """The inner loop: 12 sums and 3 operands fit the 16 registers of AVX2; 128 steps of AVX-512 fit 24 KiB."""
 MOVED = 64 * 2**20
 """Bytes that a call moves at least, so that the call itself does not count."""
-REPEAT = 15
+ROUNDS, REPEAT, PAUSE_S = 10, 4, 0.05
+"""So often a program is timed, so many times each; in between it waits, for what disturbs the host to pass."""
 
 
 def measure_roofs(hardware: HardwareConfig) -> Roofs:
@@ -131,7 +133,7 @@ def _call_s(hardware: HardwareConfig) -> float:
 
 
 def _best_s(
-    mod: Any, target: dict[str, Any], shapes: list[tuple[int, ...]], number: int = 3
+    mod: Any, target: dict[str, Any], shapes: list[tuple[int, ...]], number: int = 1
 ) -> float:
     import numpy as np
     import tvm
@@ -141,7 +143,11 @@ def _best_s(
     function = build(mod, target).jit()
     tensors = [tvm.runtime.tensor(np.zeros(shape, np.float32)) for shape in shapes]
     timer = function.time_evaluator("main", tvm.cpu(), number=number, repeat=REPEAT)
-    return float(min(timer(*tensors).results))
+    times: list[float] = []
+    for _ in range(ROUNDS):
+        times += timer(*tensors).results
+        time.sleep(PAUSE_S)
+    return float(min(times))
 
 
 def _lanes(hardware: HardwareConfig) -> int:
