@@ -136,18 +136,20 @@ def fit_tiled(counts: Counts, train: LabelledGraphs, tiled: list[str]) -> NDArra
         float32 [GROUPS, len(AMOUNTS), D].
     """
     found = np.full((GROUPS, len(AMOUNTS), len(train.hardware)), np.nan, dtype=np.float32)
+    counted = [place for place, name in enumerate(AMOUNTS) if name not in ("flop", "moved")]
     if not set(tiled) & set(train.hardware):
         return found
     graph = np.repeat(np.arange(len(train)), np.diff(counts.start))
     place = graph * GROUPS + cost_groups(counts.kernels)[counts.kernel]
-    each = amounts(counts.kernels)[counts.kernel] * counts.count[:, None]
+    each = amounts(counts.kernels)[:, counted][counts.kernel] * counts.count[:, None]
     sums = np.stack([np.bincount(place, some, len(train) * GROUPS) for some in each.T], axis=1)
-    sums = sums.reshape(len(train), GROUPS, len(AMOUNTS))
+    sums = sums.reshape(len(train), GROUPS, len(counted))
     for device, name in enumerate(train.hardware):
         if name in tiled:
             latency = train.latency_ms[:, device]
             known = np.isfinite(latency) & (np.diff(counts.start) > 0)
-            found[:, :, device] = np.log(fit_base(sums[known], latency[known]))
+            found[:, :, device] = LOG_NOTHING
+            found[:, counted, device] = np.log(fit_base(sums[known], latency[known]))
     return found
 
 

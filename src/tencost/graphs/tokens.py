@@ -290,26 +290,25 @@ def flop(integers: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def moved(integers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the elements that each kernel reads, writes and weighs, at least 1: float64 [K]."""
-    reads, writes, weighs = (
-        integers[:, _AT[name]].astype(np.float64)
-        for name in ("in_elements", "out_elements", "weights")
-    )
-    return 1 + reads + writes + weighs
+    """Return the elements that each kernel reads, writes and weighs, and one: float64 [K]."""
+    return 1 + integers[:, [_AT[name] for name in _MOVED]].astype(np.float64).sum(axis=1)
 
 
-AMOUNTS = ("flop", "moved", "kernels", "cycles", "partial", "tiles")
+_MOVED = ("in_elements", "out_elements", "weights")
+AMOUNTS = ("flop", "moved", "kernels", "read", "written", "weights", "cycles", "partial", "tiles")
 """What a kernel's cost may be proportional to; see `amounts`."""
+_TILED = AMOUNTS.index("cycles")
 
 
 def amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return AMOUNTS of each kernel: float64 [K, len(AMOUNTS)].
 
-    FLOP and elements moved are at least 1, and of kernels each is one. Cycles, partial sums and tiles are those of a
-    matrix unit (tencost.graphs.tiling), 0 of what it does not run.
+    FLOP and elements moved (read, written and weights together) are at least 1, and of kernels each is one. Cycles,
+    partial sums and tiles are those of a matrix unit (tencost.graphs.tiling), 0 of what it does not run.
     """
     found = np.zeros((len(integers), len(AMOUNTS)))
     found[:, 0], found[:, 1], found[:, 2] = flop(integers), moved(integers), 1
+    found[:, 3:_TILED] = integers[:, [_AT[name] for name in _MOVED]]
     kind = KIND[integers[:, 0]]
 
     def sizes(rows: NDArray[np.int64], *names: str) -> NDArray[np.int64]:
@@ -323,7 +322,7 @@ def amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
             image[:, 2] = np.maximum(
                 sizes(rows, "weights")[:, 0] // (kernel.prod(axis=1) * output[:, 2]), 1
             )
-        found[rows, 3:] = tiled(image, output, kernel, sizes(rows, "stride_h")[:, 0])
+        found[rows, _TILED:] = tiled(image, output, kernel, sizes(rows, "stride_h")[:, 0])
     return found
 
 

@@ -55,7 +55,7 @@ from tencost.train.neural.weights import (
 )
 
 TERMS = 3
-"""Of AMOUNTS, those that count on every device: time to compute, to move and to start."""
+"""Of AMOUNTS, those that count where nothing is tiled: time to compute, to move and to start."""
 _START_MS = (1e-7, 2e-7, 5e-3)
 """Milliseconds a FLOP, an element moved and a kernel, before the first fit by the median ratio."""
 _SMALLEST_SPREAD = 0.05
