@@ -143,7 +143,7 @@ def fit_tiled(counts: Counts, train: LabelledGraphs, tiled: list[str]) -> NDArra
     place = graph * GROUPS + cost_groups(counts.kernels)[counts.kernel]
     each = amounts(counts.kernels)[:, counted][counts.kernel] * counts.count[:, None]
     sums = np.stack([np.bincount(place, some, len(train) * GROUPS) for some in each.T], axis=1)
-    sums = sums.reshape(len(train), GROUPS, len(counted))
+    sums = sums.reshape(len(train), GROUPS, len(counted)).astype(np.float64)
     for device, name in enumerate(train.hardware):
         if name in tiled:
             latency = train.latency_ms[:, device]

@@ -14,6 +14,11 @@ Sums leave much open: in most families every network has as many concatenations 
 the slow one. So a, b and c are learnt first, alone, and the squares of f, g and h are penalised: a difference is told
 by kind and size where that explains it. h is penalised most: starting a kernel takes about as long whatever it is.
 
+Hardware that is `tiled` has a matrix unit, for which a compiler cuts convolutions into tiles, and other units for the
+rest. Its terms are others (tencost.graphs.tokens.AMOUNTS): what is read, written and weighed apart, the unit's cycles,
+partial sums and tiles, and the kernel, each with a price of its own in each kind of kernel. The prices are one convex
+fit (tencost.graphs.additive_base) that stays as it is; the network bends them like the others.
+
 Several networks from different seeds are averaged: what the sums leave open (which of two kernels that always stand
 together is the slow one) they decide differently.
 
