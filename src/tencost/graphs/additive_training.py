@@ -142,14 +142,16 @@ def fit_tiled(counts: Counts, train: LabelledGraphs, tiled: list[str]) -> NDArra
     graph = np.repeat(np.arange(len(train)), np.diff(counts.start))
     place = graph * GROUPS + cost_groups(counts.kernels)[counts.kernel]
     each = amounts(counts.kernels)[:, counted][counts.kernel] * counts.count[:, None]
-    sums = np.stack([np.bincount(place, some, len(train) * GROUPS) for some in each.T], axis=1)
-    sums = sums.reshape(len(train), GROUPS, len(counted)).astype(np.float64)
+    sums = np.zeros((len(train) * GROUPS, len(counted)))
+    for column, some in enumerate(each.T):
+        sums[:, column] = np.bincount(place, some, len(sums))
+    by_graph = sums.reshape(len(train), GROUPS, len(counted))
     for device, name in enumerate(train.hardware):
         if name in tiled:
             latency = train.latency_ms[:, device]
             known = np.isfinite(latency) & (np.diff(counts.start) > 0)
             found[:, :, device] = LOG_NOTHING
-            found[:, counted, device] = np.log(fit_base(sums[known], latency[known]))
+            found[:, counted, device] = np.log(fit_base(by_graph[known], latency[known]))
     return found
 
 
