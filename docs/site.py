@@ -23,6 +23,7 @@ ELSEWHERE = {
     "CHANGELOG.md": "reference/changelog.md",
     "benchmarks/README.md": "explanation/benchmarks.md",
     "datasets/tencost-epyc.md": "reference/tencost-epyc.md",
+    "datasets/tencost-epyc-graphs.md": "reference/tencost-epyc-graphs.md",
 }
 """Path in the repository -> path on the site."""
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?P<rest>#[^)\s]*)?(?=\))")

@@ -202,3 +202,14 @@ def make_bundle(
 @pytest.fixture(params=FAMILIES.names())
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Keep PyTorch at one thread: small tensors gain nothing by more, which wait for each other on a busy machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -7,7 +7,7 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
     install(uri)           model and search in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
 
-For whole networks (needs `tencost[graphs]`):
+For whole networks (needs `tencost[latency]`):
 
     load_graph_model(uri)  a registered model of a device: its predict_ms gives milliseconds
     graphs_of(path)        what it reads, of ONNX files

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORDS = {
     "measure export": ["--to", "x.npz"],
     "records import": ["conf"],
+    "profiles import": ["conf"],
     "records rename": ["--hardware", "v100", "k80"],
     "records delete": ["--hardware", "v100"],
     "records query best": ["--hardware", "v100"],
@@ -134,12 +135,16 @@ def test_the_table_is_what_the_extras_install() -> None:
         for module, names in packages_distributions().items()
     }
     bare, tuner, pipeline = distributions(), distributions("tuner"), distributions("pipeline")
+    latency = distributions("latency")
     for module in extras.EXTRAS["tuner"]:
         assert owners[module] & tuner, module
         assert not owners[module] & bare, module
+    for module in extras.EXTRAS["latency"]:
+        assert owners[module] & latency, module
+        assert not owners[module] & bare, module
     for module in extras.EXTRAS["pipeline"]:
         assert owners[module] & pipeline, module
-        assert not owners[module] & tuner, module
+        assert not owners[module] & (tuner | latency), module
     known = {module for modules in extras.EXTRAS.values() for module in modules}
     assert known >= {module for needs in extras.NEEDS.values() for module in needs}
 
@@ -150,4 +155,7 @@ def test_an_import_that_fails_in_the_middle_names_the_extra() -> None:
     assert isinstance(error, MissingDependencyError)
     assert "`tencost train` needs torch" in str(error)
     assert "tencost[pipeline]" in str(error)
+    assert "tencost[tuner]" in str(extras.missing("tencost tune", ModuleNotFoundError(name="tvm")))
+    without_onnx = extras.missing("tencost graphs latency", ModuleNotFoundError(name="onnx"))
+    assert "tencost[latency]" in str(without_onnx)
     assert extras.missing("tencost train", ModuleNotFoundError("x", name="tencost.lost")) is None

@@ -95,3 +95,15 @@ def test_missing_labels_are_left_out() -> None:
 def test_labels_that_are_no_latencies_are_told() -> None:
     with pytest.raises(TrainError, match="labels in milliseconds"):
         fit_correction(np.ones(2), np.array([1.0, -2.0]))
+
+
+def test_outliers_do_not_move_what_is_learnt_of_the_others() -> None:
+    """One label in seven is half as slow again."""
+    errors = []
+    for seed in range(5):
+        predicted, labels, features = family(500, seed)
+        spoilt = labels[:21].copy()
+        spoilt[::7] *= 1.5
+        correction = fit_correction(predicted[:21], spoilt, [features[:21]])
+        errors.append(error(correction.apply(predicted[21:], [features[21:]]), labels[21:]))
+    assert np.mean(errors) < 0.05

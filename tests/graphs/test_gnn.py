@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from chains import DEVICES, TRAIN, VALID, settings, silent
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GPSConv
 
@@ -19,75 +19,12 @@ from tencost.graphs.families.gnn import CONVOLUTIONS, DIRECTIONS, WITH_EDGES, Gn
 from tencost.graphs.gnn.embedding import NumberEmbedding, StableEdgeEmbedding, WordEmbedding
 from tencost.graphs.gnn.graph_data import Batches, GraphDataset, distinct_rows
 from tencost.graphs.gnn.networks import GpsLayer, GraphNetwork, similar
-from tencost.graphs.gnn.training import Labels, batches_of, encoder_of
+from tencost.graphs.gnn.training import batches_of, encoder_of
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.graphs.operators import OPERATOR_CODES
 
 ROOT = Path(__file__).resolve().parents[2]
 
-DEVICES = ("cortex-a76", "myriad-vpu")
-
-
-def chains(count: int, seed: int = 0) -> LabelledGraphs:
-    """Return networks of convolutions with skips whose latency is a sum over their nodes."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.choice([5, 8, 9, 14], count)
-    node_start = np.concatenate([[0], np.cumsum(sizes)])
-    edges, edge_counts = [], []
-    for size in sizes.tolist():
-        pairs = [(node, node + 1) for node in range(size - 1)]
-        pairs += [(node, node + 3) for node in range(0, size - 3, 2)]
-        edges += sorted(pairs)
-        edge_counts.append(len(pairs))
-    nodes = int(node_start[-1])
-    operators = np.array([OPERATOR_CODES[name] for name in ("Conv2D", "Relu", "Add")])
-    operator = operators[rng.integers(0, 3, nodes)].astype(np.uint8)
-    columns = np.zeros((nodes, 16), dtype=np.int32)
-    columns[:, [0, 11]] = rng.choice([-1, 1], (nodes, 1))
-    columns[:, [1, 2, 12, 13]] = rng.choice([7, 14, 28], (nodes, 1))
-    columns[:, [3, 7]] = rng.integers(8, 64, (nodes, 1))
-    columns[:, [8, 14]] = rng.integers(8, 64, (nodes, 1))
-    cost = np.where(operator == OPERATOR_CODES["Conv2D"], columns[:, 3] * columns[:, 8], 50) / 500.0
-    graph_of_node = np.repeat(np.arange(count), sizes)
-    total = np.bincount(graph_of_node, cost)
-    latency = np.stack([total, 3 * total], axis=1)
-    latency[::7, 1] = np.nan
-    graphs = GraphSet(
-        np.array([f"g{index}" for index in range(count)]),
-        np.array(["chains"] * count),
-        np.array([f"chain {index}" for index in range(count)]),
-        np.arange(count, dtype=np.int32),
-        operator,
-        columns,
-        node_start,
-        np.array(edges, dtype=np.int32).T,
-        np.concatenate([[0], np.cumsum(edge_counts)]),
-    )
-    return LabelledGraphs(graphs, DEVICES, latency)
-
-
-TRAIN, VALID = chains(120), chains(30, seed=1)
-
-
-def silent(name: str, value: float, step: int) -> None:
-    """Take a point of a curve and forget it."""
-
-
-def settings(**values: object) -> GnnConfig:
-    small: dict[str, object] = {
-        "family": "gnn", "hidden": 16, "layers": 2, "mlp_layers": 2, "epochs": 2, "batch_size": 16,
-        "num_threads": 1, "encoding_size": 4, "shapes": "numbers",
-    }  # fmt: skip
-    return GnnConfig(**{**small, **values})  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Graphs of ten nodes gain nothing by threads, which wait for each other where the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def network_of(config: GnnConfig) -> tuple[GraphNetwork, Encoder]:
@@ -102,12 +39,6 @@ def outputs(config: GnnConfig, graphs: GraphSet) -> torch.Tensor:
     batch = batches_of(config, graphs, encoder).take(np.arange(len(graphs)))
     with torch.no_grad():
         return network(batch)[torch.from_numpy(np.argsort(batch.chosen))]
-
-
-def weights_of(model: GnnModel, folder: Path) -> bytes:
-    folder.mkdir()
-    model.save(folder)
-    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
 WAYS = [
@@ -298,108 +229,6 @@ def test_the_dataset_is_one_of_pygs() -> None:
     batch = next(iter(DataLoader(dataset[10:14], batch_size=4)))
     assert (batch.edge_index.numpy() == VALID.graphs.take(range(10, 14)).global_edges).all()
     assert batch.y.shape == (4, 2)
-
-
-@pytest.mark.parametrize("log", [True, False])
-def test_labels_are_decoded_as_they_were_encoded(log: bool) -> None:
-    labels = Labels.of(TRAIN.latency_ms, log)
-    encoded = labels.encode(TRAIN.latency_ms)
-    known = np.isfinite(TRAIN.latency_ms)
-    assert (torch.isfinite(encoded).numpy() == known).all()
-    assert labels.decode(encoded)[known] == pytest.approx(TRAIN.latency_ms[known], rel=1e-4)
-    wild = labels.decode(torch.tensor([[1e6, -1e6], [float("nan"), float("inf")]]))
-    assert np.isfinite(wild).all()
-    assert (wild > 0).all()
-
-
-@pytest.mark.parametrize(("label", "pool"), [("log", "log_sum"), ("log", "sum"), ("raw", "sum")])
-def test_it_learns_and_missing_labels_count_nothing(label: str, pool: str) -> None:
-    curve: dict[str, list[float]] = {}
-    model = GnnModel(settings(label=label, pool=pool, epochs=30, learning_rate=0.01, hidden=32), 2)
-    model.fit(
-        TRAIN, VALID, seed=0, report=lambda name, value, _: curve.setdefault(name, []).append(value)
-    )
-    assert len(curve["train/valid_mape"]) == 30
-    assert curve["train/loss"][-1] < curve["train/loss"][0] / 2
-    found = model.predict(VALID.graphs)
-    known = np.isfinite(VALID.latency_ms)
-    error = np.abs(found / VALID.latency_ms - 1)[known].mean()
-    assert error == pytest.approx(min(curve["train/valid_mape"]), rel=1e-5)
-    middle = np.nanmedian(TRAIN.latency_ms, axis=0) / VALID.latency_ms - 1
-    assert error < np.nanmean(np.abs(middle)) / 2
-
-
-@pytest.mark.parametrize("convolution", ["gin", "performer", "magnet"])
-def test_the_same_seed_gives_the_same_bundle(convolution: str, tmp_path: Path) -> None:
-    found = []
-    for index, seed in enumerate((3, 3, 4)):
-        model = GnnModel(settings(convolution=convolution, dropout=0.1), 2)
-        model.fit(TRAIN, VALID, seed=seed, report=silent)
-        found.append(weights_of(model, tmp_path / str(index)))
-    assert found[0] == found[1] != found[2]
-
-
-class Interrupted(Exception):
-    pass
-
-
-def test_an_interrupted_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
-    config = settings(epochs=4, dropout=0.2)
-    whole = GnnModel(config, 2)
-    whole.fit(TRAIN, VALID, seed=5, report=silent)
-
-    def stop_in_epoch_3(name: str, value: float, step: int) -> None:
-        if step == 3:
-            raise Interrupted
-
-    folder = tmp_path / "resume"
-    with pytest.raises(Interrupted):
-        GnnModel(config, 2, folder).fit(TRAIN, VALID, seed=5, report=stop_in_epoch_3)
-    steps: list[int] = []
-    model = GnnModel(config, 2, folder)
-    model.fit(TRAIN, VALID, seed=5, report=lambda name, value, step: steps.append(step))
-    assert min(steps) == 3
-    assert weights_of(model, tmp_path / "a") == weights_of(whole, tmp_path / "b")
-    # Once it is through, there is nothing left to do.
-    again = GnnModel(config, 2, folder)
-    again.fit(TRAIN, VALID, seed=5, report=silent)
-    assert weights_of(again, tmp_path / "c") == weights_of(whole, tmp_path / "d")
-
-
-def test_another_training_does_not_go_on_from_it(tmp_path: Path) -> None:
-    GnnModel(settings(), 2, tmp_path).fit(TRAIN, VALID, seed=0, report=silent)
-    with pytest.raises(TrainError, match=r"another one \(seed changed\)"):
-        GnnModel(settings(), 2, tmp_path).fit(TRAIN, VALID, seed=1, report=silent)
-    with pytest.raises(TrainError, match=r"another one \(settings changed\)"):
-        GnnModel(settings(epochs=3), 2, tmp_path).fit(TRAIN, VALID, seed=0, report=silent)
-    (tmp_path / "training.ckpt").write_bytes(b"nothing")
-    with pytest.raises(TrainError, match="Delete the folder"):
-        GnnModel(settings(), 2, tmp_path).fit(TRAIN, VALID, seed=0, report=silent)
-
-
-def test_time_and_patience_end_it(caplog: pytest.LogCaptureFixture) -> None:
-    steps: list[int] = []
-
-    def note(name: str, value: float, step: int) -> None:
-        steps.append(step)
-
-    GnnModel(settings(epochs=50, max_minutes=1e-6), 2).fit(TRAIN, VALID, seed=0, report=note)
-    assert max(steps) == 1
-    assert "after 1 of 50 epochs" in caplog.text
-    hopeless = settings(epochs=50, patience=2, learning_rate=1e-12)
-    GnnModel(hopeless, 2).fit(TRAIN, VALID, seed=0, report=note)
-    assert max(steps) < 50
-
-
-def test_torch_is_left_as_it_was() -> None:
-    threads = torch.get_num_threads()
-    before = torch.random.get_rng_state()
-    model = GnnModel(settings(), 2)
-    model.fit(TRAIN, VALID, seed=0, report=silent)
-    model.predict(VALID.graphs)
-    assert torch.get_num_threads() == threads
-    assert (torch.random.get_rng_state() == before).all()
-    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.fixture(scope="module")

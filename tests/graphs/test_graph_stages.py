@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 
+from installed import environment_of
 from made_up_graphs import networks
 from tencost.cli.main import main
 from tencost.errors import ConfigError
@@ -26,6 +29,12 @@ SUMMED = (
     "graph_model.num_rounds=60",
     "seeds=[0,1,2]",
 )
+
+ABSENT = {
+    "deltalake", "duckdb", "dvc", "lightning", "matplotlib", "onnxruntime", "pandas", "polars", "pyarrow", "torch",
+    "torch_geometric", "transformers", "tvm",
+}  # fmt: skip
+"""Not in tencost[latency], whatever else is not."""
 
 
 def command(*words: str) -> None:
@@ -267,3 +276,45 @@ def test_an_onnx_file_is_answered(
             command(*words)
         assert ended.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_an_onnx_file_is_answered_where_only_tencost_latency_is_installed(
+    inside: Path, tmp_path: Path
+) -> None:
+    """By the champion, of trees, and by an additive model; neither torch nor TVM nor polars can be imported."""
+    import onnx
+    import torch
+
+    from tencost.networks.torch_onnx import module_to_onnx
+
+    layers = (torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
+    model = module_to_onnx("mine", torch.nn.Sequential(*layers), (torch.zeros(1, 3, 8, 8),))
+    onnx.save(model, tmp_path / "mine.onnx")
+    own = ("dataset=mine", "graph_split=by_graph", "graph_model=additive", "graph_model.members=1")
+    quick = ("graph_model.steps=30", "graph_model.hidden=8", "graph_model.num_threads=1")
+    command("train", *own, *quick, "seeds=[0]", f"paths.models={tmp_path / 'models'}")
+    (additive,) = (path.parent for path in (tmp_path / "models").rglob("bundle.json"))
+
+    environment = environment_of(tmp_path, "latency", also_absent=ABSENT)
+
+    def answers(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    path = str(tmp_path / "mine.onnx")
+    for uri in ("models:/tencost-graph-myriad-vpu@champion", str(additive)):
+        words = ("network=onnx", f"network.path={path}", "hardware=myriad-vpu", f"model_uri={uri}")
+        told = json.loads(answers("-m", "tencost.cli", "graphs", "latency", *words, "--json"))
+        assert told["ms"] > 0
+        assert bool(told["costliest"]) == (uri == str(additive))
+        script = (
+            "import sys, tencost; uri, path = sys.argv[1:]; "
+            "model = tencost.load_graph_model(uri); "
+            "print(model.predict_ms(tencost.graphs_of(path), 'myriad-vpu')[0]); "
+            f"assert not {ABSENT!r} & set(sys.modules)"
+        )
+        assert float(answers("-c", script, uri, path)) == pytest.approx(told["ms"])

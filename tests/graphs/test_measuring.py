@@ -18,12 +18,14 @@ import numpy as np
 import psutil
 import pytest
 
+from tencost.cli.main import main
 from tencost.errors import ConfigError, GraphError, MeasureError
 from tencost.graphs.formats.measured import FORMAT, MEASURED_FILE, read, recognises
 from tencost.graphs.measuring import (
     TimingSettings,
     measure_networks,
     median_and_spread,
+    round_ratios,
 )
 from tencost.graphs.reading import gate, read_folder
 from tencost.graphs.variants import Variant
@@ -163,6 +165,32 @@ def test_rounds_go_over_all_networks_and_the_quietest_counts(tmp_path: Path) -> 
     expected.append(min(lines[2]["latency_ms"], lines[4]["latency_ms"]))
     assert graphs.latency_ms[:, 0].tolist() == expected
     assert measure_networks(variants, tmp_path, twice).ok == 0
+
+
+def test_how_well_rounds_agree(tmp_path: Path) -> None:
+    rounds = (("a", 2.0), ("b", 4.0), ("a", 3.0), ("c", 1.0), ("a", 2.5), ("b", 4.0))
+    lines = [{"name": name, "status": "ok", "latency_ms": ms} for name, ms in rounds]
+    lines.append({"name": "c", "status": "failed"})
+    (tmp_path / MEASURED_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert round_ratios(tmp_path).tolist() == [1.5, 1.0]
+
+
+@pytest.mark.slow
+def test_the_command_times_in_rounds_and_says_how_well_they_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    words = ["graphs", "measure", "network=bert_tiny", "--variants", "1", "--to", str(tmp_path)]
+    main(words)
+    assert "1 networks measured, 0 before, 0 failed" in capsys.readouterr().err
+    main([*words, "--rounds", "3"])
+    told = capsys.readouterr().err
+    assert "2 networks and rounds measured, 1 before, 0 failed" in told
+    assert "share of networks whose rounds agree within 5%: " in told
+    assert [line["name"] for line in lines_of(tmp_path)] == ["bert_tiny-000"] * 3
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--rounds", "0"])
+    assert ended.value.code == 2
 
 
 def test_a_file_damaged_in_its_middle_is_left_alone(measured: Path, tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ from tencost.profiles.metrics import (
     ],
 )
 def test_units(unit: str, canonical: str, factor: float) -> None:
-    assert canonical_unit(unit) == (canonical, pytest.approx(factor))
+    found, by = canonical_unit(unit)
+    assert found == canonical
+    assert by == pytest.approx(factor)
 
 
 def test_bytes_and_counts_do_not_share_a_column() -> None:

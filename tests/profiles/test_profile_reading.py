@@ -112,6 +112,16 @@ def test_a_damaged_unit_costs_its_metric_and_no_other(tmp_path: Path) -> None:
     assert exports.TIME in rejects[0].reason
 
 
+def test_units_that_are_not_one_anothers_are_kept_apart_and_told(tmp_path: Path) -> None:
+    for name, unit in (("a", "inst"), ("b", "Kbyte")):
+        text = exports.wide([(exports.who(0), {"x__y.sum": 3})], {"x__y.sum": unit})
+        write(tmp_path / f"{name}.csv", text)
+    found, _ = read(tmp_path)
+    np.testing.assert_array_equal(found.profiles.column("x__y.sum"), [3.0, np.nan])
+    np.testing.assert_array_equal(found.profiles.column("x__y.sum [byte]"), [np.nan, 3000.0])
+    assert any("x__y.sum (inst, byte)" in note for note in found.notes)
+
+
 # Layouts of the wide table
 
 
@@ -148,17 +158,17 @@ def test_layouts_that_spreadsheets_and_shells_make(tmp_path: Path, damage: str) 
         path.write_bytes(gzip.compress(text.encode()))
     elif damage == "semicolon":
         units = {name: unit for name, (unit, _) in exports.PLAIN.items()}
-        german = {
+        comma = {
             name: f"{value:,.3f}".translate(str.maketrans(",.", ".,"))
             for name, value in BASE.items()
         }
-        write(path, exports.wide([(exports.who(0), german)], units, separator=";"))
+        write(path, exports.wide([(exports.who(0), comma)], units, separator=";"))
     elif damage == "crlf":
         path.write_bytes(text.replace("\n", "\r\n").encode())
     elif damage == "noise":
-        head, units, *rows = text.splitlines()
+        head, *rows = text.splitlines()
         noise = ["Reading File", "==PROF== Connected to process 1", "1 result, 2 results"]
-        write(path, "\n".join([*noise, head, units, "==PROF== done", *rows, *noise, ""]))
+        write(path, "\n".join([*noise, head, rows[0], "==PROF== done", *rows[1:], *noise, ""]))
     elif damage == "utf16":
         path.write_bytes(text.encode("utf-16"))
     elif damage == "instances":
@@ -202,6 +212,16 @@ def test_columns_that_come_twice_count_once_and_differences_are_told(tmp_path: P
     same(row(found.profiles), BASE)
     assert any("twice" in note for note in found.notes)
     assert any("differ" in note for note in found.notes)
+
+
+def test_columns_that_somebody_added_cost_nothing(tmp_path: Path) -> None:
+    lines = exports.plain().splitlines()
+    added = zip(lines, [',"device","time_ns"', ',"",""', ',"mine","5"'], strict=True)
+    found, rejects = read(write(tmp_path / "a.csv", "\n".join(line + more for line, more in added)))
+    assert not rejects
+    same(row(found.profiles), BASE)
+    assert not {"device", "time_ns"} & set(found.profiles.metrics)
+    assert sum("is no metric" in note for note in found.notes) == 2
 
 
 def test_an_older_name_gives_way_to_todays(tmp_path: Path) -> None:
@@ -399,6 +419,13 @@ def test_a_damaged_result_of_ktt_costs_itself(tmp_path: Path) -> None:
     assert "cut off" in rejects[-1].reason or "damage" in rejects[-1].reason
 
 
+def by_program(profiles: Profiles) -> dict[str, dict[str, float]]:
+    return {
+        program: dict(zip(profiles.metrics, profiles.values[at].tolist(), strict=True))
+        for at, program in enumerate(profiles.program_id.tolist())
+    }
+
+
 LONG = exports.long(
     [
         (
@@ -421,6 +448,8 @@ def test_no_damage_is_a_traceback_and_no_good_row_is_another(
     whole = make().encode()
     draw = random.Random(how)
     path = tmp_path / "a"
+    path.write_bytes(whole)
+    sound = by_program(read(path)[0].profiles)
     for _ in range(40):
         content = bytearray(whole)
         if how == "cut":
@@ -445,6 +474,10 @@ def test_no_damage_is_a_traceback_and_no_good_row_is_another(
         assert len(found.profiles) <= 24
         assert all(item.line >= 0 and len(item.reason) < 1000 for item in rejects)
         assert not np.isinf(found.profiles.values).any()
+        if how == "cut":  # what is left is as it was
+            for program, values in by_program(found.profiles).items():
+                for name, value in values.items():
+                    assert math.isnan(value) or value == pytest.approx(sound[program][name])
 
 
 # Real counters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -138,6 +139,39 @@ class MeasurePrograms(MeasureRun):
         return wrong
 
 
+class MeasurePack(MeasureRun):
+    """`tencost measure pack` of what was measured."""
+
+    name = "measure pack"
+
+    def prepare(self, root: Path) -> None:
+        super().prepare(root)
+        super().command(root)
+        shutil.copytree(TESTS.parent / "conf" / "split", root / "conf" / "split")
+
+    def command(self, root: Path) -> None:
+        from tencost.measure import stage
+
+        stage.pack(self.configured(), root)
+
+    def state(self, root: Path) -> Any:
+        return shown({**tree(root / "datasets"), **tree(root / "conf")})
+
+    def between(self, root: Path) -> Any:
+        """A description that is there is that of the archive."""
+        import yaml
+
+        described = root / "conf" / "dataset" / "small.yaml"
+        if described.exists():
+            archive = (root / "datasets" / "small.tar.zst").read_bytes()
+            told = yaml.safe_load(described.read_text())["sha256"]
+            assert told == hashlib.sha256(archive).hexdigest()
+        return None
+
+    def compare(self, clean: Any, between: Any, after: Any) -> list[str]:
+        return Scenario.compare(self, clean, None, after)
+
+
 class Measure(Kills):
     """The part `kill-measure`."""
 
@@ -150,7 +184,7 @@ class Measure(Kills):
         "polars",
         "tencost.records.databases",
     )
-    scenarios = (MeasureRun, MeasurePrograms)
+    scenarios = (MeasureRun, MeasurePrograms, MeasurePack)
 
 
 class TuneMatmul(Scenario):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -102,7 +103,7 @@ def mutated_json(rng: Random, value: Any, most: int = 3) -> Any:
     for _ in range(rng.randint(1, most)):
         places = list(_places(copy))
         if not places:
-            return rng.choice(JUNK)
+            return _junk(rng)
         inside, key = rng.choice(places)
         _change(rng, inside, key, copy)
     return copy
@@ -115,7 +116,7 @@ def _change(rng: Random, inside: Any, key: Any, whole: Any) -> None:
     elif kind == 1 and isinstance(inside, dict):
         inside[rng.choice(("x", "", "\0", "__class__", "type", "e" * 300))] = inside.pop(key)
     elif kind == 2 and isinstance(inside, list):
-        inside.insert(key, rng.choice(JUNK))
+        inside.insert(key, _junk(rng))
     elif kind == 3:
         others = list(_places(whole))
         one, other = rng.choice(others)
@@ -127,7 +128,12 @@ def _change(rng: Random, inside: Any, key: Any, whole: Any) -> None:
         text = inside[key].encode("utf-8", "surrogatepass")
         inside[key] = mutated_bytes(rng, text, 2).decode("utf-8", "replace")
     else:
-        inside[key] = rng.choice(JUNK)
+        inside[key] = _junk(rng)
+
+
+def _junk(rng: Random) -> Any:
+    """Return a value of its own, that may be damaged in its turn."""
+    return deepcopy(rng.choice(JUNK))
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -1,7 +1,7 @@
 """Which command needs what beyond a bare install, and which extra of tencost brings it.
 
-`pip install tencost` is enough for help, completion and the configuration; tuning needs `tencost[tuner]`, the pipeline
-and the record store `tencost[pipeline]`, which holds all of `tuner`.
+`pip install tencost` is enough for help, completion and the configuration; tuning needs `tencost[tuner]`, the latency
+of an ONNX file `tencost[latency]`, the pipeline and the record store `tencost[pipeline]`, which holds all of both.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from tencost.errors import MissingDependencyError
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "tuner": ("alembic", "mlflow", "onnxruntime", "scipy", "sqlalchemy", "tvm", "tvm_ffi", "xgboost"),
+    "latency": ("alembic", "mlflow", "onnx", "onnxscript", "sqlalchemy", "xgboost"),
     "pipeline": (
         "deltalake", "duckdb", "dvc", "flask", "hydra_plugins", "joblib", "lightning", "matplotlib", "msgspec",
-        "onnx", "onnxscript", "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn",
-        "torch", "transformers", "zstandard",
+        "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch", "transformers",
+        "zstandard",
     ),
     "graphs": ("hyperopt", "ray", "torch_geometric"),
 }  # fmt: skip
-"""Extra -> the modules that it brings and smaller extras do not. `flask` stands for all of MLflow: tencost[tuner] has
-the client only."""
+"""Extra -> the modules that it brings and those that it holds do not. `flask` stands for all of MLflow: tencost[tuner]
+has the client only."""
+_HOLDS = {"pipeline": ("tuner", "latency"), "graphs": ("pipeline",)}
+"""Extra -> the extras that it holds."""
 
 _TABLES = ("deltalake", "polars", "pyarrow")
 _REGISTRY = ("alembic", "mlflow", "sqlalchemy")
@@ -54,6 +57,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "register drift": (*_TABLES, "duckdb", "scipy"),
     "register export": _REGISTRY,
     "tune": ("mlflow", "scipy", "sqlalchemy", "tvm", "xgboost"),
+    "compile": ("scipy", "tvm"),
     "tune report": ("mlflow", "scipy", "sqlalchemy", "tvm"),
     "graphs records": _TABLES,
     "graphs splits": _TABLES,
@@ -61,10 +65,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs tune": (*_SCORES, "hyperopt", "ray", "torch_geometric"),
     "graphs evaluate": _SCORES,
     "graphs register": _SCORES,
-    "graphs latency": (*_REGISTRY, "onnx", "scipy"),
+    "graphs latency": (*_REGISTRY, "onnx", "onnxscript"),
     "graphs measure": ("onnx", "onnxruntime", "onnxscript", "torch", "transformers"),
     "profiles import": _LOGS,
     "profiles show": _TABLES,
+    "profiles transfer": (*_SCORES, "xgboost"),
+    "profiles pretraining": (*_SCORES, "pytorch_lightning", "torch"),
     "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
     "ui": (*_REGISTRY, "flask"),
     "pipeline": ("dvc",),
@@ -100,9 +106,7 @@ def missing(command: str, error: ModuleNotFoundError) -> MissingDependencyError 
 
 
 def _error(command: str, absent: list[str]) -> MissingDependencyError:
-    extra = next(
-        (name for name in ("tuner", "pipeline") if set(absent) <= _brought(name)), "graphs"
-    )
+    extra = next((name for name in EXTRAS if set(absent) <= _brought(name)), "graphs")
     return MissingDependencyError(
         f"`{command}` needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: "
         f"pip install 'tencost[{extra}]'"
@@ -110,6 +114,5 @@ def _error(command: str, absent: list[str]) -> MissingDependencyError:
 
 
 def _brought(extra: str) -> set[str]:
-    """Return the modules that an extra brings, those of the smaller ones with it."""
-    names = list(EXTRAS)
-    return {module for name in names[: names.index(extra) + 1] for module in EXTRAS[name]}
+    """Return the modules that an extra brings, those of the extras that it holds with it."""
+    return set(EXTRAS[extra]).union(*map(_brought, _HOLDS.get(extra, ())))

@@ -165,6 +165,13 @@ GRAPHS.add_command(
                 help="Threads a network.",
             ),
             ValueOption(
+                ["--rounds"],
+                type=Whole(1),
+                default=1,
+                show_default=True,
+                help="How often all networks are timed in turn; the quietest round of each counts.",
+            ),
+            ValueOption(
                 ["--clock"],
                 type=click.Choice(["wall", "cpu"]),
                 default="wall",
@@ -173,7 +180,7 @@ GRAPHS.add_command(
             ),
         ),
         examples=(
-            "tencost graphs measure --cpus 3",
+            "tencost graphs measure --cpus 3 --rounds 3",
             "tencost graphs measure network=resnet_18 --variants 40 --to measured/resnets",
         ),
         help="Time whole networks on this host with ONNX Runtime.\n\nWhat is measured already is skipped.",

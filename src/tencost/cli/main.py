@@ -70,6 +70,7 @@ TENCOST = Root(
             EVALUATE,
             REGISTER,
             TUNE,
+            stages.COMPILE,
             GRAPHS,
             PROFILES,
             stages.LEADERBOARD,

@@ -1,4 +1,4 @@
-"""`tencost profiles`: hardware counters of programs."""
+"""`tencost profiles`: hardware counters of programs, and what they and pretraining are worth."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from pathlib import Path
 
 import click
 
-from tencost.cli.grammar import Group, Place, Text, Whole, option
+from tencost.cli.grammar import Group, Place, Text, ValueOption, Whole, option
+from tencost.cli.overrides import StageCommand, stage_function
 from tencost.cli.records import HARDWARE
 
 PROFILES = Group(
     "profiles",
-    help="Hardware counters of programs: read them, look at them.",
+    help="Hardware counters of programs: read them, look at them, learn from them.",
     examples=(
         "tencost profiles import raw.csv --programs manifest.csv",
         "tencost profiles show",
+        "tencost profiles transfer --profiles data/profiles profile_features=ncu",
     ),
 )
 _FOLDER = "data/profiles"
@@ -103,3 +105,79 @@ def show(table: Path | None, metric: tuple[str, ...]) -> None:
     from tencost.profiles import import_command
 
     import_command.show(table or composition.config_folder()[0] / _FOLDER, metric)
+
+
+_SEEDS = "seeds=[0,1,2,3,4]"
+
+PROFILES.add_command(
+    StageCommand(
+        "transfer",
+        stage_function("tencost.profiles.stages.transfer"),
+        uses=(
+            "profile_features", "dataset", "features", "seeds", "experiment_name", "paths.records", "paths.features",
+            "paths.reports",
+        ),
+        defaults=(_SEEDS,),
+        options=(
+            ValueOption(
+                ["--profiles"],
+                type=Place(),
+                multiple=True,
+                help="What was imported, or files of profiles and folders of them. [default: data/profiles]",
+            ),
+            ValueOption(
+                ["--programs"], type=Whole(2), default=128, show_default=True, help="Programs drawn at a time."
+            ),
+            ValueOption(
+                ["--top"], type=Whole(1), default=32, show_default=True, help="How many of them count as the fastest."
+            ),
+            ValueOption(
+                ["--draws"], type=Whole(1), default=20, show_default=True, help="Draws of each seed."
+            ),
+        ),
+        examples=(
+            "tencost profiles transfer --profiles ktt_data/ profile_features=ncu_raw",
+            "tencost profiles transfer --profiles a.csv --profiles b.csv --programs 64 --top 16",
+        ),
+        help=(
+            "Learn which programs of a workload are fast from their counters, and ask about those of another.\n\nAll "
+            "ordered pairs of workloads, each workload with itself as a control, and what columns that tell the run "
+            "time do to the scores. Programs that are records of the dataset are compared with their features, too."
+        ),
+    )
+)  # fmt: skip
+PROFILES.add_command(
+    StageCommand(
+        "pretraining",
+        stage_function("tencost.profiles.stages.pretraining"),
+        uses=(
+            "dataset", "hardware", "features", "split", "model", "seeds", "experiment_name", "paths.records",
+            "paths.features", "paths.splits", "paths.reports",
+        ),
+        defaults=("model=mlp", "seeds=[0,1,2]"),
+        options=(
+            ValueOption(
+                ["--batch"], type=Whole(2), default=64, show_default=True, help="Programs measured at a time."
+            ),
+            ValueOption(
+                ["--top"], type=Whole(1), default=32, show_default=True, help="How many of them count as the fastest."
+            ),
+            ValueOption(
+                ["--epochs"],
+                type=Whole(1),
+                default=20,
+                show_default=True,
+                help="Passes over all that was measured, after each batch.",
+            ),
+        ),
+        examples=(
+            "tencost profiles pretraining experiment=roller_v100 features=ansor_tiles",
+            "tencost profiles pretraining hardware=epyc-avx512-1c --batch 10 --top 5",
+        ),
+        help=(
+            "Compare a pretrained network with one from scratch on workloads that neither has seen.\n\nThe programs of "
+            "the split's test part are replayed batch by batch: how many of a batch's fastest does a model find before "
+            "it learns from the batch?"
+        ),
+    )
+)  # fmt: skip

@@ -42,6 +42,29 @@ SPLITS = StageCommand(
     help="Divide the records into train, valid and test, leak-proof.",
 )
 
+COMPILE = StageCommand(
+    "compile",
+    stage_function("tencost.tune.compiled"),
+    uses=("network", "hardware", "tuner.workdir"),
+    options=(
+        grammar.ValueOption(
+            ["--to"],
+            type=grammar.Place("FILE"),
+            help="The library; compiled/<network>-<hardware>.so unless given.",
+        ),
+        grammar.ValueOption(
+            ["--database"],
+            type=grammar.Place("FOLDER"),
+            help="A MetaSchedule database; what `tencost tune` left of the network unless given.",
+        ),
+    ),
+    examples=(
+        "tencost compile network=bert_tiny hardware=epyc-avx512-1c --to model.so",
+        "tencost compile network=onnx network.path=model.onnx hardware=local --database tuned",
+    ),
+    help="Write a tuned network as one library that TVM's runtime runs.\n\nRunners in Python and C++ lie beside it.",
+)
+
 
 def train_and_score(config: Config, root: Path) -> float:
     """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""

@@ -24,6 +24,7 @@ GROUPS = (
     "model",
     "graph_model",
     "graph_split",
+    "profile_features",
     "network",
     "tuner",
     "measure",

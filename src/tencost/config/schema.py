@@ -21,6 +21,7 @@ from tencost.config.graphs import GraphSplitConfig, graph_model_config
 from tencost.config.measuring import MeasureConfig
 from tencost.config.model import model_config
 from tencost.config.parts import FEATURE_KINDS, NETWORK_SOURCES
+from tencost.config.profiles import ProfileFeaturesConfig
 from tencost.errors import ConfigError
 
 
@@ -329,6 +330,8 @@ class Config:
     """graphs: the family of graph models: its own dataclass, see tencost.graphs.families."""
     graph_split: GraphSplitConfig = field(default_factory=GraphSplitConfig)
     """graphs: how graphs are divided."""
+    profile_features: ProfileFeaturesConfig = field(default_factory=ProfileFeaturesConfig)
+    """profiles: which hardware counters become columns, and how."""
     network: NetworkConfig = MISSING
     """The network to tune."""
     tuner: TunerConfig = MISSING

@@ -154,7 +154,7 @@ def metrics_dict(board: Board) -> dict[str, dict[str, dict[str, float]]]:
 
 def save(board: Board, path: Path) -> None:
     """Write leaderboard.json."""
-    values = _rounded({"format_version": FORMAT_VERSION, **asdict(board)})
+    values = rounded({"format_version": FORMAT_VERSION, **asdict(board)})
     path.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
 
 
@@ -214,12 +214,12 @@ def load(path: Path) -> Board:
     )
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Round every float to 6 digits; orjson writes NaN as null."""
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
+        return [rounded(item) for item in value]
     return round(value, 6) if isinstance(value, float) else value
 
 

@@ -4,7 +4,8 @@ What is corrected is the logarithm of label over prediction. It is a Gaussian pr
 a family's graphs: an offset, a slope along the logarithm of the prediction, and a part that depends on the graphs'
 features, linear or smooth. How large each part is, which features count and how noisy labels are is not chosen but
 averaged: each combination of a small grid counts by how probable it makes the labels (marginal likelihood), so that
-five labels move the offset and little else, and a hundred can bend the rest. Without labels nothing is corrected.
+five labels move the offset and little else, and a hundred can bend the rest. Labels far from what the others say are
+drawn in. Without labels nothing is corrected.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ _NOISES = {0.01: 0.1, 0.02: 0.2, 0.04: 0.3, 0.08: 0.3, 0.16: 0.1}
 """Of a label."""
 
 
+_OUTLIER = 2.0
+"""Median errors of labels, from what was learnt of all, beyond which a label is drawn in (Huber 1964): times on devices
+have tails, and what is asked is what most graphs take."""
+_LEAST_LIMIT = 0.015
+_ROUNDS = 2
+_FEWEST = 10
+"""Labels below which none is called an outlier."""
 _SIDES = 10
 """Sides of a kernel that are told apart: 0 (none) to 8, and larger."""
 
@@ -117,9 +125,21 @@ def fit_correction(
             )
     if not len(labels_ms):
         return Correction((), (), np.zeros((0, 0)))
-    raw = (np.log(predicted_ms)[:, None], *(np.asarray(each)[known] for each in features))
+    own = [np.asarray(each)[known] for each in features]
+    raw = (np.log(predicted_ms)[:, None], *own)
     blocks = tuple(_Block.of(np.asarray(each, dtype=np.float64)) for each in raw)
     log_ratio = np.log(labels_ms / predicted_ms)
+    correction = _fit(blocks, log_ratio)
+    for _ in range(_ROUNDS if len(log_ratio) >= _FEWEST else 0):
+        told = np.log(correction.apply(predicted_ms, own) / predicted_ms)
+        off = log_ratio - told
+        limit = max(_OUTLIER * float(np.median(np.abs(off))), _LEAST_LIMIT)
+        correction = _fit(blocks, told + np.clip(off, -limit, limit))
+    return correction
+
+
+def _fit(blocks: tuple[_Block, ...], log_ratio: Floats) -> Correction:
+    """Average the grid, each member by how probable it makes the logarithms of label over prediction."""
     settings, shares, duals = [], [], []
     for block, (slope, slope_prior), (part, part_prior), length in product(
         range(min(1, len(blocks) - 1), len(blocks)), _SLOPES.items(), _PARTS.items(), _LENGTHS

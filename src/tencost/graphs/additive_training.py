@@ -11,17 +11,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tencost.graphs.families.additive import GROUPS, cost_groups, initial_base, standardise
+from tencost.graphs.additive_base import fit_base
+from tencost.graphs.families.additive import (
+    GROUPS,
+    LOG_NOTHING,
+    TERMS,
+    cost_groups,
+    initial_base,
+    log_amounts,
+    standardise,
+)
 from tencost.graphs.family import Report
-from tencost.graphs.graph_set import GraphSet
-from tencost.graphs.tokens import amounts, distinct, features, find_kernels
+from tencost.graphs.graph_set import GraphSet, LabelledGraphs
+from tencost.graphs.tokens import AMOUNTS, amounts, distinct, features, find_kernels
 from tencost.train.neural.weights import Weights
 
 if TYPE_CHECKING:
     from tencost.graphs.families.additive import AdditiveConfig
 
 _WITH_KINDS = 2
-"""Terms that each kind has its own base of: time to compute and to move."""
+"""Terms that each kind has its own base of, where it is learnt: time to compute and to move."""
 _TOLD_EVERY = 50
 """Steps between two points of the training curve."""
 _CALIBRATED_ON = 500
@@ -68,42 +77,46 @@ class Counts:
 
 
 class Costs(nn.Module):
-    """The three terms of each kernel on each device, as in the text of tencost.graphs.families.additive."""
+    """The terms of each kernel on each device, as in the text of tencost.graphs.families.additive."""
 
-    def __init__(self, width: int, num_devices: int, config: AdditiveConfig) -> None:
+    def __init__(self, width: int, tiled: NDArray[np.float32], config: AdditiveConfig) -> None:
         super().__init__()
         widths = [width, *[config.hidden] * config.layers]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        num_devices = tiled.shape[2]
         base = torch.from_numpy(initial_base(num_devices))
-        self.head = nn.Linear(config.hidden, base.numel())
+        self.tiled = torch.from_numpy(tiled)
+        self.head = nn.Linear(config.hidden, len(AMOUNTS) * num_devices)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.base = nn.Parameter(base)
         self.kinds = nn.Parameter(torch.zeros(GROUPS, _WITH_KINDS, num_devices))
 
     def forward(
-        self, inputs: Tensor, group: Tensor, log_amounts: Tensor, *, bend: bool
+        self, inputs: Tensor, group: Tensor, amount: Tensor, *, bend: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return milliseconds [K, D], and the mean squares of what the network adds to each term [3].
+        """Return milliseconds [K, D], and the mean squares of what the network adds to each term [len(AMOUNTS)].
 
         Args:
             inputs: standardised features [K, F].
             group: int64 [K]; of tencost.graphs.families.additive.GROUPS.
-            log_amounts: [K, 3].
+            amount: [K, len(AMOUNTS)]; logarithms.
             bend: whether the network takes part; else the kinds speak alone.
         """
-        terms = self._bases()[group] + log_amounts[:, :, None]
+        terms = self._bases()[group] + amount[:, :, None]
         if not bend:
             return torch.exp(terms).sum(dim=1), torch.zeros(terms.shape[1])
         hidden = inputs
         for layer in self.layers:
             hidden = nn.functional.silu(layer(hidden))
-        bent = self.head(hidden).view(len(inputs), *self.base.shape)
+        bent = self.head(hidden).view(terms.shape)
         return torch.exp(terms + bent).sum(dim=1), bent.square().mean(dim=(0, 2))
 
     def _bases(self) -> Tensor:
-        """Return a, b and c of each group of kernels: [GROUPS, 3, D]."""
-        return self.base + nn.functional.pad(self.kinds, (0, 0, 0, len(self.base) - _WITH_KINDS))
+        """Return what a unit of each amount costs in each group of kernels: logarithms [GROUPS, len(AMOUNTS), D]."""
+        learnt = self.base + nn.functional.pad(self.kinds, (0, 0, 0, TERMS - _WITH_KINDS))
+        learnt = nn.functional.pad(learnt, (0, 0, 0, len(AMOUNTS) - TERMS), value=LOG_NOTHING)
+        return torch.where(torch.isnan(self.tiled), learnt, self.tiled)
 
     def weights(self) -> Weights:
         """Return the parameters as they are served: dense weights [in, out]."""
@@ -116,11 +129,38 @@ class Costs(nn.Module):
         return {name: np.ascontiguousarray(value) for name, value in found.items()}
 
 
+def fit_tiled(counts: Counts, train: LabelledGraphs, tiled: list[str]) -> NDArray[np.float32]:
+    """Return what a unit of each amount costs on hardware that is `tiled`: logarithms, NaN for the other.
+
+    Returns:
+        float32 [GROUPS, len(AMOUNTS), D].
+    """
+    found = np.full((GROUPS, len(AMOUNTS), len(train.hardware)), np.nan, dtype=np.float32)
+    counted = [place for place, name in enumerate(AMOUNTS) if name not in ("flop", "moved")]
+    if not set(tiled) & set(train.hardware):
+        return found
+    graph = np.repeat(np.arange(len(train)), np.diff(counts.start))
+    place = graph * GROUPS + cost_groups(counts.kernels)[counts.kernel]
+    each = amounts(counts.kernels)[:, counted][counts.kernel] * counts.count[:, None]
+    sums = np.zeros((len(train) * GROUPS, len(counted)))
+    for column, some in enumerate(each.T):
+        sums[:, column] = np.bincount(place, some, len(sums))
+    by_graph = sums.reshape(len(train), GROUPS, len(counted))
+    for device, name in enumerate(train.hardware):
+        if name in tiled:
+            latency = train.latency_ms[:, device]
+            known = np.isfinite(latency) & (np.diff(counts.start) > 0)
+            found[:, :, device] = LOG_NOTHING
+            found[:, counted, device] = np.log(fit_base(by_graph[known], latency[known]))
+    return found
+
+
 def train_member(
     counts: Counts,
     latency_ms: NDArray[np.float64],
     config: AdditiveConfig,
     scaler: Weights,
+    tiled: NDArray[np.float32],
     *,
     seed: int,
     report: Report,
@@ -132,6 +172,7 @@ def train_member(
         latency_ms: float64 [G, D]; NaN where nobody measured.
         config: sizes and steps.
         scaler: what `standardise` needs; returned with the weights.
+        tiled: of `fit_tiled`.
         seed: of the initial weights and the order of graphs.
         report: told the training loss.
     """
@@ -140,7 +181,7 @@ def train_member(
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network = Costs(len(scaler["scaler.mean"]), latency_ms.shape[1], config)
+            network = Costs(len(scaler["scaler.mean"]), tiled, config)
         _train(network, counts, latency_ms, config, scaler, seed, report)
     finally:
         torch.set_num_threads(threads)
@@ -157,18 +198,16 @@ def _train(
     report: Report,
 ) -> None:
     inputs = torch.from_numpy(standardise(scaler, features(counts.kernels)))
-    flop, moved = amounts(counts.kernels)
-    log_amounts = torch.from_numpy(
-        np.log(np.stack([flop, moved, np.ones_like(flop)], axis=1)).astype(np.float32)
-    )
+    amount = torch.from_numpy(log_amounts(counts.kernels).astype(np.float32))
     groups = torch.from_numpy(cost_groups(counts.kernels))
     log_label = torch.from_numpy(np.log(latency_ms).astype(np.float32))
 
-    penalty = torch.tensor([config.penalty, config.penalty, config.start_penalty])
+    starts = [name in ("kernels", "tiles") for name in AMOUNTS]
+    penalty = torch.where(torch.tensor(starts), config.start_penalty, config.penalty)
 
     def log_error(chosen: NDArray[np.int64], bend: bool) -> tuple[Tensor, Tensor]:
         used, which, graph, count = counts.batch(chosen)
-        cost, squares = network(inputs[used], groups[used], log_amounts[used], bend=bend)
+        cost, squares = network(inputs[used], groups[used], amount[used], bend=bend)
         total = torch.zeros(len(chosen), cost.shape[1])
         total = total.index_add(0, graph, cost[which] * count[:, None])
         return torch.log(total) - log_label[chosen], (penalty * squares).sum()

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from tencost.errors import ConfigError
+from tencost.evaluate.board import rounded
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.graphs.metrics import LOWER_IS_BETTER, METRICS, GraphScore, average
 
@@ -129,7 +130,7 @@ def metrics_dict(board: Board) -> dict[str, Any]:
 
 def save(board: Board, path: Path) -> None:
     """Write graph_leaderboard.json."""
-    values = _rounded({"format_version": FORMAT_VERSION, **asdict(board)})
+    values = rounded({"format_version": FORMAT_VERSION, **asdict(board)})
     path.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
 
 
@@ -186,12 +187,3 @@ def _row(values: dict[str, Any]) -> Row:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _rounded(value: Any) -> Any:
-    """Round every float to 6 digits; orjson writes NaN as null."""
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return round(value, 6) if isinstance(value, float) else value

@@ -29,7 +29,7 @@ import select
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -40,6 +40,7 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 
 from tencost.config.checking import one_of
 from tencost.errors import ConfigError, MeasureError
@@ -175,6 +176,20 @@ def median_and_spread(runs_ms: Sequence[float]) -> tuple[float, float]:
     """Return (median, distance of the quartiles over the median)."""
     low, middle, high = (float(value) for value in np.quantile(runs_ms, (0.25, 0.5, 0.75)))
     return round(middle, 6), round((high - low) / middle, 4)
+
+
+def round_ratios(folder: Path) -> NDArray[np.float64]:
+    """Return how well the rounds of a folder agree: the slowest over the quickest of each network that has several.
+
+    Returns:
+        float64 [networks with two rounds or more], at least 1; 1 is agreement.
+    """
+    rounds: defaultdict[str, list[float]] = defaultdict(list)
+    for text in (folder / MEASURED_FILE).read_bytes().splitlines():
+        line = json.loads(text)
+        if line["status"] == "ok":
+            rounds[line["name"]].append(line["latency_ms"])
+    return np.array([max(own) / min(own) for own in rounds.values() if len(own) > 1])
 
 
 class _Timer:

@@ -191,7 +191,7 @@ def read_model(path: Path) -> Any:
     Raises:
         ConfigError: there is none.
     """
-    require("onnx")
+    require("onnx", extra="latency")
     import onnx
 
     try:
@@ -215,7 +215,7 @@ def attribute(node: Any, name: str) -> Any:
 
 def _prepared(model: Any) -> tuple[Any, dict[str, Shape]]:
     """Return (the model, folded, with the shapes of its tensors, shapes of its large weights, which are inputs now)."""
-    require("onnx", "onnxscript")
+    require("onnx", "onnxscript", extra="latency")
     import onnx
     from onnx.inliner import inline_local_functions
 

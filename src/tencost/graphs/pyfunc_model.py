@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 from tencost.graphs.bundle import read_graph_info
 from tencost.graphs.operators import COLUMNS
-from tencost.train.pyfunc_model import forget_origin
+from tencost.train.pyfunc_model import save_model
 
 
 def save_graph_pyfunc(folder: Path, bundle: Path) -> None:
     """Write the model, its signature and its requirements into a new folder; the bundle is copied into it."""
-    import mlflow.pyfunc
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types import ColSpec, DataType
 
     info = read_graph_info(bundle)
     inputs = [ColSpec(DataType.long, "graph"), ColSpec(DataType.string, "operator")]
     inputs += [ColSpec(DataType.long, name) for name in COLUMNS]
     inputs += [ColSpec(DataType.string, "inputs")]
     outputs = [ColSpec(DataType.long, "graph"), ColSpec(DataType.double, "latency_ms")]
-    with warnings.catch_warnings():
-        # MLflow would rather have an example of the input than the signature it is given.
-        warnings.simplefilter("ignore", UserWarning)
-        mlflow.pyfunc.save_model(
-            str(folder),
-            python_model=str(Path(__file__).with_name("pyfunc.py")),
-            artifacts={"bundle": str(bundle)},
-            signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
-            pip_requirements=[f"tencost[graphs]=={info.versions.get('tencost', '0')}", "pandas"],
-        )
-    forget_origin(folder)
+    requirement = f"tencost[graphs]=={info.versions.get('tencost', '0')}"
+    save_model(folder, bundle, Path(__file__).with_name("pyfunc.py"), inputs, outputs, requirement)

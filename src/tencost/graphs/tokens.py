@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tencost.graphs.graph_set import GraphSet
 from tencost.graphs.operators import INPUT, OPERATOR_CODES, OPERATORS, OUTPUT, STRIDES, WEIGHT
+from tencost.graphs.tiling import depthwise_tiles_of, tiles_of
 
 KINDS = (
     "conv", "depthwise", "matmul", "norm", "activation", "add", "mul", "concat", "move", "pool", "mean", "input",
@@ -288,13 +289,41 @@ def flop(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.maximum(found, 1.0)
 
 
-def amounts(integers: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return FLOP, and elements read, written and weighed, at least 1 each: two of float64 [K]."""
-    reads, writes, weighs = (
-        integers[:, _AT[name]].astype(np.float64)
-        for name in ("in_elements", "out_elements", "weights")
-    )
-    return flop(integers), 1 + reads + writes + weighs
+def moved(integers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the elements that each kernel reads, writes and weighs, and one: float64 [K]."""
+    return 1 + integers[:, [_AT[name] for name in _MOVED]].astype(np.float64).sum(axis=1)
+
+
+_MOVED = ("in_elements", "out_elements", "weights")
+AMOUNTS = ("flop", "moved", "kernels", "read", "written", "weights", "cycles", "partial", "tiles")
+"""What a kernel's cost may be proportional to; see `amounts`."""
+_TILED = AMOUNTS.index("cycles")
+
+
+def amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return AMOUNTS of each kernel: float64 [K, len(AMOUNTS)].
+
+    FLOP and elements moved (read, written and weights together) are at least 1, and of kernels each is one. Cycles,
+    partial sums and tiles are those of a matrix unit (tencost.graphs.tiling), 0 of what it does not run.
+    """
+    found = np.zeros((len(integers), len(AMOUNTS)))
+    found[:, 0], found[:, 1], found[:, 2] = flop(integers), moved(integers), 1
+    found[:, 3:_TILED] = integers[:, [_AT[name] for name in _MOVED]]
+    kind = KIND[integers[:, 0]]
+
+    def sizes(rows: NDArray[np.int64], *names: str) -> NDArray[np.int64]:
+        return np.maximum(integers[rows][:, [_AT[name] for name in names]], 1)
+
+    for name, tiled in (("conv", tiles_of), ("depthwise", depthwise_tiles_of)):
+        rows = np.flatnonzero(kind == KINDS.index(name))
+        image, output = sizes(rows, "in_h", "in_w", "in_c"), sizes(rows, "out_h", "out_w", "out_c")
+        kernel = sizes(rows, "kernel_h", "kernel_w")
+        if name == "conv":  # of a convolution in groups, what one group reads
+            image[:, 2] = np.maximum(
+                sizes(rows, "weights")[:, 0] // (kernel.prod(axis=1) * output[:, 2]), 1
+            )
+        found[rows, _TILED:] = tiled(image, output, kernel, sizes(rows, "stride_h")[:, 0])
+    return found
 
 
 def features(integers: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -306,11 +335,11 @@ def _columns(integers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     value = {name: integers[:, index].astype(np.float64) for name, index in _AT.items()}
     operator = integers[:, 0]
     kind = node_kinds(integers)
-    work, moved = amounts(integers)
+    work, traffic = flop(integers), moved(integers)
     columns: dict[str, NDArray[Any]] = {
         "log_flop": np.log(work),
-        "log_moved": np.log(moved),
-        "log_intensity": np.log(work / moved),
+        "log_moved": np.log(traffic),
+        "log_intensity": np.log(work / traffic),
     }
     for name in (
         "in_h",

@@ -129,14 +129,17 @@ def _file(config: NetworkConfig, extension: str, root: Path | None) -> Path:
     return path
 
 
-def require(*modules: str) -> None:
-    """Raise MissingDependencyError for a module that is not installed."""
+def require(*modules: str, extra: str = "pipeline") -> None:
+    """Raise MissingDependencyError for a module that is not installed, with the extra of tencost that brings it."""
     for module in modules:
         if find_spec(module) is None:
-            raise MissingDependencyError(
-                f"importing this network needs {module}, which is not installed. Run: pip install 'tencost[pipeline]', "
-                "or import it elsewhere (tencost measure export network=... --to <file>.npz) and use network=saved "
+            elsewhere = (
+                ", or import it elsewhere (tencost measure export network=... --to <file>.npz) and use network=saved "
                 "network.path=<file>.npz"
+            )
+            raise MissingDependencyError(
+                f"importing this network needs {module}, which is not installed. Run: pip install 'tencost[{extra}]'"
+                f"{elsewhere if extra == 'pipeline' else ''}"
             )
 
 

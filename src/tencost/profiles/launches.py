@@ -13,6 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+RESERVED = ("program_id", "workload", "device", "time_ns")
+"""Columns of a table of programs that are no metrics."""
+
 
 @dataclass(frozen=True)
 class Reject:

@@ -21,12 +21,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import lru_cache
 
 from tencost.errors import ProfileError
 
 TIME = "gpu__time_duration.sum"
 """How long a kernel ran."""
+_REMEMBERED = 8192
+"""Answers that are kept: a table asks the same for each of its rows, a damaged one something new each time."""
 _SECONDS = {
     "ns": 1.0, "nsec": 1.0, "nsecond": 1.0, "nseconds": 1.0, "nanosecond": 1.0, "nanoseconds": 1.0,
     "us": 1e3, "usec": 1e3, "usecond": 1e3, "useconds": 1e3, "microsecond": 1e3, "microseconds": 1e3, "\u00b5s": 1e3,
@@ -56,7 +58,7 @@ _MEASURED = ("ns", "byte", "hertz", "bit")
 """Canonical units that a number cannot be read without."""
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def canonical_unit(unit: str) -> tuple[str, float]:
     """Return the canonical unit of a unit, and what a value is multiplied by; a unit that is not known stays itself."""
     text = unit.strip()
@@ -275,6 +277,7 @@ SCALED = {"achieved_occupancy": 100.0}
 _SECTIONS = {section.lower(): section for section in DETAILS}
 
 
+@lru_cache(_REMEMBERED)
 def today(name: str, section: str = "", unit: str = "") -> str:
     """Return today's name of a metric, or the name as it is where the table has none.
 
@@ -352,9 +355,12 @@ def expected_unit(metric: str) -> str:
     found = _BYTES.search(metric)
     if found:
         return "byte/second" if found["rate"] else "byte"
+    if re.search(r"[._]pct$|\.pct_of_peak_\w+$", metric):
+        return "%"
     return "hertz" if re.search(r"cycles_elapsed\.\w+\.per_second$", metric) else ""
 
 
+@lru_cache(_REMEMBERED)
 def unit_of(metric: str, unit: str) -> tuple[str, float] | None:
     """Return the canonical unit of a metric's values and their factor; None where it is none that the metric can have.
 

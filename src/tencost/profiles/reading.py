@@ -20,15 +20,13 @@ from tencost.config.parts import PROFILE_FORMATS
 from tencost.errors import ProfileError, RecordError
 from tencost.profiles import joining
 from tencost.profiles.cells import PERMISSION_TOLD
-from tencost.profiles.launches import Launch, Note, ProfileFormat, Reject
+from tencost.profiles.launches import RESERVED, Launch, Note, ProfileFormat, Reject
 from tencost.profiles.metrics import TIME
 from tencost.profiles.programs import Programs
 from tencost.profiles.table import Profiles
 
 UNKNOWN = "unknown"
 """The device where neither a file nor its reader says which."""
-RESERVED = ("program_id", "workload", "device", "time_ns")
-"""Columns of a table of programs that are no metrics."""
 _TOLD = 5
 """Ids, names and reasons that a message gives at most."""
 

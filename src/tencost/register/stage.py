@@ -16,13 +16,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import orjson
 import polars as pl
-from rich.console import Console
-from rich.text import Text
 
 from tencost.config import Config
 from tencost.errors import RegistryError
@@ -33,17 +29,16 @@ from tencost.evaluate.report import markdown_table
 from tencost.evaluate.scoring import SeedScore, score_records
 from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
-from tencost.register import notes, registry
+from tencost.register import notes, offering, registry
 from tencost.register.comparison import Opponent, against_champion, compare
 from tencost.register.promotion import YES, Challenger, Comparison, Rule, Verdict, judge
 from tencost.register.registry import Version
 from tencost.register.round_time import RoundTime, round_times
 from tencost.register.start_records import training_starts
 from tencost.register.starts import ship
-from tencost.train import ended, tracking
+from tencost.train import tracking
 from tencost.train.bundle import Bundle, training_digest
 from tencost.train.data import Data
-from tencost.writing import whole_file
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,14 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
         version, new = registry.register_bundle(
             client,
             _shipped(data, bundle, Path(work)),
-            run_id=_run(client, cfg, root, best),
+            run_id=offering.run_of(
+                client,
+                cfg,
+                "register",
+                root / best.folder,
+                training_digest(root / best.folder),
+                best.seeds,
+            ),
             hardware_text=cfg.hardware.description or cfg.hardware.name,
             description="",
         )
@@ -131,8 +133,8 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
         notes.write(client, version, best, verdict, text, values)
         if verdict.promote:  # last: a run killed before it judges and writes again
             registry.promote(client, version)
-    _mark(root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json", version)
-    _print(version, new, champion, verdict)
+    offering.mark(root, cfg, version)
+    offering.say(version, new, champion, verdict)
     return verdict
 
 
@@ -205,49 +207,3 @@ def _rounds(
 
 def _seconds(rounds: dict[str, RoundTime], side: str) -> float | None:
     return rounds[side].seconds if side in rounds else None
-
-
-def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
-    """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
-    trained = tracking.training_run(
-        client, cfg.experiment_name, training_digest(root / best.folder)
-    )
-    if trained is not None:
-        return trained
-    experiment = client.get_experiment_by_name(cfg.experiment_name)
-    tags = {"tencost.stage": "register", "hardware": cfg.hardware.name, **ended.process_tags()}
-    name = f"register {cfg.hardware.name}"
-    created = client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
-    client.log_param(created, "seeds", ",".join(str(seed) for seed in best.seeds))
-    client.log_artifacts(created, str(root / best.folder), registry.BUNDLES)
-    client.set_terminated(created)
-    return str(created)
-
-
-def _mark(path: Path, version: Version) -> None:
-    """Write what DVC keeps of a registration: which content has been offered to the registry beside it."""
-    content = {"model": version.name, "content_digest": version.tags[registry.CONTENT_TAG]}
-    with whole_file(path) as partial:
-        partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-
-
-def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:
-    console = Console()
-    state = "registered" if new else "registered before"
-    console.print(f"{version.name} version {version.number} ({version.semver}): {state}")
-    for reason in verdict.reasons:
-        word, _, rest = reason.partition(": ")
-        console.print(
-            Text.assemble((f"  {word:<4}", "green" if word == "yes" else "bold red"), rest),
-            soft_wrap=True,
-        )
-    if champion is None:
-        console.print("  there is no champion yet", style="bold red")
-    elif champion.number == version.number:
-        console.print(
-            f"  champion: version {version.number} ({version.semver})", style="bold green"
-        )
-    else:
-        console.print(
-            f"  champion stays: version {champion.number} ({champion.semver})", style="bold"
-        )

@@ -4,29 +4,49 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 from tencost.train.bundle import read_info
 
 
 def save_pyfunc(folder: Path, bundle: Path) -> None:
     """Write the model, its signature and its requirements into a new folder; the bundle is copied into it."""
-    import mlflow.pyfunc
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types import ColSpec, DataType
 
     info = read_info(bundle)
     inputs = [ColSpec(DataType.long, "program")]
     inputs += [ColSpec(DataType.float, name) for name in info.feature_spec.columns]
     outputs = [ColSpec(DataType.long, "program"), ColSpec(DataType.double, "score")]
+    requirement = f"tencost=={info.versions.get('tencost', '0')}"
+    save_model(folder, bundle, Path(__file__).with_name("pyfunc.py"), inputs, outputs, requirement)
+
+
+def save_model(
+    folder: Path, bundle: Path, code: Path, inputs: list[Any], outputs: list[Any], requirement: str
+) -> None:
+    """Write an MLflow model around a bundle.
+
+    Args:
+        folder: new.
+        bundle: copied into it.
+        code: the module that MLflow runs to have the model.
+        inputs: MLflow's ColSpecs of the columns that it is asked with.
+        outputs: those of what it answers.
+        requirement: what pip has to install, beside pandas.
+    """
+    import mlflow.pyfunc
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema
+
     with warnings.catch_warnings():
         # MLflow would rather have an example of the input than the signature it is given.
         warnings.simplefilter("ignore", UserWarning)
         mlflow.pyfunc.save_model(
             str(folder),
-            python_model=str(Path(__file__).with_name("pyfunc.py")),
+            python_model=str(code),
             artifacts={"bundle": str(bundle)},
             signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
-            pip_requirements=[f"tencost=={info.versions.get('tencost', '0')}", "pandas"],
+            pip_requirements=[requirement, "pandas"],
         )
     forget_origin(folder)
 

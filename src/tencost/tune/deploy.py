@@ -81,8 +81,8 @@ class Deployed:
         return float(timer(*self._inputs).results[0])
 
 
-def open_database(folder: Path) -> Any:
-    """Open somebody's MetaSchedule database for reading.
+def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
+    """Open somebody's MetaSchedule database for reading; `told` is how the user said where it is.
 
     Raises:
         TuneError: there is none.
@@ -92,7 +92,7 @@ def open_database(folder: Path) -> Any:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise TuneError(
-            f"tuner.compare_with={folder}: expected the folder of a MetaSchedule database, found no "
+            f"{told}={folder}: expected the folder of a MetaSchedule database, found no "
             f"{' and no '.join(missing)} in it. Give the work_dir that ms.tune_tir or tune_relax wrote to."
         )
     check_database(folder)

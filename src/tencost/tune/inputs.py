@@ -81,7 +81,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     hardware, tuner = cfg.hardware, cfg.tuner
     compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
     console.print(f"importing {cfg.network.name}")
-    with _native_messages_to(folder.logs / "import.log"):
+    with native_messages_to(folder.logs / "import.log"):
         register_cpu_intrinsics()
         network = load_network(cfg.network, root)
         tasks = network.tasks(hardware.target, tuner.min_mflop)
@@ -90,7 +90,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
             f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
     console.print("compiling it untuned")
-    with _native_messages_to(folder.logs / "import.log"):
+    with native_messages_to(folder.logs / "import.log"):
         untuned = compile_untuned(network, hardware.target)
     for output, why in meaningless(network).items():
         console.print(
@@ -186,7 +186,7 @@ def _starting_points(
 
 
 @contextmanager
-def _native_messages_to(path: Path) -> Iterator[None]:
+def native_messages_to(path: Path) -> Iterator[None]:
     """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
     sys.stderr.flush()
     saved = os.dup(2)

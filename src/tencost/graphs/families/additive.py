@@ -14,6 +14,11 @@ Sums leave much open: in most families every network has as many concatenations 
 the slow one. So a, b and c are learnt first, alone, and the squares of f, g and h are penalised: a difference is told
 by kind and size where that explains it. h is penalised most: starting a kernel takes about as long whatever it is.
 
+Hardware that is `tiled` has a matrix unit, for which a compiler cuts convolutions into tiles, and other units for the
+rest. Its terms are others (tencost.graphs.tokens.AMOUNTS): what is read, written and weighed apart, the unit's cycles,
+partial sums and tiles, and the kernel, each with a price of its own in each kind of kernel. The prices are one convex
+fit (tencost.graphs.additive_base) that stays as it is; the network bends them like the others.
+
 Several networks from different seeds are averaged: what the sums leave open (which of two kernels that always stand
 together is the slow one) they decide differently.
 
@@ -22,7 +27,7 @@ Files: `additive_<k>.safetensors`, one a member.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +40,7 @@ from tencost.errors import BundleError, TrainError
 from tencost.graphs.family import GraphFamily, Report
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
 from tencost.graphs.tokens import (
+    AMOUNTS,
     FEATURES,
     INTEGERS,
     KINDS,
@@ -53,8 +59,8 @@ from tencost.train.neural.weights import (
     write_weights,
 )
 
-_TERMS = 3
-"""Time to compute, to move and to start."""
+TERMS = 3
+"""Of AMOUNTS, those that count where nothing is tiled: time to compute, to move and to start."""
 _START_MS = (1e-7, 2e-7, 5e-3)
 """Milliseconds a FLOP, an element moved and a kernel, before the first fit by the median ratio."""
 _SMALLEST_SPREAD = 0.05
@@ -69,6 +75,8 @@ _INDICATORS = np.array(
 )
 _LARGEST_LOG_MS = 50.0
 """A kernel's cost is not told beyond exp(this): damaged or far-off weights would overflow."""
+LOG_NOTHING = -2 * _LARGEST_LOG_MS
+"""Of an amount, or of its cost, where there is none."""
 _LEAST_MS = 1e-9
 """Of a network without a single kernel."""
 _ROWS = 50_000
@@ -103,6 +111,8 @@ class AdditiveConfig(GraphModelConfig):
     """Peak for a, b and c."""
     kinds_weight_decay: float = 0.3
     """AdamW's for a and b of each kind: one that is hardly ever seen stays near the others."""
+    tiled: list[str] = field(default_factory=lambda: ["myriad-vpu"])
+    """Hardware with a matrix unit whose compiler cuts convolutions into tiles (tencost.graphs.tiling)."""
     delta: float = 0.05
     """Relative error below which the loss turns from absolute to squared."""
     num_threads: int = 2
@@ -128,7 +138,7 @@ class AdditiveModel:
     def fit(
         self, train: LabelledGraphs, valid: LabelledGraphs, *, seed: int, report: Report
     ) -> None:
-        from tencost.graphs.additive_training import Counts, train_member
+        from tencost.graphs.additive_training import Counts, fit_tiled, train_member
 
         without = [
             name
@@ -138,13 +148,16 @@ class AdditiveModel:
         if without:
             raise TrainError(f"expected graphs with a latency on {', '.join(without)}, found none")
         counts = Counts.of(train.graphs)
+        scaler = _scaler(features(counts.kernels))
+        tiled = fit_tiled(counts, train, self._config.tiled)
         self._members = []
         for member in range(self._config.members):
             weights = train_member(
                 counts,
                 train.latency_ms,
                 self._config,
-                _scaler(features(counts.kernels)),
+                scaler,
+                tiled,
                 seed=seed * 1000 + member,
                 report=report if member == 0 else _silent,
             )
@@ -190,9 +203,9 @@ class AdditiveModel:
         parts = [np.zeros((0, self._num_devices))]
         for first in range(0, len(kernels), _ROWS):
             some = kernels[first : first + _ROWS]
-            matrix, (flop, moved) = features(some), amounts(some)
+            matrix, amount = features(some), log_amounts(some)
             group = cost_groups(some)
-            costs = [cost_of(weights, matrix, group, flop, moved) for weights in self._members]
+            costs = [cost_of(weights, matrix, group, amount) for weights in self._members]
             parts.append(np.mean(costs, axis=0))
         everything: NDArray[np.float64] = np.concatenate(parts)[which]
         return everything
@@ -212,18 +225,17 @@ class AdditiveModel:
         shapes: dict[str, tuple[int, ...]] = {
             f"scaler.{name}": (width,) for name in ("mean", "inverse", "low", "high")
         }
-        shapes["base"] = (GROUPS, _TERMS, self._num_devices)
+        shapes["base"] = (GROUPS, len(AMOUNTS), self._num_devices)
         for layer in range(self._config.layers):
             shapes |= layer_shapes(f"layer_{layer}", width if layer == 0 else hidden, hidden)
-        return shapes | layer_shapes("head", hidden, _TERMS * self._num_devices)
+        return shapes | layer_shapes("head", hidden, len(AMOUNTS) * self._num_devices)
 
 
 def cost_of(
     weights: Weights,
     matrix: NDArray[np.float32],
     group: NDArray[np.int64],
-    flop: NDArray[np.float64],
-    moved: NDArray[np.float64],
+    amount: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return what one member says that kernels cost: milliseconds, float64 [K, D]."""
     hidden = standardise(weights, matrix).astype(np.float64)
@@ -233,10 +245,16 @@ def cost_of(
         hidden = hidden / (1 + np.exp(np.minimum(-hidden, 500.0)))  # SiLU
         layer += 1
     out = hidden @ weights["head.weight"] + weights["head.bias"]
-    out = out.reshape(len(out), _TERMS, -1) + weights["base"][group]
-    out += np.log(np.stack([flop, moved, np.ones_like(flop)], axis=1))[:, :, None]
+    out = out.reshape(len(out), len(AMOUNTS), -1) + weights["base"][group]
+    out += amount[:, :, None]
     cost: NDArray[np.float64] = np.exp(np.clip(out, -_LARGEST_LOG_MS, _LARGEST_LOG_MS)).sum(axis=1)
     return cost
+
+
+def log_amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the logarithms of AMOUNTS, LOG_NOTHING where there is none: float64 [K, len(AMOUNTS)]."""
+    found = amounts(integers)
+    return np.log(found, out=np.full(found.shape, LOG_NOTHING), where=found > 0)
 
 
 GROUPS = len(KINDS) + 1
@@ -245,7 +263,7 @@ single pixels are one more."""
 
 
 _GROUP = np.arange(len(KINDS))
-_GROUP[[KINDS.index(name) for name in ("norm", "activation", "mul")]] = KINDS.index("add")
+_GROUP[[KINDS.index(name) for name in ("norm", "activation")]] = KINDS.index("add")
 
 
 def cost_groups(integers: NDArray[np.int64]) -> NDArray[np.int64]:

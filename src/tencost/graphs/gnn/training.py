@@ -412,11 +412,19 @@ def _checkpoint(resume: Path | None, task: dict[str, Any]) -> Path | None:
     if resume is None or not (path := resume / "training.ckpt").is_file():
         return None
     try:
-        found = torch.load(path, weights_only=True)["tencost"]["task"]
-    except (OSError, RuntimeError, UnpicklingError, KeyError, TypeError, EOFError) as error:
-        found = str(error).partition("\n")[0]
+        found = dict(torch.load(path, weights_only=True)["tencost"]["task"])
+    except (
+        OSError,
+        RuntimeError,
+        UnpicklingError,
+        KeyError,
+        TypeError,
+        ValueError,
+        EOFError,
+    ) as error:
+        why = str(error).partition("\n")[0]
         raise TrainError(
-            f"{path}: expected a checkpoint of an interrupted training, found {found}. Delete the folder to begin "
+            f"{path}: expected a checkpoint of an interrupted training, found {why}. Delete the folder to begin "
             "again."
         ) from error
     if found != task:

@@ -17,7 +17,6 @@ from tencost.graphs.bundle import SEEN, GraphBundle, device_index, load_graph_bu
 from tencost.graphs.canonical import CanonicalNetwork, canonical_network
 from tencost.graphs.latency import Latency, latencies
 from tencost.graphs.learnt import TrainingRange, range_from_json
-from tencost.graphs.stages.register import model_name
 from tencost.networks.source import network_to_onnx
 from tencost.register.pull import pull
 
@@ -37,7 +36,8 @@ def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Lat
         ConfigError: the network's file is damaged, or its shapes cannot be inferred.
     """
     hardware = cfg.hardware.name
-    uri = cfg.model_uri or f"models:/{model_name(hardware)}@champion"
+    # Spelt out: the stage `register` needs polars, and who asks for a latency has none.
+    uri = cfg.model_uri or f"models:/tencost-graph-{hardware}@champion"
     bundle = load_graph_bundle(pull(uri, root=root))
     name = cfg.network.name or Path(cfg.network.path).stem
     network = canonical_network(network_to_onnx(cfg.network, root), name=name)

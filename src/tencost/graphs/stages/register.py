@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
-from rich.console import Console
-from rich.text import Text
 
 from tencost.config import Config
 from tencost.errors import BundleError, RegistryError
@@ -28,13 +25,11 @@ from tencost.graphs.promotion import Errors, Opponent, Rule, judge
 from tencost.graphs.pyfunc_model import save_graph_pyfunc
 from tencost.graphs.stages.data import GraphData
 from tencost.graphs.stages.evaluate import Model, load_models, predict_all, test_parts
-from tencost.register import registry
+from tencost.register import offering, registry
 from tencost.register.promotion import YES, Verdict
 from tencost.register.pull import pull
 from tencost.register.registry import Offer, Version
 from tencost.train import tracking
-from tencost.train.ended import process_tags
-from tencost.writing import whole_file
 
 
 def model_name(hardware: str) -> str:
@@ -90,7 +85,10 @@ def run(cfg: Config, root: Path) -> Verdict:
             model_text=_model_text(cfg, hardware),
             save=save_graph_pyfunc,
         )
-        run_id = _run(client, cfg, root, best)
+        digest = bundles.training_digest(root / best.folder)
+        run_id = offering.run_of(
+            client, cfg, "graphs register", root / best.folder, digest, best.seeds
+        )
         version, new = registry.register_offer(client, offer, run_id=run_id, description="")
     if champion is not None and champion.number == version.number:
         verdict = Verdict(False, (f"{YES}version {version.number} is the champion already",))
@@ -100,8 +98,8 @@ def run(cfg: Config, root: Path) -> Verdict:
             registry.promote(client, version)
             champion = version
         _note(client, version, board, best, verdict)
-    _mark(root / cfg.paths.registry / cfg.dataset.name / f"{hardware}.json", version)
-    _print(version, new, champion, verdict)
+    offering.mark(root, cfg, version)
+    offering.say(version, new, champion, verdict)
     return verdict
 
 
@@ -179,22 +177,6 @@ def _champion(bundle: GraphBundle, champion: Version, parts: dict[str, LabelledG
     return Opponent(f"champion {champion.semver}", found)
 
 
-def _run(client: Any, cfg: Config, root: Path, best: Row) -> str:
-    """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
-    digest = bundles.training_digest(root / best.folder)
-    trained = tracking.training_run(client, cfg.experiment_name, digest)
-    if trained is not None:
-        return trained
-    experiment = client.get_experiment_by_name(cfg.experiment_name)
-    tags = {"tencost.stage": "graphs register", "hardware": cfg.hardware.name, **process_tags()}
-    name = f"register {cfg.hardware.name}"
-    created = client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
-    client.log_param(created, "seeds", ",".join(str(seed) for seed in best.seeds))
-    client.log_artifacts(created, str(root / best.folder), registry.BUNDLES)
-    client.set_terminated(created)
-    return str(created)
-
-
 def _note(client: Any, version: Version, board: Board, best: Row, verdict: Verdict) -> None:
     """Write the verdict to the version and to its run."""
     word = "promoted" if verdict.promote else "refused"
@@ -220,12 +202,6 @@ def _note(client: Any, version: Version, board: Board, best: Row, verdict: Verdi
     client.log_text(version.run_id, text, f"register/{version.name}.md")
 
 
-def _mark(path: Path, version: Version) -> None:
-    content = {"model": version.name, "content_digest": version.tags[registry.CONTENT_TAG]}
-    with whole_file(path) as partial:
-        partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-
-
 def _model_text(cfg: Config, hardware: str) -> str:
     name = model_name(hardware)
     return (
@@ -233,23 +209,3 @@ def _model_text(cfg: Config, hardware: str) -> str:
         f"Ask it: `tencost graphs latency hardware={hardware} network=onnx network.path=model.onnx`, or in a script "
         f"`tencost.load_graph_model('models:/{name}@champion')`."
     )
-
-
-def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:
-    console = Console()
-    state = "registered" if new else "registered before"
-    console.print(f"{version.name} version {version.number} ({version.semver}): {state}")
-    for reason in verdict.reasons:
-        word, _, rest = reason.partition(": ")
-        style = "green" if word == "yes" else "bold red"
-        console.print(Text.assemble((f"  {word:<4}", style), rest), soft_wrap=True)
-    if champion is None:
-        console.print("  there is no champion yet", style="bold red")
-    elif champion.number == version.number:
-        console.print(
-            f"  champion: version {version.number} ({version.semver})", style="bold green"
-        )
-    else:
-        console.print(
-            f"  champion stays: version {champion.number} ({champion.semver})", style="bold"
-        )

@@ -43,7 +43,7 @@ def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
         ConfigError: as `read`.
     """
     assert path is not None
-    require("onnx", "onnxscript")
+    require("onnx", "onnxscript", extra="latency")
     model = _read(path)
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))

@@ -136,7 +136,7 @@ def _launches(
                 values.setdefault(name, (of, cells.number(computed["CompilationData"][key])))
         block = _size(computed["LocalSize"])
         grid = _size(computed["GlobalSize"])
-        if about.get("GlobalSizeType") != "CUDA":
+        if about.get("GlobalSizeType", about.get("ComputeApi")) != "CUDA":
             grid = tuple(-(-threads // max(1, of)) for threads, of in zip(grid, block, strict=True))
         values.setdefault("launch__grid_size", ("", float(math.prod(grid))))
         values.setdefault("launch__block_size", ("thread", float(math.prod(block))))

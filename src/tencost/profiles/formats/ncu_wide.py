@@ -19,16 +19,17 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tencost.errors import MissingDependencyError
 from tencost.profiles import cells
-from tencost.profiles.launches import Columns, Launch, Note, ProfileFormat, Reject
+from tencost.profiles.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.profiles.metrics import SCALED, today, unit_of
 from tencost.records.reading.opening import LEAST_LIMIT_BYTES, MOST_RATIO, TruncatedError
 
@@ -128,7 +129,7 @@ def _sheet(path: Path) -> Iterator[Launch | Reject | Note]:
                 for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
                     if table is not None:
                         if any(cell is not None for cell in row):
-                            yield from table.add(number, row)
+                            yield from table.add(number, table.padded(row))
                         continue
                     names = ["" if cell is None else str(cell).strip() for cell in row]
                     if "ID" in names and "Kernel Name" in names:
@@ -170,9 +171,13 @@ class _Table:
         self._again: list[tuple[int, int]] = []
         """(a second column of the very same name, position of the metric in `_metrics`)."""
         self._differ: dict[str, int] = {}
-        self._numbers: set[int] = set()
+        self._factors = np.zeros(0)
+        self._quick: list[int] = []
+        """Metrics that never held text."""
+        self._told = np.zeros(0, dtype=np.bool_)
+        """Which metrics had a number so far."""
         self._texts: dict[int, tuple[int, int]] = {}
-        """Column without a unit that held text -> (first line, how often)."""
+        """Metric without a unit that held text -> (first line, how often)."""
 
     def add(self, line: int, row: Sequence[Any]) -> Iterator[Launch | Reject | Note]:
         if self._unusable:
@@ -193,6 +198,12 @@ class _Table:
             )
         yield self._launch(line, row)
 
+    def padded(self, row: Sequence[Any]) -> Sequence[Any]:
+        """Return a sheet's row in the header's length: empty cells at its end may be missing, or too many."""
+        width = len(self._names)
+        empty = all(cell is None for cell in row[width:])
+        return [*row[:width], *([None] * (width - len(row)))] if empty else row
+
     def damaged(self, line: int, text: str, reason: str) -> Iterator[Reject]:
         """Yield the reject of a row that is none; without its units a table cannot be read."""
         if self._columns is None and not text.lstrip('"')[:1].isdigit():
@@ -209,6 +220,9 @@ class _Table:
         twice = []
         for place, name in enumerate(self._names):
             if not name or name in cells.IDENTITY or name == _NAME or place in self._marks:
+                continue
+            if name in RESERVED:
+                yield Note(f"{self._file}: a column {name} is no metric; left out")
                 continue
             unit = "" if units is None else _text(units, place)
             metric = today(name, unit=unit)
@@ -238,6 +252,9 @@ class _Table:
         if twice:
             yield Note(f"{self._file} has {_some(twice)} twice; each counts once")
         self._columns = Columns(tuple(names), tuple(canonical))
+        self._factors = np.array([factor for _, factor, _ in self._metrics])
+        self._told = np.zeros(len(self._metrics), dtype=np.bool_)
+        self._quick = list(range(len(self._metrics)))
 
     def _launch(self, line: int, row: Sequence[Any]) -> Launch | Reject:
         assert self._columns is not None
@@ -246,18 +263,9 @@ class _Table:
             found = f"{_text(row, self._at['ID'])!r:.40} and {kernel!r:.40}"
             return self._reject(line, f"expected a launch's number and its kernel, found {found}")
         values = np.full(len(self._columns.names), np.nan)
-        for at, (place, factor, has_unit) in enumerate(self._metrics):
-            try:
-                values[at] = cells.number(row[place], self._decimal_comma) * factor
-            except ValueError:
-                if has_unit:
-                    found = f"{str(row[place])[:40]!r} as {self._names[place]}"
-                    return self._reject(line, f"expected a number, found {found}")
-                first, count = self._texts.get(place, (line, 0))
-                self._texts[place] = (first, count + 1)
-            else:
-                if not math.isnan(values[at]):
-                    self._numbers.add(place)
+        reason = self._read(line, row, values)
+        if reason:
+            return self._reject(line, reason)
         for place, at in self._again:
             self._compare(row[place], place, float(values[at]) / self._metrics[at][1])
         grid, block = (_text(row, self._at.get(name)) for name in ("Grid Size", "Block Size"))
@@ -270,6 +278,33 @@ class _Table:
         return Launch(
             self._file, line, kernel, shape, self._device(row), marks, self._columns, values
         )
+
+    def _read(self, line: int, row: Sequence[Any], values: NDArray[np.float64]) -> str:
+        """Put a row's metrics into `values`; return why the row is none, or ""."""
+        count = len(self._metrics)
+        slow: Iterable[int] = range(count)
+        if not self._decimal_comma:
+            quick = cells.numbers([row[self._metrics[at][0]] for at in self._quick])
+            if quick is not None:
+                values[self._quick] = quick * self._factors[self._quick]
+                slow = self._texts
+        found = {}
+        for at in slow:
+            place, factor, has_unit = self._metrics[at]
+            try:
+                values[at] = cells.number(row[place], self._decimal_comma) * factor
+            except ValueError:
+                if has_unit:
+                    return (
+                        f"expected a number, found {str(row[place])[:40]!r} as {self._names[place]}"
+                    )
+                first, times = self._texts.get(at, (line, 0))
+                found[at] = (first, times + 1)
+        if found.keys() - self._texts.keys():
+            self._quick = [at for at in self._quick if at not in found]
+        self._texts.update(found)
+        self._told |= ~np.isnan(values[:count])
+        return ""
 
     def _compare(self, cell: Any, place: int, kept: float) -> None:
         try:
@@ -291,14 +326,15 @@ class _Table:
         """Yield what is odd about the columns, once the table has ended."""
         if self._columns is None and not self._unusable:
             yield self._reject(0, "expected rows behind the header, found none")
-        texts = [self._names[place] for place in self._texts if place not in self._numbers]
+        named = {at: self._names[self._metrics[at][0]] for at in self._texts}
+        texts = [name for at, name in named.items() if not self._told[at]]
         if texts:
-            yield Note(
-                f"{self._file}: {_some(texts)} {'holds' if len(texts) == 1 else 'hold'} text, no numbers; left out"
-            )
-        for place, (line, count) in self._texts.items():
-            if place in self._numbers:
-                reason = f"expected numbers as {self._names[place]}, found text in {count} rows from here on; "
+            yield Note(f"{self._file}: text and no numbers, left out: {_some(texts)}")
+        for at, (line, count) in self._texts.items():
+            if self._told[at]:
+                reason = (
+                    f"expected numbers as {named[at]}, found text in {count} rows from here on; "
+                )
                 yield self._reject(line, reason + "the launches are kept without it")
         for name, count in self._differ.items():
             yield Note(

@@ -1,0 +1,286 @@
+"""`tencost compile`: a network as one library with its weights, and what runs it with TVM's runtime alone.
+
+Beside <name>.so lie, for somebody who has nothing of tencost:
+
+    <name>.json   {"network", "hardware", "target", "database", "tasks", "tuned_tasks", "tvm",
+                   "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...]}
+    <name>.npz    the inputs that the network was imported with, and what PyTorch or ONNX Runtime computes for them:
+                  input_<number> and expected_<number>
+    <name>.py     runs it on the arrays of an .npz; without one on those of <name>.npz, and tells the difference
+    <name>.cc     the same in C++: raw values in, raw values out; its first lines say how it is compiled
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from rich.console import Console
+
+from tencost.config import Config, HardwareConfig
+from tencost.errors import ConfigError, HardwareError, TuneError
+from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.measure.hardware import check_runnable, resolve_hardware
+from tencost.networks.network import Array, Network, load_network, variant_name
+from tencost.tune.deploy import (
+    TOLERANCE,
+    Deployed,
+    compare_outputs,
+    compile_network,
+    compile_untuned,
+    count_known,
+    on_cores,
+    open_database,
+    worst,
+)
+from tencost.tune.inputs import NOTE, native_messages_to
+from tencost.writing import whole_file
+
+DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
+"""NumPy's kinds of numbers in C++."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What was written.
+
+    Attributes:
+        library: the .so; the other files lie beside it.
+        tasks: distinct workloads of the network.
+        tuned: how many of them have a program of the database.
+        max_rel_error: largest difference from what the framework computes, in relation to its largest value; None where
+            this host cannot run it.
+    """
+
+    library: Path
+    tasks: int
+    tuned: int
+    max_rel_error: float | None
+
+
+def run(
+    cfg: Config, root: Path, *, to: Path | None = None, database: Path | None = None
+) -> Compiled:
+    """Compile cfg.network for cfg.hardware with the best programs of a database, and write it with its runners.
+
+    Args:
+        cfg: the network and the hardware.
+        root: the project's root.
+        to: the library; None: compiled/<network>-<hardware>.so.
+        database: a folder of MetaSchedule's; None: that of `tencost tune` for this network and hardware, if there is
+            one, else default schedules.
+
+    Raises:
+        ConfigError: `to` is no name of a shared library.
+        TuneError: no database in the folder, TVM cannot compile the network, or it computes something else than the
+            framework it comes from.
+    """
+    console = Console(stderr=True)
+    hardware = resolve_hardware(cfg.hardware)
+    name = f"{variant_name(cfg.network)}-{hardware.name}"
+    library = root / "compiled" / f"{name}.so" if to is None else to
+    if library.suffix != ".so":
+        raise ConfigError(f"--to: expected the name of a shared library, model.so, found {library}")
+    folder = database or root / cfg.tuner.workdir / name
+    given = database is not None or folder.is_dir()
+    opened = open_database(folder, "--database") if given else None
+    if not given:
+        console.print(
+            f"no programs of {name} in {folder.parent}: default schedules. Tune it first (tencost tune), or say where "
+            "there are some (--database)",
+            **NOTE,
+        )
+    register_cpu_intrinsics()
+    target = hardware.target
+    with console.status("compiling"), native_messages_to(Path(os.devnull)):
+        network = load_network(cfg.network, root)
+        built = (
+            compile_network(network, target, opened) if given else compile_untuned(network, target)
+        )
+    difference = _difference(network, hardware, built, console)
+    tasks = network.tasks(target)
+    tuned = count_known(opened, tasks, target) if given else 0
+    source = str(database) if database is not None else folder.name if given else ""
+    with native_messages_to(Path(os.devnull)):
+        _write(library, network, hardware, built, (source, len(tasks), tuned))
+    told = "" if difference is None else f", within {difference:.1e} of what the framework computes"
+    console.print(
+        f"{library}: {library.stat().st_size / 1e6:.1f} MB with its weights, {tuned} of {len(tasks)} tasks tuned{told}",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    console.print(
+        f"Run it with TVM's runtime alone: python {library.with_suffix('.py')}", soft_wrap=True
+    )
+    return Compiled(library, len(tasks), tuned, difference)
+
+
+def _difference(
+    network: Network, hardware: HardwareConfig, built: Any, console: Console
+) -> float | None:
+    """Run it and compare, where this host can."""
+    try:
+        check_runnable(hardware)
+    except HardwareError as error:
+        console.print(f"not run here, so its output was not compared: {error}", **NOTE)
+        return None
+    with on_cores(hardware.cores):
+        agreement = worst(compare_outputs(network, Deployed(built, network).outputs()))
+    if agreement.differs:
+        raise TuneError(
+            f"network {network.name!r}: the compiled network's output differs from the framework's by "
+            f"{agreement.max_rel:.2e} of its largest value ({TOLERANCE:g} is accepted); nothing was written. `tencost "
+            "tune` finds the programs of a database that compute something else"
+        )
+    if agreement.degenerate:
+        console.print(
+            f"its output is {agreement.degenerate}: that it is equal says nothing", **NOTE
+        )
+    return agreement.max_rel
+
+
+def _write(
+    library: Path,
+    network: Network,
+    hardware: HardwareConfig,
+    built: Any,
+    tuned: tuple[str, int, int],
+) -> None:
+    """Write all files, the library last: where it is, the others are of it."""
+    inputs = list(network.inputs.values())
+    database, tasks, known = tuned
+    about = {
+        "network": network.name,
+        "hardware": hardware.name,
+        "target": hardware.target,
+        "database": database,
+        "tasks": tasks,
+        "tuned_tasks": known,
+        "tvm": tvm.__version__,
+        "inputs": _told(list(network.inputs), inputs),
+        "outputs": _told(network.outputs, network.expected),
+    }
+    samples = {f"input_{number}": array for number, array in enumerate(inputs)}
+    samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
+    stem = library.name
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.unlink(missing_ok=True)
+    with whole_file(library.with_suffix(".json")) as partial:
+        partial.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    with whole_file(library.with_suffix(".npz")) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **samples)
+    with whole_file(library.with_suffix(".py")) as partial:
+        partial.write_text(_PYTHON.replace("@name@", library.stem), encoding="utf-8")
+    with whole_file(library.with_suffix(".cc")) as partial:
+        partial.write_text(cpp_runner(stem, inputs), encoding="utf-8")
+    with whole_file(library) as partial:
+        whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
+        built.export_library(str(whole))
+        whole.rename(partial)
+
+
+def _told(names: Sequence[str], arrays: Sequence[Array]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "shape": list(array.shape), "dtype": array.dtype.name}
+        for name, array in zip(names, arrays, strict=True)
+    ]
+
+
+_PYTHON = '''\
+"""Runs @name@.so: python @name@.py [inputs.npz [outputs.npz]]; arrays input_0, input_1, ... as @name@.json says."""
+import pathlib, sys
+import numpy, tvm
+from tvm import relax
+here = pathlib.Path(__file__).resolve().with_suffix("")
+arrays = numpy.load(sys.argv[1] if sys.argv[1:] else f"{here}.npz")
+machine = relax.VirtualMachine(tvm.runtime.load_module(f"{here}.so"), tvm.cpu())
+inputs = [tvm.runtime.tensor(arrays[f"input_{number}"]) for number in range(sum("input" in name for name in arrays))]
+outputs = [output.numpy() for output in machine["main"](*inputs)]
+if sys.argv[2:]: numpy.savez(sys.argv[2], **{f"output_{number}": output for number, output in enumerate(outputs)})
+for number, output in enumerate(outputs):
+    expected = arrays[f"expected_{number}"] if f"expected_{number}" in arrays else None
+    told = "" if expected is None else f", {abs(output.astype(float) - expected).max():.2g} from what is expected"
+    print(f"output {number}: {output.dtype} {output.shape}{told}")
+'''
+
+
+def cpp_runner(name: str, inputs: Sequence[Array]) -> str:
+    """Return a program in C++ that runs a library on files of raw values, one an input, and writes its outputs so.
+
+    Args:
+        name: of the library.
+        inputs: arrays whose shapes and types its inputs have.
+
+    Raises:
+        TuneError: an input of a type that C++ has no word for here.
+    """
+    lines = []
+    for number, array in enumerate(inputs):
+        kind = "bool" if array.dtype == np.bool_ else array.dtype.name.rstrip("0123456789")
+        if kind not in DLPACK_CODES:
+            raise TuneError(
+                f"input {number} of {name}: expected numbers of {', '.join(DLPACK_CODES)}, found {array.dtype}"
+            )
+        shape = ", ".join(map(str, array.shape))
+        bits = 8 * array.dtype.itemsize
+        lines.append(
+            f"  inputs.push_back(read(argv[{number + 1}], {{{shape}}}, {{{DLPACK_CODES[kind]}, {bits}, 1}}));"
+        )
+    return (
+        _CPP.replace("@stem@", name.removesuffix(".so"))
+        .replace("@count@", str(len(inputs)))
+        .replace("@inputs@", "\n".join(lines))
+    )
+
+
+_CPP = """\
+// P=$(python -c 'import tvm; print(tvm.__path__[0])')
+// g++ -std=c++17 -O2 @stem@.cc -o @stem@ -I$P/include -I${P}_ffi/include -L$P/lib -L${P}_ffi/lib
+//     -ltvm_runtime -ltvm_ffi -Wl,-rpath,$P/lib:${P}_ffi/lib
+// ./@stem@ input_0.bin ...  reads raw values (C order; @stem@.json has shapes and types), writes output_0.bin, ...
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+namespace ffi = tvm::ffi;
+struct Memory {
+  void AllocData(DLTensor* t) { t->data = std::aligned_alloc(64, (ffi::GetDataSize(*t) / 64 + 1) * 64); }
+  void FreeData(DLTensor* t) { std::free(t->data); }
+};
+ffi::Any read(const char* path, ffi::Shape shape, DLDataType type) {
+  ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(Memory(), shape, type, DLDevice{kDLCPU, 0});
+  long size = ffi::GetDataSize(tensor);
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(static_cast<char*>(tensor.data_ptr()), size) || file.peek() != EOF) {
+    std::fprintf(stderr, "%s: expected %ld bytes\\n", path, size);
+    std::exit(2);
+  }
+  return tensor;
+}
+int main(int argc, char** argv) {
+  if (argc != @count@ + 1) return std::fprintf(stderr, "expected @count@ files of raw values\\n"), 2;
+  std::string here = argv[0];
+  here = here.find('/') == std::string::npos ? "./" : here.substr(0, here.rfind('/') + 1);
+  ffi::Module machine =
+      ffi::Module::LoadFromFile(here + "@stem@.so")->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
+  machine->GetFunction("vm_initialization").value()(static_cast<int>(kDLCPU), 0, 2);
+  std::vector<ffi::Any> inputs;
+@inputs@
+  std::vector<ffi::AnyView> views(inputs.begin(), inputs.end());
+  ffi::Any found;
+  machine->GetFunction("main").value().CallPacked(views.data(), views.size(), &found);
+  int number = 0;
+  for (ffi::Tensor output : found.cast<ffi::Array<ffi::Tensor>>())
+    std::ofstream("output_" + std::to_string(number++) + ".bin", std::ios::binary)
+        .write(static_cast<char*>(output.data_ptr()), ffi::GetDataSize(output));
+}
+"""

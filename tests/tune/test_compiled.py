@@ -1,0 +1,189 @@
+"""`tencost compile`: the library and its runners, tried where there is nothing of tencost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relax_networks import two_layers
+from tencost import cli
+from tencost.config.composition import compose
+from tencost.errors import TuneError
+from tencost.networks.network import Network
+from tencost.networks.sources.saved import save_network
+
+pytestmark = pytest.mark.tvm
+
+SETTINGS = ["network=saved", "network.trusted=true", "hardware=local"]
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return two_layers()
+
+
+@pytest.fixture(scope="module")
+def saved(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "small.npz"
+    save_network(network, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def database(
+    network: Network, cpu_intrinsics: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A database with a random program for each task that has a loop to schedule."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    from tencost.measure.hardware import resolve_hardware
+
+    hardware = resolve_hardware(compose(SETTINGS)[0].hardware)
+    folder = tmp_path_factory.mktemp("database")
+    target = Target(hardware.target)
+    files = [str(folder / f"database_{name}.json") for name in ("workload", "tuning_record")]
+    made = ms.database.JSONDatabase(*files)
+    for task in network.tasks(hardware.target):
+        context = ms.TuneContext(
+            mod=task.mod, target=target, space_generator="post-order-apply", rand_state=1
+        )
+        schedule = context.generate_design_space()[0]
+        workload = made.commit_workload(task.mod)
+        made.commit_tuning_record(
+            ms.database.TuningRecord(
+                schedule.trace,
+                workload,
+                [1e-3],
+                target,
+                ms.arg_info.ArgInfo.from_entry_func(task.mod, remove_preproc=True),
+            )
+        )
+    return folder
+
+
+def compiled(saved: Path, to: Path, *words: str) -> None:
+    cli.main(["compile", *SETTINGS, f"network.path={saved}", "--to", str(to), *words])
+
+
+@pytest.fixture(scope="module")
+def tuned(saved: Path, database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("compiled") / "small.so"
+    compiled(saved, library, "--database", str(database))
+    return library
+
+
+def test_what_it_is_stands_beside_it(tuned: Path, network: Network) -> None:
+    told = json.loads(tuned.with_suffix(".json").read_text())
+    assert told["inputs"] == [
+        {"name": "x", "shape": [8, 16], "dtype": "float32"},
+        {"name": "index", "shape": [], "dtype": "int64"},
+    ]
+    assert [one["name"] for one in told["outputs"]] == ["first", "second"]
+    assert told["tasks"] == told["tuned_tasks"] > 0
+    assert {path.suffix for path in tuned.parent.iterdir()} == {
+        ".so",
+        ".json",
+        ".npz",
+        ".py",
+        ".cc",
+    }
+    assert b"tencost" not in tuned.with_suffix(".py").read_bytes()
+
+
+def run(*words: Any, folder: Path) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_python_runs_it_with_tvm_alone(tuned: Path, network: Network, tmp_path: Path) -> None:
+    for path in tuned.parent.glob("small.*"):
+        shutil.copy(path, tmp_path)  # copied elsewhere
+    (tmp_path / "tencost.py").write_text("raise SystemExit('tencost was imported')\n")
+    (tmp_path / "torch.py").write_text("raise ImportError('there is none')\n")
+    told = run(sys.executable, tmp_path / "small.py", folder=tmp_path)
+    lines = told.splitlines()
+    assert len(lines) == 2
+    assert all(float(line.split(", ")[-1].split()[0]) < 1e-4 for line in lines), told
+    x = np.ones((8, 16), np.float32)
+    np.savez(tmp_path / "mine.npz", input_0=x, input_1=np.array(3))
+    run(sys.executable, tmp_path / "small.py", "mine.npz", "found.npz", folder=tmp_path)
+    with np.load(tmp_path / "found.npz") as found:
+        assert found["output_0"] == pytest.approx(1 + np.tile(np.arange(16), (8, 1)))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, a C++ compiler")
+def test_cpp_runs_it(tuned: Path, network: Network, tmp_path: Path) -> None:
+    for path in tuned.parent.glob("small.*"):
+        shutil.copy(path, tmp_path)
+    source = (tmp_path / "small.cc").read_text().splitlines()
+    told = [line.removeprefix("// ") for line in source[:3]]
+    python = Path(sys.executable).parent
+    script = f"export PATH={python}:$PATH\n{told[0]}\n{told[1]} {told[2]}\n"
+    run("bash", "-ec", script, folder=tmp_path)
+    for number, array in enumerate(network.inputs.values()):
+        array.tofile(tmp_path / f"{number}.bin")
+    run("./small", "0.bin", "1.bin", folder=tmp_path)
+    for number, expected in enumerate(network.expected):
+        found = np.fromfile(tmp_path / f"output_{number}.bin", np.float32).reshape(expected.shape)
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    cut = (tmp_path / "0.bin").read_bytes()[:-1]
+    (tmp_path / "0.bin").write_bytes(cut)
+    done = subprocess.run(
+        ["./small", "0.bin", "1.bin"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "0.bin: expected 512 bytes" in done.stderr
+
+
+def test_without_a_database_schedules_are_the_default_ones(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiled(saved, tmp_path / "plain.so")
+    assert json.loads((tmp_path / "plain.json").read_text())["tuned_tasks"] == 0
+    assert "default schedules" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--to", "model"], "expected the name of a shared library, model.so, found model"),
+        (["--to", "model.so", "--database", "nothing"], "expected the folder of a MetaSchedule database"),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_refused(
+    saved: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["compile", *SETTINGS, f"network.path={saved}", *words])
+    assert end.value.code == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_library_that_computes_something_else_is_not_written(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tencost.networks.network import load_network
+    from tencost.tune.compiled import run as compile_it
+
+    def other(*arguments: Any) -> Network:
+        network = load_network(*arguments)
+        network.expected[1][:] += 1
+        return network
+
+    monkeypatch.setattr("tencost.tune.compiled.load_network", other)
+    config, root = compose([*SETTINGS, f"network.path={saved}"])
+    with pytest.raises(TuneError, match="nothing was written"):
+        compile_it(config, root, to=tmp_path / "small.so")
+    assert not list(tmp_path.iterdir())
