@@ -51,6 +51,27 @@ def hardware_of(name: str, target: dict[str, Any]) -> HardwareConfig:
     return HardwareConfig(name=name, target=target, simd_bits=256)
 
 
+def test_records_are_found_by_a_target_without_the_keys_that_tvm_adds(
+    tmp_path: Path, cpu_intrinsics: None
+) -> None:
+    """As hardware=local describes it; what is recorded is what TVM makes of it."""
+    import polars as pl
+
+    from tencost.register.start_records import COLUMNS, fastest
+
+    described = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
+    recorded = {**described, "keys": ["cpu"], "tag": ""}
+    store = RecordStore(str(tmp_path / "store"))
+    store.write(records_of(make_matmul(32), recorded, "local"))
+    records = store.read("local", COLUMNS)
+    found = fastest(records, described, 8)
+    assert len(found) == len(records) > 0
+    assert found.equals(fastest(records, recorded, 8))
+    other = fastest(records, {**described, "mcpu": "skylake"}, 8)
+    assert isinstance(other, pl.DataFrame)
+    assert other.is_empty()
+
+
 def test_what_the_store_knows_is_not_measured_again(
     tmp_path: Path, target: dict[str, Any], pool: Any, cpu_intrinsics: None
 ) -> None:

@@ -236,16 +236,13 @@ def of_store(uri: str, network: str, hardware: HardwareConfig, own: set[str]) ->
     Raises:
         ProfileError: there is no store, or nothing of this hardware in it.
     """
-    from tvm.target import Target
-
     from tencost.errors import RecordError
     from tencost.records.query import best
+    from tencost.register.start_records import as_recorded
     from tencost.store.record_store import RecordStore
 
     store = RecordStore(uri)
-    target = json.loads(
-        str(Target(hardware.target))
-    )  # with the keys that a description may leave out
+    target = as_recorded(hardware.target)
     try:
         rows = best(store, hardware=hardware.name, target=target, columns=("networks",)).to_dicts()
     except RecordError as error:

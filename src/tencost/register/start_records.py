@@ -46,11 +46,11 @@ def fastest(records: pl.DataFrame, target: dict[str, Any], per_workload: int) ->
         target: TVM target that they must be for.
         per_workload: programs of a workload to keep.
     """
-    wanted = canonical_target(target)
+    wanted = {canonical_target(target), canonical_target(as_recorded(target))}
     targets = [
         text
         for text in records["target"].unique().to_list()
-        if canonical_target(orjson.loads(text)) == wanted
+        if canonical_target(orjson.loads(text)) in wanted
     ]
     return (
         records.filter(
@@ -63,6 +63,13 @@ def fastest(records: pl.DataFrame, target: dict[str, Any], per_workload: int) ->
         .group_by("workload_id", maintain_order=True)
         .head(per_workload)
     )
+
+
+def as_recorded(target: dict[str, Any]) -> dict[str, Any]:
+    """Return a target as TVM writes it into a database: with the keys that a description may leave out."""
+    from tvm.target import Target
+
+    return dict(orjson.loads(str(Target(target))))
 
 
 def _book(records: pl.DataFrame, cfg: Config) -> StartBook:
