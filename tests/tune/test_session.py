@@ -165,3 +165,32 @@ def test_metaschedule_stays_off_the_terminal(
         tune(folder, 8)
     assert capfd.readouterr().out == ""
     assert any((tmp_path / "logs").iterdir())
+
+
+def test_a_batch_of_which_nothing_is_built_has_a_round_of_its_own(
+    tmp_path: Path, target: dict[str, Any], tune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is not told of it, be it the first batch or a later one."""
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+
+    from tencost.workers.runner import WarmBuilder
+
+    built = [False, True, False]
+    warm = WarmBuilder()
+
+    @derived_object
+    class Builder(ms.builder.PyBuilder):
+        def build(self, build_inputs: list[Any]) -> list[Any]:
+            if built.pop(0):
+                return list(warm.build(build_inputs))
+            return [ms.builder.BuilderResult(None, "nothing is built here") for _ in build_inputs]
+
+    monkeypatch.setattr("tencost.tune.session.WarmBuilder", Builder)
+    with opened(tmp_path, target) as folder:
+        session, _, batches, model = tune(folder, 24)
+    assert session.trials == 24
+    assert [batch.round.num_measured for batch in batches] == [0, 8, 0]
+    assert [batch.task.name for batch in batches] == [batch.round.task for batch in batches]
+    assert len(model.history) == 1
+    assert batches[1].round is model.history[0]

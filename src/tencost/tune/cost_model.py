@@ -173,6 +173,25 @@ class TencostModel(ms.cost_model.PyCostModel):
         if self.on_round is not None:
             self.on_round(finished)
 
+    def not_ranked(self, task: str) -> Round:
+        """Return the round of a batch of which nothing was built: nobody ranked it, nothing was learnt."""
+        with self._lock:
+            arm = self._in_charge()
+            return Round(
+                task=task,
+                num_measured=0,
+                num_failed=0,
+                spearman=None,
+                kendall=None,
+                base_spearman=None,
+                residual_spearman=None,
+                scratch_spearman=None,
+                arm=arm,
+                next_arm=arm,
+                fit_seconds=0.0,
+                residual_weight=self._residual.weight,
+            )
+
     def warm_start(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Learn from measurements of an earlier run: nothing was predicted, so no round is noted."""
         with self._lock:

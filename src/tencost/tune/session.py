@@ -96,6 +96,7 @@ class Session:
         self.trials = 0
         self.num_wrong = 0
         self._target, self._tuner, self._model = target, tuner, model
+        self._noted = len(model.history)
         self._folder, self._pool, self._threads = folder, pool, threads
         self._on_batch = on_batch
         self._refitter = Refitter(book) if book is not None and tuner.starts > 0 else None
@@ -289,13 +290,20 @@ class Session:
             task=task,
             trials=self.trials,
             timings=timings,
-            round=self._model.history[-1],
+            round=self._round(task.name),
             total_latency_s=self.total_latency_s,
             task_latency_s=self.best_s.get(identity, self._folder.baseline_s[identity]),
             elapsed_s=time.monotonic() - self._started,
             num_wrong=self.num_wrong,
         )
         self._on_batch(batch)
+
+    def _round(self, task: str) -> Round:
+        """Return the model's round of the batch that was just measured; where nothing was built it knows of none."""
+        noted, self._noted = self._noted, len(self._model.history)
+        if self._noted == noted:
+            return self._model.not_ranked(task)
+        return self._model.history[-1]
 
     def _note_best(self, place: int, results: Sequence[Any]) -> None:
         latencies = [seconds for seconds in latencies_s(results) if seconds == seconds]

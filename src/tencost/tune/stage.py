@@ -173,7 +173,6 @@ class _BatchWriter:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
-        self._last: Round | None = None
         self.recorder = Recorder(
             inputs.network.name,
             cfg.hardware,
@@ -192,12 +191,9 @@ class _BatchWriter:
             records = self.recorder.records(programs, batch.timings, batch.round, number)
             inputs.store.write(records)
         append_point(inputs.folder.curve, _point(batch, inputs.chosen.name))
-        if (
-            batch.round is not self._last
-        ):  # of a batch that did not build at all the model knows nothing
+        if batch.round.num_measured:
             line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)
             append_line(inputs.folder.batches, line)
-        self._last = batch.round
         self._bar.update(self._shown, completed=batch.trials, state=_state(batch))
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
