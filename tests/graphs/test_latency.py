@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 from tencost.errors import BundleError, GraphError
 from tencost.graphs.families.constant import ConstantConfig, ConstantModel
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
-from tencost.graphs.latency import costliest, latencies, node_sizes, warnings_for
+from tencost.graphs.latency import (
+    Latency,
+    OperatorCost,
+    costliest,
+    latencies,
+    node_sizes,
+    warnings_for,
+)
 from tencost.graphs.learnt import log_error_bounds, range_from_json, range_to_json, training_range
 from tencost.graphs.node_writer import NodeWriter
 from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
+from tencost.graphs.stages.latency import print_latency
 
 
 def chain(*sizes: int, operator: str = "Conv2D") -> GraphSet:
@@ -164,3 +172,14 @@ def test_sizes_say_what_is_not_known() -> None:
     assert node_sizes(graph.columns[1]).startswith("?x8x8x3 ")
     assert node_sizes(np.zeros(16, np.int32)) == "() -> ()"
     assert graph.operator[1] == OPERATOR_CODES["Conv2D"]
+
+
+def test_a_row_of_a_piped_answer_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    sizes = "1x112x112x24 1x1x24x96/1x1 -> 1x112x112x96"
+    cost = OperatorCost(3, "DepthwiseConv2dNative", sizes, 3.41, 0.108)
+    print_latency("mine", Latency("here", 31.4, 30.1, 32.7, 0.9, (), (cost,)), "models:/x@champion")
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if cost.operator in line)
+    assert sizes in line

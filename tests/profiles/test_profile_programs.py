@@ -97,6 +97,30 @@ def test_runs_that_are_told_count(tmp_path: Path) -> None:
     assert read(tmp_path / f"{ID}.csv", launches, runs=2).profiles.time_ns.tolist() == [3000.0]
 
 
+def test_runs_that_do_not_divide_the_launches_are_told(tmp_path: Path) -> None:
+    launches = [launch(number, "a", A) for number in range(6)]
+    found = read(tmp_path / f"{ID}.csv", launches, runs=4)
+    assert any("4 runs do not divide" in note and ID in note for note in found.notes)
+    even = read(tmp_path / f"{ID}.csv", launches, runs=3)
+    assert not any("do not divide" in note for note in even.notes)
+
+
+@pytest.mark.parametrize(("warm_up", "told"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_warm_up_that_leaves_no_launch_is_told(tmp_path: Path, warm_up: int, told: bool) -> None:
+    launches = [launch(number, "ab"[number % 2], A) for number in range(4)]
+    notes = read(tmp_path / f"{ID}.csv", launches, warm_up=warm_up).notes
+    assert any(f"no more than {warm_up} times" in note and ID in note for note in notes) == told
+
+
+def test_a_program_on_two_devices_is_named_twice(tmp_path: Path) -> None:
+    for capability in ("8.6", "9.0"):
+        marked = [launch(number, f"tencost:{ID}", A, CC=capability) for number in range(2)]
+        (tmp_path / f"{capability}.csv").write_text(exports.wide(marked, UNITS))
+    found = read_files([tmp_path])
+    assert len(found.profiles) == 2
+    assert any("2 by a range of NVTX" in note for note in found.notes)
+
+
 def test_launches_in_no_order_are_one_run_and_that_is_told(tmp_path: Path) -> None:
     launches = [launch(number, kernel, A) for number, kernel in enumerate("abbab")]
     found = read(tmp_path / f"{ID}.csv", launches)

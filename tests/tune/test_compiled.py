@@ -127,24 +127,20 @@ def test_python_runs_it_with_tvm_alone(tuned: Path, network: Network, tmp_path: 
 def test_cpp_runs_it(tuned: Path, network: Network, tmp_path: Path) -> None:
     for path in tuned.parent.glob("small.*"):
         shutil.copy(path, tmp_path)
-    source = (tmp_path / "small.cc").read_text().splitlines()
-    told = [line.removeprefix("// ") for line in source[:3]]
-    python = Path(sys.executable).parent
-    script = f"export PATH={python}:$PATH\n{told[0]}\n{told[1]} {told[2]}\n"
+    head = (tmp_path / "small.cc").read_text().split("/*\n")[1].split("\n\n")[0]
+    script = f"export PATH={Path(sys.executable).parent}:$PATH\n{head}\n"  # as it stands there
     run("bash", "-ec", script, folder=tmp_path)
-    for number, array in enumerate(network.inputs.values()):
-        array.tofile(tmp_path / f"{number}.bin")
-    run("./small", "0.bin", "1.bin", folder=tmp_path)
     for number, expected in enumerate(network.expected):
         found = np.fromfile(tmp_path / f"output_{number}.bin", np.float32).reshape(expected.shape)
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
-    cut = (tmp_path / "0.bin").read_bytes()[:-1]
-    (tmp_path / "0.bin").write_bytes(cut)
+    cut = (tmp_path / "input_0.bin").read_bytes()[:-1]
+    (tmp_path / "input_0.bin").write_bytes(cut)
     done = subprocess.run(
-        ["./small", "0.bin", "1.bin"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+        ["./small", "input_0.bin", "input_1.bin"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 2
-    assert "0.bin: expected 512 bytes" in done.stderr
+    assert "input_0.bin: expected 512 bytes" in done.stderr
 
 
 def test_without_a_database_schedules_are_the_default_ones(

@@ -128,9 +128,10 @@ class Programs:
         self._names: set[str] = set()
         self._mixed: Counter[str] = Counter()
 
-    def add(self, program_id: str, workload: str, device: str, launch: Launch) -> None:
-        """Add a launch to its program."""
+    def add(self, program_id: str, workload: str, device: str, launch: Launch) -> bool:
+        """Add a launch to its program, and say whether it is the first one of it on its device."""
         places = self._places_of(launch.columns)
+        count = len(self._programs)
         program = self._programs.setdefault((program_id, device), _Program(workload))
         key = (launch.kernel, launch.shape)
         if key not in program.kernels:
@@ -143,6 +144,7 @@ class Programs:
             program.last_run = launch.run
             program.runs += 1
         self._launches += 1
+        return len(self._programs) > count
 
     def _places_of(self, columns: Columns) -> NDArray[np.int64]:
         if columns not in self._places:
@@ -173,6 +175,8 @@ class Programs:
         workload = np.array([each.workload for each in self._programs.values()], dtype=np.str_)
         partly: Counter[str] = Counter()
         unsteady: list[str] = []
+        uneven: list[str] = []
+        cold: list[str] = []
         untimed = 0
         for row, key in enumerate(list(self._programs)):
             program = self._programs.pop(key)  # memory goes as the table grows
@@ -180,7 +184,9 @@ class Programs:
             means = np.stack([kernel.mean(len(metrics)) for kernel in kernels])
             calls, steady = self._calls(program)
             if not steady:
-                unsteady.append(key[0])
+                (unsteady if self._runs is None else uneven).append(key[0])
+            if any(kernel.launches <= self._warm_up for kernel in kernels):
+                cold.append(key[0])
             times = self._times(kernels, means)
             time_ns[row] = float((times * calls).sum())
             if len(kernels) == 1:
@@ -193,16 +199,17 @@ class Programs:
             lost = np.isnan(values[row]) & ~np.isnan(means).all(axis=0)
             partly.update(metrics[at] for at in np.flatnonzero(lost).tolist())
         profiles = Profiles(ids, workload, device, metrics, values, time_ns)
-        notes = self._notes(partly, unsteady, untimed)
+        notes = self._notes(partly, unsteady, uneven, cold, untimed)
         return Gathered(profiles, dict(self._units), self._launches, len(self._names), notes)
 
     def _calls(self, program: _Program) -> tuple[NDArray[np.float64], bool]:
-        """Return how often a run launches each kernel, and whether the launches are whole runs of it."""
+        """Return how often a run launches each kernel, and whether the launches are whole runs."""
         sequence = np.frombuffer(program.sequence, dtype=np.uint32)
         counts = np.bincount(sequence, minlength=len(program.kernels)).astype(np.float64)
         runs = program.runs or self._runs
         if runs is not None and runs > 0:
-            return np.maximum(1.0, np.round(counts / runs)), True
+            whole = bool(program.runs) or not (counts % runs).any()
+            return np.maximum(1.0, np.round(counts / runs)), whole
         length = _period(program.sequence)
         in_a_run = np.bincount(sequence[:length], minlength=len(program.kernels))
         repeats = length < len(sequence) or bool((counts == 1).all())
@@ -218,7 +225,14 @@ class Programs:
                 times[at] = kernel.time / kernel.timed
         return times
 
-    def _notes(self, partly: Counter[str], unsteady: list[str], untimed: int) -> tuple[str, ...]:
+    def _notes(
+        self,
+        partly: Counter[str],
+        unsteady: list[str],
+        uneven: list[str],
+        cold: list[str],
+        untimed: int,
+    ) -> tuple[str, ...]:
         notes = []
         for name, count in self._mixed.items():
             notes.append(
@@ -233,6 +247,16 @@ class Programs:
             notes.append(
                 f"{len(unsteady)} programs launch kernels in no order that repeats, so that all launches count as one "
                 f"run: {_some(unsteady)}. Say how often they ran with --runs"
+            )
+        if uneven:
+            notes.append(
+                f"{len(uneven)} programs launch kernels in numbers that {self._runs} runs do not divide, so that "
+                f"they are rounded: {_some(uneven)}. Correct --runs, or leave it out"
+            )
+        if cold:
+            notes.append(
+                f"{len(cold)} programs launch a kernel no more than {self._warm_up} times, so that its last launch "
+                f"stays though it may be warming up: {_some(cold)}"
             )
         if untimed:
             notes.append(

@@ -103,7 +103,7 @@ def read_files(
     gate = _Gate(on_reject, notes)
     programs = Programs(warm_up=warm_up, runs=runs)
     by: Counter[str] = Counter()
-    seen: dict[str, str] = {}
+    seen: dict[str, None] = {}
     parameters: dict[str, dict[str, object]] = {}
     names = _names(files)
     for path in files:
@@ -111,26 +111,26 @@ def read_files(
         for launch in gate.launches_of(path):
             found = joining.program_of(launch, rows, names[path])
             if found.program_id not in seen:
-                by[found.by] += 1
-                seen[found.program_id] = found.by
+                seen[found.program_id] = None
                 if launch.parameters:
                     parameters[found.program_id] = {
                         "program_id": found.program_id, "workload": found.workload, **launch.parameters
                     }  # fmt: skip
             device = launch.device or hardware or UNKNOWN
-            programs.add(found.program_id, found.workload or found.program_id, device, launch)
+            workload = found.workload or found.program_id
+            by[found.by] += programs.add(found.program_id, workload, device, launch)
     if not gate.launches:
         raise ProfileError(_nothing(paths, gate))
     gathered = programs.finish()
     joined = joining.join(seen, stores)
     profiles = gathered.profiles
-    workload = [
+    workloads = [
         joined.workload.get(program, own)
         for program, own in zip(
             profiles.program_id.tolist(), profiles.workload.tolist(), strict=True
         )
     ]
-    profiles = replace(profiles, workload=np.array(workload, dtype=np.str_))
+    profiles = replace(profiles, workload=np.array(workloads, dtype=np.str_))
     if rows is not None and (unused := rows.unused()):
         gate.notes[
             f"{len(unused)} of {len(rows)} rows of {rows.path} name nothing that was read: {_some(unused)}"
@@ -248,11 +248,13 @@ def _about_devices(profiles: Profiles) -> Iterator[str]:
         yield "some launches name no device; name it with --hardware"
 
 
-def _about_ids(seen: dict[str, str], by: Counter[str], joined: joining.Joined) -> Iterator[str]:
+def _about_ids(seen: dict[str, None], by: Counter[str], joined: joining.Joined) -> Iterator[str]:
     yield f"programs named: {joining.told(by)}"
     missing = [program for program in seen if program not in joined.workload]
     if not joined.stores:
-        yield "no record store was asked for the programs' workloads"
+        yield (
+            "no record store was asked for the programs' workloads, as there is none here; name one with --store"
+        )
     elif missing:
         yield (
             f"{len(missing)} of {len(seen)} programs are in no record store ({', '.join(joined.stores)}) and are kept: "

@@ -234,15 +234,21 @@ def cpp_runner(name: str, inputs: Sequence[Array]) -> str:
     return (
         _CPP.replace("@stem@", name.removesuffix(".so"))
         .replace("@count@", str(len(inputs)))
+        .replace("@files@", "".join(f" input_{number}.bin" for number in range(len(inputs))))
         .replace("@inputs@", "\n".join(lines))
     )
 
 
 _CPP = """\
-// P=$(python -c 'import tvm; print(tvm.__path__[0])')
-// g++ -std=c++17 -O2 @stem@.cc -o @stem@ -I$P/include -I${P}_ffi/include -L$P/lib -L${P}_ffi/lib
-//     -ltvm_runtime -ltvm_ffi -Wl,-rpath,$P/lib:${P}_ffi/lib
-// ./@stem@ input_0.bin ...  reads raw values (C order; @stem@.json has shapes and types), writes output_0.bin, ...
+/*
+P=$(python -c 'import tvm; print(tvm.__path__[0])')
+g++ -std=c++17 -O2 @stem@.cc -o @stem@ -I$P/include -I${P}_ffi/include -L$P/lib -L${P}_ffi/lib \\
+    -ltvm_runtime -ltvm_ffi -Wl,-rpath,$P/lib:${P}_ffi/lib
+python -c "import numpy; [a.tofile(f'{n}.bin') for n, a in numpy.load('@stem@.npz').items()]"
+./@stem@@files@
+
+It reads raw values (C order; @stem@.json has shapes and types) and writes output_0.bin, ... into the working folder.
+*/
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>

@@ -20,6 +20,9 @@ from tencost.graphs.learnt import TrainingRange, range_from_json
 from tencost.networks.source import network_to_onnx
 from tencost.register.pull import pull
 
+_WIDE = 160
+"""Characters of a line that no terminal shows: a row stays one."""
+
 
 def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Latency:
     """Predict the latency of cfg.network on cfg.hardware and print it.
@@ -47,7 +50,7 @@ def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Lat
         option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         sys.stdout.write(orjson.dumps(values, option=option).decode())
     else:
-        _print(name, answer, uri)
+        print_latency(name, answer, uri)
     return answer
 
 
@@ -80,8 +83,16 @@ def _learnt(folder: Path) -> TrainingRange:
         ) from error
 
 
-def _print(name: str, answer: Latency, uri: str) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def print_latency(name: str, answer: Latency, uri: str) -> None:
+    """Print an answer for a person.
+
+    Args:
+        name: of the network.
+        answer: for one device.
+        uri: of the model that gave it.
+    """
+    width = None if sys.stdout.isatty() else _WIDE
+    console = Console(highlight=False, soft_wrap=True, width=width)
     interval = (
         ""
         if np.isnan(answer.low)
