@@ -80,6 +80,18 @@ def test_unknown_names_are_answered_with_known_ones(
         get(f"models:/{NAME}@best")
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("tencost-nobody", "tencost register"), ("tencost-graph-nobody", "tencost graphs register")],
+)
+@pytest.mark.usefixtures("registered")
+def test_an_unknown_model_is_answered_with_what_registers_it(
+    get: Callable[[str], Path], name: str, command: str
+) -> None:
+    with pytest.raises(RegistryError, match=f"Register one with `{command}`"):
+        get(f"models:/{name}@champion")
+
+
 def test_alias_follows_the_registry(
     registered: Path, get: Callable[[str], Path], client: Any, run_id: str, make_bundle: MakeBundle
 ) -> None:

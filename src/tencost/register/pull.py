@@ -268,6 +268,11 @@ def _connect(tracking: str) -> Any:
         return MlflowClient(tracking_uri=tracking, registry_uri=tracking)
 
 
+def _registering(name: str) -> str:
+    """Return the command that registers a model of this name: models of whole networks have one of their own."""
+    return "tencost graphs register" if name.startswith("tencost-graph-") else "tencost register"
+
+
 def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: str | None) -> Any:
     from mlflow.exceptions import MlflowException
 
@@ -282,7 +287,7 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
             )
             raise RegistryError(
                 f"the registry {tracking} has no model {name!r}; it has: {names}. "
-                "Register one with `tencost register`."
+                f"Register one with `{_registering(name)}`."
             ) from error
         if model.name != name:
             raise _Unreachable(f"{tracking} does not answer as an MLflow registry (no name)")
