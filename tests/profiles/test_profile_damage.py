@@ -14,6 +14,7 @@ from typing import Any
 
 import exports
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
@@ -23,6 +24,7 @@ from tencost.errors import ProfileError
 from tencost.profiles import import_command
 from tencost.profiles.launches import Reject
 from tencost.profiles.reading import ReadProfiles, read_files
+from tencost.profiles.stages.transfer import read_places
 from tencost.profiles.stored import load_profiles, save_profiles
 from tencost.profiles.table import Profiles
 
@@ -243,3 +245,20 @@ def test_a_table_with_other_metadata_is_one_sentence(tmp_path: Path, told: dict[
     )
     with pytest.raises(ProfileError, match="Make it again"):
         load_profiles(path)
+
+
+def test_damaged_parameters_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(results())
+    assert run("import", tmp_path / "a.json", "--to", tmp_path / "to") == 0
+    for place in (tmp_path / "to", tmp_path / "to" / "profiles.parquet"):
+        profiles, parameters, _ = read_places([place])
+        assert len(profiles) == 3
+        assert parameters is not None
+        assert parameters["TILE"].to_list() == [0, 1, 2]
+    path = tmp_path / "to" / "parameters.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ProfileError, match="Make it again"):
+        read_places([tmp_path / "to"])
+    pq.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(ProfileError, match="expected program_id"):
+        read_places([tmp_path / "to"])

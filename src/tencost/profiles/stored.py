@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -85,6 +86,30 @@ def load_profiles(place: Path) -> StoredProfiles:
             f"expected a table of programs at {path}, found another or a damaged file ({type(error).__name__}: "
             f"{str(error)[:200]}). Make it again: tencost profiles import FILES"
         ) from error
+
+
+def load_parameters(folder: Path) -> pl.DataFrame | None:
+    """Return the tuning parameters of a folder that `tencost profiles import` wrote; None where it has none.
+
+    Raises:
+        ProfileError: a damaged file, or one without programs.
+    """
+    path = folder / PARAMETERS
+    if not path.is_file():
+        return None
+    try:
+        found = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise ProfileError(
+            f"expected tuning parameters of programs at {path}, found a damaged file ({str(error)[:200]}). Make it "
+            "again: tencost profiles import FILES"
+        ) from error
+    if found.schema.get("program_id") != pl.String:
+        raise ProfileError(
+            f"expected program_id, a text, in {path}, found {', '.join(found.columns[:5])}. Make it again: tencost "
+            "profiles import FILES"
+        )
+    return found
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
