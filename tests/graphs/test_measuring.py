@@ -287,3 +287,17 @@ def test_a_command_that_is_ended_keeps_what_is_done_and_leaves_nothing_running(
 
 def test_the_median_and_its_spread() -> None:
     assert median_and_spread([4.0, 1.0, 2.0, 3.0, 5.0]) == (3.0, round(2 / 3, 4))
+
+
+@pytest.mark.parametrize("words", [("--cpus", "99999"), ("--cpus", "9" * 30), ("--to", "file")])
+def test_cpus_and_folders_that_are_none_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    (tmp_path / "file").touch()
+    option, value = words
+    to = tmp_path / (value if option == "--to" else "to")
+    more = [] if option == "--to" else [option, value]
+    with pytest.raises(SystemExit) as end:
+        main(["graphs", "measure", "--count", "1", "--to", str(to), *more])
+    assert end.value.code == 2
+    assert "tencost: expected" in capsys.readouterr().err

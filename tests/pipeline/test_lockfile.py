@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tencost.config import lockfile
+from tencost.errors import ConfigError
 
 LOCK = """\
 schema: '2.0'
@@ -117,3 +118,28 @@ def test_what_a_killed_command_used_is_released(project: Path, what: str) -> Non
     assert found == {"write": {}, "read": {}}
     if child is not None:
         child.wait()
+
+
+def test_brackets_without_end_are_damage(project: Path) -> None:
+    (project / "dvc.lock").write_text("[" * 20_000)
+    assert lockfile.mend(project) == {"dvc.lock": "the copy that the last stage kept"}
+    used = project / ".dvc" / "tmp" / "rwlock"
+    used.write_text("[" * 100_000)
+    assert lockfile.release(project)
+    assert not used.exists()
+
+
+@pytest.mark.parametrize("number", [-5, 0, 10**30])
+def test_a_number_that_no_process_has_holds_nothing(project: Path, number: int) -> None:
+    used = project / ".dvc" / "tmp" / "rwlock"
+    holds = {"write": {"/a": {"pid": number, "cmd": "dvc repro"}}, "read": {}}
+    used.write_text(json.dumps(holds))
+    assert lockfile.release(project)
+    assert json.loads(used.read_text())["write"] == {}
+
+
+def test_a_folder_in_the_locks_place_is_told(project: Path) -> None:
+    (project / "dvc.lock").unlink()
+    (project / "dvc.lock").mkdir()
+    with pytest.raises(ConfigError, match="found a folder"):
+        lockfile.mend(project)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from relax_networks import two_layers
 from tencost import cli
 from tencost.config.composition import compose
-from tencost.errors import TuneError
+from tencost.errors import TuneError, UntrustedError
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
 
@@ -183,3 +184,94 @@ def test_a_library_that_computes_something_else_is_not_written(
     with pytest.raises(TuneError, match="nothing was written"):
         compile_it(config, root, to=tmp_path / "small.so")
     assert not list(tmp_path.iterdir())
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["compile", *words])
+    assert end.value.code == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("place", ["folder.so", "file/model.so", "file/deeper/model.so"])
+def test_a_place_that_cannot_be_written_is_refused_at_once(
+    saved: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    (tmp_path / "folder.so").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("tencost.tune.compiled.load_network", None)  # nothing is compiled
+    told = refused(capsys, *SETTINGS, f"network.path={saved}", "--to", str(tmp_path / place))
+    assert "--to: expected" in told
+    assert {path.name for path in tmp_path.iterdir()} == {"folder.so", "file"}
+
+
+@pytest.mark.parametrize("hardware", ["v100", "cortex-a76"])
+def test_hardware_that_the_runners_cannot_run_on_is_refused(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], hardware: str
+) -> None:
+    words = ["network=saved", f"network.path={saved}", f"hardware={hardware}"]
+    told = refused(capsys, *words, "--to", str(tmp_path / "model.so"))
+    assert "expected a CPU (target kind llvm)" in told
+    assert not (tmp_path / "model.so").exists()
+
+
+def test_without_a_compiler_it_says_what_to_install(
+    saved: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = (*SETTINGS, f"network.path={saved}", "--to", str(tmp_path / "model.so"))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "Install g++ or clang" in refused(capsys, *words)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "found no-such-compiler" in refused(capsys, *words)
+
+
+def test_what_was_there_stays_where_linking_fails(
+    saved: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CXX", "false")  # a compiler that fails
+    before = {f"model.{end}": end for end in ("so", "json", "npz", "py", "cc")}
+    for name, text in before.items():
+        (tmp_path / name).write_text(text)
+    words = (*SETTINGS, f"network.path={saved}", "--to", str(tmp_path / "model.so"))
+    assert "What was there is kept" in refused(capsys, *words)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_a_database_of_another_network_is_told(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("database_workload.json", "database_tuning_record.json"):
+        (tmp_path / name).touch()
+    compiled(saved, tmp_path / "model.so", "--database", str(tmp_path))
+    assert "Is it of another network or hardware?" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_database_cut_or_changed_anywhere_is_one_sentence(
+    saved: Path, database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tencost.tune.deploy import open_database
+
+    records = (database / "database_tuning_record.json").read_text()
+    shutil.copy(database / "database_workload.json", tmp_path)
+    for damaged in (
+        records[: len(records) // 2],
+        records.replace('"llvm"', '"nothing"'),
+        re.sub(r"\],\[0?\.?[0-9e.-]+\],\{", '],["fast"],{', records),
+        "\xff",
+    ):
+        assert damaged != records
+        (tmp_path / "database_tuning_record.json").write_text(damaged, encoding="latin-1")
+        with pytest.raises((TuneError, UntrustedError)):
+            open_database(tmp_path, "--database")

@@ -14,6 +14,7 @@ import json
 import subprocess
 from pathlib import Path
 
+from tencost.errors import ConfigError
 from tencost.writing import whole_file
 
 LOCKS = ("dvc.lock", "graphs/dvc.lock")
@@ -56,7 +57,7 @@ def release(root: Path) -> bool:
         with make_lock(str(path.with_name(RWLOCK_LOCK)), tmp_dir=str(path.parent)):
             try:
                 used = SCHEMA(json.loads(path.read_bytes()))
-            except (ValueError, Invalid):
+            except (ValueError, RecursionError, Invalid):
                 path.unlink()
                 return True
             written = path.stat().st_mtime
@@ -82,6 +83,8 @@ def _runs(number: int, written: float) -> bool:
     """
     import psutil
 
+    if number <= 0:
+        return False
     try:
         process = psutil.Process(number)
         return bool(
@@ -101,6 +104,10 @@ def _mend(root: Path, name: str) -> str | None:
     lock, copy = root / name, _copy(root, name)
     if not lock.exists() or _is_sound(lock):
         return None
+    if not lock.is_file():
+        raise ConfigError(
+            f"expected a file at {lock}, found a folder. Move it away, then run it again"
+        )
     if _is_sound(copy):
         lock.write_bytes(copy.read_bytes())
         return "the copy that the last stage kept"
@@ -124,6 +131,6 @@ def _is_sound(path: Path) -> bool:
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"), path)
         COMPILED_LOCKFILE_SCHEMA(content)
-    except (OSError, ValueError, DvcException, Invalid):
+    except (OSError, ValueError, RecursionError, DvcException, Invalid):
         return False
     return bool(content.get("stages"))

@@ -142,7 +142,12 @@ def measure_networks(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise MeasureError(f"expected networks of different names, found {twice!r} twice")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MeasureError(
+            f"expected a folder to measure into at {folder}: {error}. Choose another one: --to"
+        ) from error
     with _locked(folder):
         _check_hardware(folder, settings)
         ended, done = _whole_lines(folder / MEASURED_FILE)

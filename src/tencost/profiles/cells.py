@@ -157,7 +157,10 @@ def number(cell: object, decimal_comma: bool = False) -> float:
         else:
             return value if math.isfinite(value) else math.nan
     if cell is None or isinstance(cell, int | float):
-        value = math.nan if cell is None else float(cell)
+        try:
+            value = math.nan if cell is None else float(cell)
+        except OverflowError:  # a sheet's number of hundreds of digits; as text it is infinite, too
+            value = math.nan
         return value if math.isfinite(value) else math.nan
     text = str(cell).strip()
     if text.lower() in _NOTHING:
@@ -190,7 +193,7 @@ def numbers(row: Sequence[object]) -> NDArray[np.float64] | None:
         cells = text.replace(",", "").split("\0")
     try:
         values = np.array(cells, dtype=np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     if len(values) != len(row):
         return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import orjson
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -59,9 +61,14 @@ def run(
     stores = [store_uri] if store_uri else _stores(root)
     first: list[Reject] = []
     try:
+        # Renamed at the end, one right after the other: an import that is killed, or finds the disk full, changes
+        # nothing.
         with (
-            whole_file(to / REJECTS) as new,
-            new.open("wb") as file,
+            _locked(to),
+            whole_file(to / REJECTS) as rejects,
+            whole_file(to / TABLE) as table,
+            whole_file(to / PARAMETERS) as parameters,
+            rejects.open("wb") as file,
             console.status("reading") as status,
         ):
 
@@ -77,12 +84,28 @@ def run(
                 paths, manifest=manifest, hardware=hardware, stores=stores, warm_up=warm_up, runs=runs,
                 on_reject=on_reject, on_file=on_file,
             )  # fmt: skip
-        save_profiles(to / TABLE, read.profiles, read.units)
-        with whole_file(to / PARAMETERS) as new:
-            read.parameters.write_parquet(new)
+            save_profiles(table, read.profiles, read.units)
+            read.parameters.write_parquet(parameters)
     except OSError as error:
         raise ProfileError(f"expected to write profiles into {to}: {error}") from error
     _report(read, to, first, console)
+
+
+@contextmanager
+def _locked(to: Path) -> Iterator[None]:
+    to.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(to / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ProfileError(
+            f"expected to write profiles into {to}, found another import at it. Wait for it, or name another folder "
+            "(--to)"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _stores(root: Path) -> list[str]:

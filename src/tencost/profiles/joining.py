@@ -62,7 +62,11 @@ class Manifest:
                     self._add(
                         {key: (row.get(key) or "").strip() for key in _COLUMNS}, lines.line_num
                     )
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
+            raise ProfileError(
+                f"expected a manifest as CSV in UTF-8 at {path}, found another encoding: {error}. Save it as UTF-8"
+            ) from error
+        except (OSError, csv.Error) as error:
             raise ProfileError(f"expected a manifest at {path}: {error}") from error
 
     def __len__(self) -> int:

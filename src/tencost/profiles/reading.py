@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from tencost.config.parts import PROFILE_FORMATS
 from tencost.errors import ProfileError, RecordError
 from tencost.profiles import joining
 from tencost.profiles.cells import PERMISSION_TOLD
-from tencost.profiles.launches import RESERVED, Launch, Note, ProfileFormat, Reject
+from tencost.profiles.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.profiles.metrics import TIME
 from tencost.profiles.programs import Programs
 from tencost.profiles.table import Profiles
@@ -29,6 +30,10 @@ UNKNOWN = "unknown"
 """The device where neither a file nor its reader says which."""
 _TOLD = 5
 """Ids, names and reasons that a message gives at most."""
+_OF_TABLE = {name: f"{name} (parameter)" for name in ("program_id", "workload")}
+"""Tuning parameters that are called as the table's own columns -> their columns."""
+_MOST = 1e30
+"""No counter of a launch is larger; sums of such are no infinities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +103,12 @@ def read_files(
         ProfileError: no such file, or no launch in any of them; the message says why.
         RecordError: a store that cannot be read.
     """
-    files, notes = _files(paths)
+    try:
+        files, notes = _files(paths)
+    except OSError as error:
+        raise ProfileError(
+            f"expected files of hardware counters that can be read: {error}"
+        ) from error
     rows = None if manifest is None else joining.Manifest(manifest)
     gate = _Gate(on_reject, notes)
     programs = Programs(warm_up=warm_up, runs=runs)
@@ -113,8 +123,11 @@ def read_files(
             if found.program_id not in seen:
                 seen[found.program_id] = None
                 if launch.parameters:
+                    own = {
+                        _OF_TABLE.get(name, name): cell for name, cell in launch.parameters.items()
+                    }
                     parameters[found.program_id] = {
-                        "program_id": found.program_id, "workload": found.workload, **launch.parameters
+                        "program_id": found.program_id, "workload": found.workload, **own
                     }  # fmt: skip
             device = launch.device or hardware or UNKNOWN
             workload = found.workload or found.program_id
@@ -151,16 +164,19 @@ def _files(paths: Sequence[Path]) -> tuple[list[Path], dict[str, None]]:
             found = [
                 item for item in sorted(path.rglob("*")) if item.is_file() and item.name[0] != "."
             ]
-            fitting = [item for item in found if _format(item) is not None]
+            fitting = [item for item in found if _format(item) is not None or _unreadable(item)]
             if len(fitting) < len(found):
                 notes[
                     f"{len(found) - len(fitting)} of {len(found)} files in {path} hold no counters"
                 ] = None
             files += fitting
-        elif path.exists():
+        elif path.is_file():
             files.append(path)
-        else:
-            raise ProfileError(f"expected a file of hardware counters at {path}, found nothing")
+        else:  # a pipe may never end
+            found_there = "neither a file nor a folder" if path.exists() else "nothing"
+            raise ProfileError(
+                f"expected a file of hardware counters at {path}, found {found_there}"
+            )
     return list(dict.fromkeys(files)), notes
 
 
@@ -169,7 +185,24 @@ def _names(files: Sequence[Path]) -> dict[Path, str]:
     if not files:
         return {}
     common = os.path.commonpath([path.resolve().parent for path in files])
-    return {path: joining.stem_of(path.resolve().relative_to(common).as_posix()) for path in files}
+    return {
+        path: storable(joining.stem_of(path.resolve().relative_to(common).as_posix()))
+        for path in files
+    }
+
+
+def storable(text: str) -> str:
+    r"""Return a text as UTF-8 can write it: half a character, of a file's name or of damage, becomes \udcff."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _unreadable(path: Path) -> str:
+    """Return why a file cannot be opened; empty where it can."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _format(path: Path) -> ProfileFormat | None:
@@ -191,6 +224,9 @@ class _Gate:
 
     def launches_of(self, path: Path) -> Iterator[Launch]:
         known = _format(path)
+        if known is None and (why := _unreadable(path)):
+            self._reject(Reject(str(path), 0, f"expected a file that can be read: {why}"))
+            return
         if known is None:
             layouts = ", ".join(each.layout for each in PROFILE_FORMATS.all().values())
             size = path.stat().st_size if path.is_file() else 0
@@ -212,6 +248,7 @@ class _Gate:
             self._reject(Reject(str(path), 0, f"expected a file that can be read: {error}"))
 
     def _reject(self, reject: Reject) -> None:
+        reject = replace(reject, file=storable(reject.file), reason=storable(reject.reason))
         self.rejects += 1
         if len(self.first) < _TOLD:
             self.first.append(reject)
@@ -226,9 +263,26 @@ def _bad(launch: Launch) -> str | None:
         time = launch.values[launch.columns.names.index(TIME)]
         if time <= 0:
             return f"expected a time above 0 as {TIME}, found {time:g}"
+    if (np.abs(launch.values) > _MOST).any() or launch.time_ns > _MOST:
+        return f"expected values up to {_MOST:g}, found larger ones"
+    if (told := _unstorable(launch)) is not None:
+        return f"expected names that are text, found half a character in {ascii(told)[:60]}"
     if any(name in RESERVED for name in launch.columns.names):
         return f"expected metrics, found a column of the table's own: {', '.join(RESERVED)}"
     return None
+
+
+def _unstorable(launch: Launch) -> str | None:
+    """Return a name of a launch that UTF-8 cannot write, None where there is none."""
+    texts = [launch.kernel, launch.device, launch.program, launch.workload]
+    texts += [part for item in launch.parameters.items() for part in item if isinstance(part, str)]
+    found = next((text for text in texts if storable(text) != text), None)
+    return _unstorable_column(launch.columns) if found is None else found
+
+
+@lru_cache(maxsize=64)  # launches of a file share them
+def _unstorable_column(columns: Columns) -> str | None:
+    return next((text for text in columns.names if storable(text) != text), None)
 
 
 def _nothing(paths: Sequence[Path], gate: _Gate) -> str:

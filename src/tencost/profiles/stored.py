@@ -7,14 +7,16 @@ version, the metrics in their order, and their canonical units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import orjson
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from tencost.errors import ProfileError
 from tencost.profiles.table import Profiles
@@ -72,14 +74,13 @@ def load_profiles(place: Path) -> StoredProfiles:
             raise ProfileError(
                 f"expected version {VERSION} of {path}, found {told['version']}. Import it again"
             )
-        program_id, workload, device = (
-            np.array(table[name].to_pylist(), dtype=np.str_) for name in _TEXTS
-        )
+        units = _units(told["units"], metrics)
+        program_id, workload, device = (_texts(table, name) for name in _TEXTS)
         columns = [_numbers(table, metric) for metric in metrics]
         values = np.stack(columns, axis=1) if columns else np.zeros((table.num_rows, 0))
         time_ns = _numbers(table, "time_ns")
         profiles = Profiles(program_id, workload, device, metrics, values, time_ns)
-        return StoredProfiles(profiles, dict(told["units"]))
+        return StoredProfiles(profiles, units)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ProfileError(
             f"expected a table of programs at {path}, found another or a damaged file ({type(error).__name__}: "
@@ -87,5 +88,45 @@ def load_profiles(place: Path) -> StoredProfiles:
         ) from error
 
 
+def load_parameters(folder: Path) -> pl.DataFrame | None:
+    """Return the tuning parameters of a folder that `tencost profiles import` wrote; None where it has none.
+
+    Raises:
+        ProfileError: a damaged file, or one without programs.
+    """
+    path = folder / PARAMETERS
+    if not path.is_file():
+        return None
+    try:
+        found = pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise ProfileError(
+            f"expected tuning parameters of programs at {path}, found a damaged file ({str(error)[:200]}). Make it "
+            "again: tencost profiles import FILES"
+        ) from error
+    if found.schema.get("program_id") != pl.String:
+        raise ProfileError(
+            f"expected program_id, a text, in {path}, found {', '.join(found.columns[:5])}. Make it again: tencost "
+            "profiles import FILES"
+        )
+    return found
+
+
 def _numbers(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _texts(table: pa.Table, name: str) -> NDArray[np.str_]:
+    cells = table[name].to_pylist()
+    if not all(isinstance(cell, str) for cell in cells):
+        raise ValueError(f"expected text in every row of {name}")
+    return np.array(cells, dtype=np.str_)
+
+
+def _units(told: Mapping[str, object], metrics: Sequence[str]) -> dict[str, str]:
+    units = {metric: told[metric] for metric in metrics}
+    if len(units) < len(metrics):
+        raise ValueError("a metric is listed twice")
+    if not all(isinstance(unit, str) for unit in units.values()):
+        raise ValueError("a unit is no text")
+    return {metric: str(unit) for metric, unit in units.items()}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +23,14 @@ from typing import Any
 import numpy as np
 import tvm
 from rich.console import Console
+from tvm.support.cc import get_cc
 
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError, HardwareError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.networks.network import Array, Network, load_network, variant_name
+from tencost.networks.source import first_sentence
 from tencost.tune.deploy import (
     TOLERANCE,
     Deployed,
@@ -40,7 +43,7 @@ from tencost.tune.deploy import (
     worst,
 )
 from tencost.tune.inputs import NOTE, native_messages_to
-from tencost.writing import whole_file
+from tencost.writing import scratch_beside, whole_file
 
 DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
 """NumPy's kinds of numbers in C++."""
@@ -77,16 +80,17 @@ def run(
             one, else default schedules.
 
     Raises:
-        ConfigError: `to` is no name of a shared library.
+        ConfigError: `to` is no name of a shared library, or nothing can be written there.
+        HardwareError: no CPU, or no compiler to link with.
         TuneError: no database in the folder, TVM cannot compile the network, or it computes something else than the
-            framework it comes from.
+            framework it comes from; or the files cannot be written.
     """
     console = Console(stderr=True)
     hardware = resolve_hardware(cfg.hardware)
     name = f"{variant_name(cfg.network)}-{hardware.name}"
     library = root / "compiled" / f"{name}.so" if to is None else to
-    if library.suffix != ".so":
-        raise ConfigError(f"--to: expected the name of a shared library, model.so, found {library}")
+    _check_place(library)
+    _check_target(hardware)
     folder = database or root / cfg.tuner.workdir / name
     given = database is not None or folder.is_dir()
     opened = open_database(folder, "--database") if given else None
@@ -107,8 +111,19 @@ def run(
     tasks = network.tasks(target)
     tuned = count_known(opened, tasks, target) if given else 0
     source = str(database) if database is not None else folder.name if given else ""
-    with native_messages_to(Path(os.devnull)):
-        _write(library, network, hardware, built, (source, len(tasks), tuned))
+    if given and not tuned:
+        console.print(
+            f"{folder} has no program of {name}: default schedules. Is it of another network or hardware?",
+            **NOTE,
+        )
+    try:
+        with native_messages_to(Path(os.devnull)):
+            _write(library, network, hardware, built, (source, len(tasks), tuned))
+    except (OSError, RuntimeError) as error:  # TVM's linker raises the latter
+        raise TuneError(
+            f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
+            "that, or write elsewhere: --to"
+        ) from error
     told = "" if difference is None else f", within {difference:.1e} of what the framework computes"
     console.print(
         f"{library}: {library.stat().st_size / 1e6:.1f} MB with its weights, {tuned} of {len(tasks)} tasks tuned{told}",
@@ -118,6 +133,36 @@ def run(
         f"Run it with TVM's runtime alone: python {library.with_suffix('.py')}", soft_wrap=True
     )
     return Compiled(library, len(tasks), tuned, difference)
+
+
+def _check_place(library: Path) -> None:
+    """Refuse, before minutes of compiling, a place where nothing can be written."""
+    if library.suffix != ".so" or library.is_dir():
+        found = f"the folder {library}" if library.is_dir() else library
+        raise ConfigError(f"--to: expected the name of a shared library, model.so, found {found}")
+    try:
+        with scratch_beside(library):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--to: expected a folder that can be written to at {library.parent}, found another: {error}"
+        ) from error
+
+
+def _check_target(hardware: HardwareConfig) -> None:
+    """Refuse hardware that the runners cannot run on, and a host that cannot link."""
+    kind = hardware.target.get("kind")
+    if kind != "llvm":
+        raise HardwareError(
+            f"expected a CPU (target kind llvm), as the runners are for CPUs; found {kind!r} as that of hardware "
+            f"{hardware.name!r}. Choose another: hardware=local"
+        )
+    compiler = get_cc()
+    if not compiler or shutil.which(compiler) is None:
+        raise HardwareError(
+            f"expected a C++ compiler that links the library, found {compiler or 'none'}. Install g++ or clang, or "
+            "name one: CXX=..."
+        )
 
 
 def _difference(
@@ -168,20 +213,23 @@ def _write(
     samples = {f"input_{number}": array for number, array in enumerate(inputs)}
     samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
     stem = library.name
-    library.parent.mkdir(parents=True, exist_ok=True)
-    library.unlink(missing_ok=True)
-    with whole_file(library.with_suffix(".json")) as partial:
-        partial.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    with whole_file(library.with_suffix(".npz")) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **samples)
-    with whole_file(library.with_suffix(".py")) as partial:
-        partial.write_text(_PYTHON.replace("@name@", library.stem), encoding="utf-8")
-    with whole_file(library.with_suffix(".cc")) as partial:
-        partial.write_text(cpp_runner(stem, inputs), encoding="utf-8")
-    with whole_file(library) as partial:
+    # Nested, so that an earlier library goes only once all that takes its place is there.
+    with (
+        whole_file(library) as partial,
+        whole_file(library.with_suffix(".json")) as told,
+        whole_file(library.with_suffix(".npz")) as arrays,
+        whole_file(library.with_suffix(".py")) as python,
+        whole_file(library.with_suffix(".cc")) as cpp,
+    ):
+        told.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        with arrays.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **samples)
+        python.write_text(_PYTHON.replace("@name@", library.stem), encoding="utf-8")
+        cpp.write_text(cpp_runner(stem, inputs), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
         built.export_library(str(whole))
         whole.rename(partial)
+        library.unlink(missing_ok=True)
 
 
 def _told(names: Sequence[str], arrays: Sequence[Array]) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
     """Open somebody's MetaSchedule database for reading; `told` is how the user said where it is.
 
     Raises:
-        TuneError: there is none.
+        TuneError: there is none, or TVM cannot read it.
         UntrustedError: a module or a trace in it could run code of others.
     """
     files = [folder / name for name in (WORKLOAD_FILE, RECORD_FILE)]
@@ -97,7 +97,15 @@ def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
         )
     check_database(folder)
     workloads, records = map(str, files)
-    return tvm.s_tir.meta_schedule.database.JSONDatabase(workloads, records, allow_missing=False)
+    try:
+        return tvm.s_tir.meta_schedule.database.JSONDatabase(
+            workloads, records, allow_missing=False
+        )
+    except (RuntimeError, ValueError, TypeError) as error:  # what TVM's are
+        raise TuneError(
+            f"{told}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that it "
+            f"refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
+        ) from error
 
 
 def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -114,4 +115,8 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     words = text.split(",")
     if not all(word.isdecimal() for word in words):
         raise ConfigError(f"expected numbers of CPUs as --cpus, such as 3 or 0,1; found {text!r}")
-    return tuple(int(word) for word in words)
+    numbers = tuple(int(word) for word in words)
+    if hasattr(os, "sched_getaffinity") and not os.sched_getaffinity(0) >= set(numbers):
+        usable = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise ConfigError(f"expected CPUs of {usable} as --cpus, found {text!r:.80}")
+    return numbers

@@ -38,6 +38,8 @@ _NAME = "device__attribute_display_name"
 _GRID, _BLOCK = "launch__grid_size", "launch__block_size"
 _HEADER_ROWS = 200
 """Rows of a sheet in which its header is looked for."""
+_MOST_ROWS = 1 << 20
+"""Rows that a sheet can have; a damaged number of a row may be any."""
 _SNIFFED = 50
 """Rows that tell how a file with semicolons writes decimals."""
 
@@ -126,7 +128,11 @@ def _sheet(path: Path) -> Iterator[Launch | Reject | Note]:
             found = False
             for sheet in book.worksheets:
                 table: _Table | None = None
+                sheet.reset_dimensions()  # a sheet may be larger than it says
                 for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+                    if number > _MOST_ROWS:
+                        yield Reject(str(path), number, f"expected {_MOST_ROWS} rows at most")
+                        break
                     if table is not None:
                         if any(cell is not None for cell in row):
                             yield from table.add(number, table.padded(row))
@@ -166,6 +172,7 @@ class _Table:
         self._marks = [place for place, name in enumerate(names) if cells.is_mark(name)]
         self._columns: Columns | None = None
         self._unusable = False
+        self._rows = 0
         self._metrics: list[tuple[int, float, bool]] = []
         """Column, factor, whether it has a unit: text in it is damage then."""
         self._again: list[tuple[int, int]] = []
@@ -180,6 +187,7 @@ class _Table:
         """Metric without a unit that held text -> (first line, how often)."""
 
     def add(self, line: int, row: Sequence[Any]) -> Iterator[Launch | Reject | Note]:
+        self._rows += 1
         if self._unusable:
             yield self._reject(line, "expected the units above it, found them damaged")
             return
@@ -190,6 +198,7 @@ class _Table:
             return
         if self._columns is None:
             if not _text(row, self._at["ID"]) and not _text(row, self._at["Kernel Name"]):
+                self._rows -= 1
                 yield from self._set_columns(line, row)
                 return
             yield from self._set_columns(line, None)
@@ -206,6 +215,7 @@ class _Table:
 
     def damaged(self, line: int, text: str, reason: str) -> Iterator[Reject]:
         """Yield the reject of a row that is none; without its units a table cannot be read."""
+        self._rows += 1
         if self._columns is None and not text.lstrip('"')[:1].isdigit():
             self._unusable = True
             reason += " in the row of units, without which no value of this table can be read"
@@ -324,7 +334,7 @@ class _Table:
 
     def odd(self) -> Iterator[Note | Reject]:
         """Yield what is odd about the columns, once the table has ended."""
-        if self._columns is None and not self._unusable:
+        if not self._rows:
             yield self._reject(0, "expected rows behind the header, found none")
         named = {at: self._names[self._metrics[at][0]] for at in self._texts}
         texts = [name for at, name in named.items() if not self._told[at]]
@@ -348,9 +358,9 @@ def _text(row: Sequence[Any], place: int | None) -> str:
 
 
 def _is_whole(cell: Any) -> bool:
-    return (isinstance(cell, int | float) and cell == int(cell)) or str(cell).strip().replace(
-        ",", ""
-    ).isdigit()
+    if isinstance(cell, float):
+        return cell.is_integer()
+    return isinstance(cell, int) or str(cell).strip().replace(",", "").isdigit()
 
 
 def _some(names: Sequence[str]) -> str:

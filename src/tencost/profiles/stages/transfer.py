@@ -39,7 +39,7 @@ from tencost.profiles.features import append_counters, fit_counters
 from tencost.profiles.perf import available
 from tencost.profiles.reading import read_profiles
 from tencost.profiles.stages.tracked import experiment, metric_name
-from tencost.profiles.stored import PARAMETERS, TABLE, load_profiles
+from tencost.profiles.stored import TABLE, load_parameters, load_profiles
 from tencost.profiles.table import Profiles
 from tencost.train.data import Data
 
@@ -113,10 +113,10 @@ def read_places(places: Sequence[Path]) -> tuple[Profiles, pl.DataFrame | None, 
         ProfileError: nothing that can be read.
     """
     first = places[0]
+    if first.is_file() and first.name == TABLE:
+        first = first.parent
     if len(places) == 1 and (not first.exists() or (first / TABLE).is_file()):
-        stored = load_profiles(first).profiles
-        known = first / PARAMETERS
-        return stored, pl.read_parquet(known) if known.is_file() else None, []
+        return load_profiles(first).profiles, load_parameters(first), []
     read, parameters, rejects = read_profiles(*places)
     notes = []
     if rejects:
