@@ -275,3 +275,18 @@ def test_a_database_cut_or_changed_anywhere_is_one_sentence(
         (tmp_path / "database_tuning_record.json").write_text(damaged, encoding="latin-1")
         with pytest.raises((TuneError, UntrustedError)):
             open_database(tmp_path, "--database")
+
+
+def test_programs_that_tvm_refuses_are_one_sentence(
+    saved: Path, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tencost.tune.compiled import run as compile_it
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("there is no such block\nmore of it")
+
+    monkeypatch.setattr("tencost.tune.compiled.compile_network", refuse)
+    config, root = compose([*SETTINGS, f"network.path={saved}"])
+    with pytest.raises(TuneError, match=r"found there is no such block.*--database"):
+        compile_it(config, root, to=tmp_path / "small.so", database=database)
+    assert not (tmp_path / "small.so").exists()

@@ -104,9 +104,7 @@ def run(
     target = hardware.target
     with console.status("compiling"), native_messages_to(Path(os.devnull)):
         network = load_network(cfg.network, root)
-        built = (
-            compile_network(network, target, opened) if given else compile_untuned(network, target)
-        )
+        built = _compiled(network, target, opened, folder)
     difference = _difference(network, hardware, built, console)
     tasks = network.tasks(target)
     tuned = count_known(opened, tasks, target) if given else 0
@@ -133,6 +131,20 @@ def run(
         f"Run it with TVM's runtime alone: python {library.with_suffix('.py')}", soft_wrap=True
     )
     return Compiled(library, len(tasks), tuned, difference)
+
+
+def _compiled(network: Network, target: dict[str, Any], database: Any, folder: Path) -> Any:
+    """Compile with a database, if there is one; what TVM refuses is told apart: the network, or its programs."""
+    if database is None:
+        return compile_untuned(network, target)
+    try:
+        return compile_network(network, target, database)
+    except Exception as error:
+        compile_untuned(network, target)  # names the operators, where it is the network
+        raise TuneError(
+            f"expected programs of {network.name!r} in {folder} that TVM {tvm.__version__} compiles, found "
+            f"{first_sentence(error)}. Without them it compiles: name another database, --database"
+        ) from error
 
 
 def _check_place(library: Path) -> None:
