@@ -56,9 +56,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def loggers_stay() -> Iterator[None]:
-    """A sweep lets Hydra disable every logger that is there; the next test may look at one."""
-    yield
+def loggers_speak() -> None:
+    """A command lets Hydra disable every logger there is and the root below errors; a later test may look at one."""
+    logging.getLogger().setLevel(logging.WARNING)
     for logger in logging.Logger.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
             logger.disabled = False
