@@ -30,6 +30,7 @@ FLOW = [
     "evaluate",
     "register",
     "networks",
+    "codegen",
     "workers",
     "measure",
     "graphs",

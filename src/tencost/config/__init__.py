@@ -8,6 +8,7 @@ from tencost.config.model import model_config as model_config
 from tencost.config.schema import Config as Config
 from tencost.config.schema import DatasetConfig as DatasetConfig
 from tencost.config.schema import FeaturesConfig as FeaturesConfig
+from tencost.config.schema import GraphChoice as GraphChoice
 from tencost.config.schema import HardwareConfig as HardwareConfig
 from tencost.config.schema import NetworkConfig as NetworkConfig
 from tencost.config.schema import NetworkInput as NetworkInput

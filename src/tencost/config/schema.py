@@ -34,6 +34,14 @@ class RunnerKind(Enum):
     """On devices that are registered with a TVM RPC tracker."""
 
 
+class GraphChoice(Enum):
+    """How a network's graph is written before it is lowered; see tencost.networks.variants."""
+
+    as_is = "as_is"
+    folded = "folded"
+    channels_last = "channels_last"
+
+
 class SplitPolicy(Enum):
     """Which records may be learnt from and which are kept for testing."""
 
@@ -218,6 +226,8 @@ class NetworkConfig:
     """Arguments of the configuration class."""
     inputs: dict[str, NetworkInput] = field(default_factory=dict)
     """Input tensors by argument name. onnx, torch_export: only those whose shape the file leaves open."""
+    graph: GraphChoice = GraphChoice.as_is
+    """as_is; folded: batch norms in the convolutions' weights; channels_last: that, and convolutions work on NHWC."""
     output: str = "last_hidden_state"
     """Output that is compared; onnx, torch_export: the first one where there is none of this name."""
     seed: int = 0

@@ -9,15 +9,17 @@ depends on weights only and leaves the tasks' functions as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tencost.config import NetworkConfig
+from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse
 from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
+from tencost.networks.variants import written_as
 
 _POOLED = "pooler_output"
 """What transformers calls the summary of the last layer: the end of a network whose last_hidden_state is compared."""
@@ -78,7 +80,7 @@ class Network:
         from tvm.target import Target
 
         tasks = []
-        for extracted in extract_tasks(self.mod, Target(target), {}):
+        for extracted in extract_tasks(self.deployable(), Target(target), {}):
             mod = extracted.dispatched[0]
             flop = float(estimate_tir_flops(mod))
             if flop >= min_mflop * 1e6:
@@ -88,6 +90,10 @@ class Network:
 
     def deployable(self) -> Any:
         """Return the module with its weights bound and everything that depends on weights only folded."""
+        return self._deployable
+
+    @cached_property
+    def _deployable(self) -> Any:
         from tvm import relax
 
         main = self.mod["main"]
@@ -97,10 +103,13 @@ class Network:
 
 
 def variant_name(config: NetworkConfig) -> str:
-    """Return the network's name with the batch and size that differ from what the plain name stands for."""
+    """Return the network's name with the batch, size and graph that differ from what the plain name stands for."""
     batch = f"-b{config.batch}" if config.batch != 1 else ""
     size = f"-s{config.size}" if config.size and config.size != config.default_size else ""
-    return f"{config.name}{batch}{size}"
+    graph = {GraphChoice.folded: "-folded", GraphChoice.channels_last: "-nhwc"}.get(
+        config.graph, ""
+    )
+    return f"{config.name}{batch}{size}{graph}"
 
 
 def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
@@ -114,8 +123,18 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
     source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
     imported = source.read(config, source_file(config, source, root))
     output = _output_index(config, imported)
+    if imported.fused and config.graph is not GraphChoice.as_is:
+        raise ConfigError(
+            f"network.graph={config.graph.value}: expected a network whose operators are not fused yet, found "
+            f"{config.name!r}, which was saved fused. Choose it where the network is saved: tencost save network=... "
+            f"network.graph={config.graph.value}"
+        )
     try:
-        mod = compilable(imported.mod if imported.fused else fuse(imported.mod))
+        mod, params = imported.mod, imported.params
+        if not imported.fused:
+            mod, params = written_as(mod, params, config.graph)
+            mod = fuse(mod)
+        mod = compilable(mod)
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
@@ -123,7 +142,7 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
     return Network(
         variant_name(config),
         mod,
-        imported.params,
+        params,
         imported.inputs,
         imported.expected,
         output,

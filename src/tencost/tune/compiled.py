@@ -77,7 +77,7 @@ def run(
         root: the project's root.
         to: the library; None: compiled/<network>-<hardware>.so.
         database: a folder of MetaSchedule's; None: that of `tencost tune` for this network and hardware, if there is
-            one, else default schedules.
+            one, else schedules by rule.
 
     Raises:
         ConfigError: `to` is no name of a shared library, or nothing can be written there.
@@ -96,7 +96,7 @@ def run(
     opened = open_database(folder, "--database") if given else None
     if not given:
         console.print(
-            f"no programs of {name} in {folder.parent}: default schedules. Tune it first (tencost tune), or say where "
+            f"no programs of {name} in {folder.parent}: schedules by rule. Tune it first (tencost tune), or say where "
             "there are some (--database)",
             **NOTE,
         )
@@ -111,7 +111,7 @@ def run(
     source = str(database) if database is not None else folder.name if given else ""
     if given and not tuned:
         console.print(
-            f"{folder} has no program of {name}: default schedules. Is it of another network or hardware?",
+            f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
             **NOTE,
         )
     try:
@@ -136,7 +136,10 @@ def run(
 def _compiled(network: Network, target: dict[str, Any], database: Any, folder: Path) -> Any:
     """Compile with a database, if there is one; what TVM refuses is told apart: the network, or its programs."""
     if database is None:
-        return compile_untuned(network, target)
+        try:
+            return compile_network(network, target, None, by_rule=True)
+        except Exception:
+            return compile_untuned(network, target)  # names the operators
     try:
         return compile_network(network, target, database)
     except Exception as error:

@@ -14,6 +14,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tencost.codegen import vector_math
+from tencost.codegen.rules import schedule_rest
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.source import first_sentence
@@ -115,16 +117,34 @@ def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, A
     return sum(record is not None for record in found)
 
 
-def compile_network(network: Network, target: dict[str, Any], database: Any | None) -> Any:
+def compile_network(
+    network: Network,
+    target: dict[str, Any],
+    database: Any | None,
+    *,
+    by_rule: bool | None = None,
+) -> Any:
     """Return an executable; with a database, its best program replaces each function that it knows.
 
     The database is applied as any user of TVM would: relax.transform.MetaScheduleApplyDatabase.
+
+    Args:
+        network: what is compiled.
+        target: for which hardware.
+        database: MetaSchedule's, or None.
+        by_rule: functions without a program are scheduled by tencost.codegen.rules; None: if there is a database. What
+            TVM alone makes of the network is without both.
     """
     mod = network.deployable()
     tvm_target = tvm.target.Target(target)
+    by_rule = database is not None if by_rule is None else by_rule
+    if by_rule and target.get("kind") == "llvm":
+        vector_math.register()
     if database is not None:
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
+    if by_rule:
+        mod = schedule_rest(mod, target)
     return tvm.compile(mod, target=tvm_target)
 
 

@@ -46,6 +46,7 @@ from typing import Any
 
 import psutil
 
+from tencost.codegen import vector_math
 from tencost.errors import HardwareError, UntrustedError
 from tencost.workers.evaluator import MeasureOptions, adaptive_times, local_timer
 from tencost.workers.protocol import Channel, ForkServer
@@ -327,11 +328,14 @@ class Child:
 def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
     """Compile a scheduled module and return the tvm Executable, the code not yet generated for `jit()`.
 
+    For CPUs exp, erf, tanh and their like are vectors' own, as in the network that is deployed.
     Blocks that bring constant weights into the layout that the program reads are left out, as they run once and not
     at each call; such a program computes nonsense, unless it is built `whole`.
     """
     import tvm
 
+    if target.get("kind") == "llvm":
+        vector_math.register()
     if not whole:
         module = _without_layout_blocks(module)
     return tvm.compile(module, target=tvm.target.Target(target))

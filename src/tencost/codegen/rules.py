@@ -1,0 +1,278 @@
+"""Schedules by rule, with nothing measured, for what a network calls beside its tuned tasks.
+
+TVM leaves such a function as it was lowered: one loop nest after the other over whole tensors, each value of a chain
+stored and read again, sums one number at a time, one core. :func:`scheduled` puts in its place, in this order:
+
+    inlined    a value that one loop nest reads, or that costs next to nothing, is computed where it is read; an
+               exponential that two read is not, nor padding below a convolution, which would be asked for at each tap
+    split      an axis that is another's rows and columns becomes two, so that what is read lies in a row
+    ordered    a sum runs innermost where its operands lie one after the other along it, else the output's last axis
+    gathered   softmax, layer norm: the nests that share rows run row by row, what lies between stays in the cache
+    parallel   the outermost axes over the cores, if there is more than one and the work is worth waking them
+
+Vector instructions are LLVM's part, which needs leave to reorder sums: :func:`lenient` is the target that grants it.
+A function that a rule does not fit stays as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
+"""What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
+
+Infinities stay what they are: masks of transformers are full of them.
+"""
+PARALLEL_WORK = 65_536
+"""Operations below which waking other cores costs more than they save."""
+_DEAR = ("exp", "erf", "tanh", "sigmoid", "pow", "log", "sqrt", "rsqrt", "sin", "cos")
+"""Functions whose value is kept rather than computed twice."""
+
+
+def lenient(target: dict[str, Any]) -> dict[str, Any]:
+    """Return a target for small operators: LLVM may reorder their sums, so that it can vectorize them."""
+    if target.get("kind") != "llvm":
+        return target
+    return target | dict.fromkeys(LENIENT, True)
+
+
+def scheduled(function: Any, cores: int = 1) -> Any:
+    """Return a PrimFunc with the rules' schedule; it computes the same, up to the order of sums.
+
+    Args:
+        function: as Relax lowered it, unscheduled.
+        cores: that it may run on.
+    """
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(IRModule({"main": function}))
+    for step in (_inline, _split, _order, _gather):
+        _tried(schedule, step)
+    if cores > 1:
+        _tried(schedule, lambda one: _parallel(one, cores))
+    return schedule.mod["main"]
+
+
+def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
+    """Return a network's module in which every function without a schedule has that of the rules.
+
+    Args:
+        mod: Relax module, a database's programs already in it.
+        target: the network's; the rules are for CPUs, others get the module as it is.
+    """
+    from tvm import IRModule, tirx
+    from tvm.target import Target
+
+    if target.get("kind") != "llvm":
+        return mod
+    granted = Target(lenient(target))
+    cores = int(target.get("num-cores", 1))
+    functions = dict(mod.functions.items())
+    for name, function in functions.items():
+        attributes = dict(function.attrs or {})
+        if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
+            functions[name] = scheduled(function, cores).with_attr("target", granted)
+    return IRModule(functions, attrs=mod.attrs)
+
+
+def _tried(schedule: Any, step: Any) -> None:
+    """Take a step; what cannot be scheduled stays as it was before it."""
+    from tvm.s_tir.schedule import ScheduleError
+
+    with suppress(ScheduleError, RuntimeError, ValueError):
+        step(schedule)
+
+
+def _blocks(schedule: Any) -> list[Any]:
+    """Return the loop nests' blocks in order, without blocks inside of blocks."""
+    return list(schedule.get_child_blocks(schedule.get_sblock("root")))
+
+
+def _kinds(schedule: Any, block: Any) -> str:
+    """Return S for each data-parallel and R for each summed axis of a block; O for others."""
+    from tvm import tirx
+
+    letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
+    return "".join(letters.get(one.iter_type, "O") for one in schedule.get(block).iter_vars)
+
+
+def _extent(schedule: Any, loop: Any) -> int:
+    extent = schedule.get(loop).extent
+    return int(extent) if hasattr(extent, "value") else 0
+
+
+def _calls(node: Any) -> set[str]:
+    """Return the names of functions that a statement calls, and "if" where it chooses."""
+    from tvm import ir, tirx
+    from tvm_ffi import structural_walk
+
+    found: set[str] = set()
+
+    def called(one: Any) -> None:
+        name = str(getattr(one.op, "name", "")).removeprefix("tirx.")
+        found.add("if" if name == "if_then_else" else name)
+
+    callbacks = [(ir.Call, called), (tirx.Select, lambda _: found.add("if"))]
+    structural_walk(node, callbacks)
+    return found
+
+
+def _size(schedule: Any, block: Any) -> int:
+    return math.prod(_extent(schedule, loop) for loop in schedule.get_loops(block))
+
+
+def _inline(schedule: Any) -> None:
+    changed = True
+    while changed:
+        changed = False
+        for block in _blocks(schedule):
+            if set(_kinds(schedule, block)) - {"S"}:
+                continue
+            readers = schedule.get_consumers(block)
+            if not readers or not _worth_inlining(schedule, block, readers):
+                continue
+            if _can(schedule.compute_inline, block):
+                changed = True
+                break
+    # What follows a nest and only rearranges or scales its values.
+    for block in _blocks(schedule):
+        writers = schedule.get_producers(block)
+        chain = len(writers) == 1 and set(_kinds(schedule, block)) == {"S"}
+        if chain and "R" not in _kinds(schedule, writers[0]):
+            _can(schedule.reverse_compute_inline, block)
+
+
+def _can(primitive: Any, *args: Any) -> bool:
+    from tvm.s_tir.schedule import ScheduleError
+
+    try:
+        primitive(*args)
+    except (ScheduleError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
+    calls = _calls(schedule.get(block).body)
+    size = _size(schedule, block)
+    reads = sum(_size(schedule, one) for one in readers)
+    if calls & set(_DEAR):
+        return len(readers) == 1 and reads <= size
+    if "if" in calls:
+        return reads <= 2 * size
+    return reads <= 4 * size or not calls
+
+
+def _split(schedule: Any) -> None:
+    """Split an axis at the number that its indices are divided by: reshapes and transposes leave such indices."""
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    for block in _blocks(schedule):
+        loops = schedule.get_loops(block)
+        stmt = schedule.get(block)
+        if len(loops) != len(stmt.iter_vars):
+            continue
+        for loop, iteration in zip(loops, stmt.iter_vars, strict=True):
+            extent = _extent(schedule, loop)
+            divisors: set[int] = set()
+
+            def divided(node: Any, name: Any = iteration.var, found: set[int] = divisors) -> None:
+                if isinstance(node.b, tirx.IntImm) and _moves(node.a, name):
+                    found.add(int(node.b.value))
+
+            structural_walk(stmt.body, ((tirx.FloorDiv, tirx.FloorMod), divided))
+            factors = [one for one in divisors if 1 < one < extent and extent % one == 0]
+            if factors:
+                schedule.split(loop, [None, min(factors)])
+
+
+def _order(schedule: Any) -> None:
+    """Put the axis innermost along which the fewest operands of a sum jump; of equal ones one that is not summed."""
+    for block in _blocks(schedule):
+        kinds = _kinds(schedule, block)
+        if "R" not in kinds or "S" not in kinds or "O" in kinds:
+            continue
+        loops = schedule.get_loops(block)
+        if len(loops) != len(kinds):
+            continue
+        stmt = schedule.get(block)
+        names = [one.var for one in stmt.iter_vars]
+        strided = {
+            axis: sum(_jumps(region, name) for region in (*stmt.reads, *stmt.writes))
+            for axis, name in enumerate(names)
+            if _extent(schedule, loops[axis]) > 1
+        }
+        if not strided:
+            continue
+        inner = min(strided, key=lambda axis: (strided[axis], kinds[axis] == "R", -axis))
+        if kinds[inner] == "R":
+            continue
+        outer = [loops[axis] for axis, kind in enumerate(kinds) if kind == "S" and axis != inner]
+        sums = [loops[axis] for axis, kind in enumerate(kinds) if kind == "R"]
+        schedule.reorder(*outer, *sums, loops[inner])
+        schedule.decompose_reduction(block, sums[0])
+
+
+def _jumps(region: Any, name: Any) -> bool:
+    """Say whether a step along an axis leaves the tensor's last dimension."""
+    return any(_moves(one.min, name) for one in list(region.region)[:-1])
+
+
+def _moves(index: Any, name: Any) -> bool:
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    found: list[bool] = []
+
+    def compared(one: Any) -> None:
+        found.append(one.same_as(name))
+
+    structural_walk(index, (tirx.Var, compared))
+    return any(found)
+
+
+def _gather(schedule: Any) -> None:
+    """Compute nests that sum rows, and what they need, row by row below the last one."""
+    blocks = _blocks(schedule)
+    if len(blocks) < 2:
+        return
+    kinds = [_kinds(schedule, block) for block in blocks]
+    rows = [len(one) - len(one.lstrip("S")) for one in kinds if "R" in one]
+    last = blocks[-1]
+    if not rows or set(kinds[-1]) != {"S"} or not 0 < min(rows) < len(kinds[-1]):
+        return
+    loops = schedule.get_loops(last)
+    if len(loops) < min(rows):
+        return
+    row = loops[min(rows) - 1]
+    for block in reversed(blocks[:-1]):
+        _can(schedule.compute_at, block, row)
+
+
+def _parallel(schedule: Any, cores: int) -> None:
+    done: list[Any] = []
+    for block in _blocks(schedule):
+        loops = schedule.get_loops(block)
+        if not loops or any(schedule.get(loops[0]).same_as(one) for one in done):
+            continue
+        kinds = _kinds(schedule, block)
+        if _size(schedule, block) < PARALLEL_WORK:
+            continue
+        outer, extent = [], 1
+        for loop, kind in zip(loops, kinds, strict=False):
+            if kind != "S" or extent >= 4 * cores:
+                break
+            outer.append(loop)
+            extent *= _extent(schedule, loop)
+        if len(loops) == len(outer):
+            outer.pop()
+        if not outer or extent < cores:
+            continue
+        fused = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
+        schedule.parallel(fused)
+        done.append(schedule.get(fused))

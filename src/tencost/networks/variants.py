@@ -1,0 +1,259 @@
+"""The same network written in other ways, which TVM compiles to faster code: batch norms folded, channels last.
+
+Each is a rewriting of the Relax module before its operators are lowered and fused. The workloads are others than those
+of the network as it is, so their records and programs do not meet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tencost.config import GraphChoice
+
+
+def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, list[Any]]:
+    """Return a network as network.graph says, what depends on weights only computed.
+
+    Args:
+        mod: Relax module, its operators not lowered yet; ``main`` takes the inputs, then the weights.
+        params: the weights, TVM tensors.
+        choice: network.graph.
+    """
+    if choice is GraphChoice.as_is:
+        return mod, params
+    mod = fold_batch_norms(mod)
+    if choice is GraphChoice.channels_last:
+        mod = channels_last(mod)
+    return with_weights_computed(mod, params)
+
+
+def fold_batch_norms(mod: Any) -> Any:
+    """Multiply a convolution's weights by the scale of the batch norm that follows it; its shift stays, as a bias.
+
+    What is computed of weights only is folded when the weights are bound. Without it TVM 0.27 keeps four operators at
+    each output of a convolution, a division among them.
+    """
+    from tvm import relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    bound, used = _bindings(mod["main"]), _uses(mod["main"])
+
+    @mutator
+    class Fold(PyExprMutator):
+        def visit_tuple_getitem_(self, item: Any) -> Any:
+            norm = _call_of("relax.nn.batch_norm", bound.get(item.tuple_value))
+            if norm is None or item.index != 0 or norm.attrs.axis != 1:
+                return super().visit_tuple_getitem_(item)
+            conv = _call_of("relax.nn.conv2d", bound.get(norm.args[0]))
+            if conv is None or used[norm.args[0]] != 1:
+                return super().visit_tuple_getitem_(item)
+            weights, shift = _scaled(conv, norm)
+            attrs, op = conv.attrs, relax.op
+            folded = op.nn.conv2d(
+                self.visit_expr(conv.args[0]), self.builder_.normalize(weights), attrs.strides, attrs.padding,
+                attrs.dilation, attrs.groups, attrs.data_layout, attrs.kernel_layout, attrs.out_layout,
+            )  # fmt: skip
+            return op.add(folded, shift)
+
+    folding = Fold(mod)
+    folding.builder_.update_func(mod.get_global_var("main"), folding.visit_expr(mod["main"]))
+    return relax.transform.DeadCodeElimination()(
+        relax.transform.Normalize()(folding.builder_.get())
+    )
+
+
+def _call_of(name: str, value: Any) -> Any:
+    """Return a call if it is of an operator of this name, else None."""
+    return value if getattr(getattr(value, "op", None), "name", "") == name else None
+
+
+def _scaled(conv: Any, norm: Any) -> tuple[Any, Any]:
+    """Return the weights of a convolution with the scale of its batch norm in them, and the shift that is left."""
+    from tvm import relax
+
+    op, attrs = relax.op, norm.attrs
+    _, gamma, beta, mean, variance = norm.args
+    kind = str(conv.ty.dtype)
+    root = op.sqrt(op.add(variance, relax.const(float(attrs.epsilon), kind)))
+    scale = op.divide(gamma if attrs.scale else relax.const(1.0, kind), root)
+    shift = op.multiply(mean, scale)
+    shift = op.subtract(beta, shift) if attrs.center else op.negative(shift)
+    channels = conv.args[1].ty.shape[0]
+    weights = op.multiply(conv.args[1], op.reshape(scale, (channels, 1, 1, 1)))
+    return weights, op.reshape(shift, (1, channels, 1, 1))
+
+
+def channels_last(mod: Any) -> Any:
+    """Have convolutions and pools work on NHWC; layouts are changed at the ends, and where an operator needs it."""
+    from tvm import relax
+
+    mod = _as_comparisons(mod)
+    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(mod)
+    mod = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
+    return relax.transform.DeadCodeElimination()(_without_round_trips(mod))
+
+
+def _as_comparisons(mod: Any) -> Any:
+    """Write clip as minimum and maximum: of these TVM knows that they keep a layout."""
+    from tvm import relax
+
+    def rewrite(call: Any) -> Any:
+        if call.op.name != "relax.clip":
+            return call
+        data, low, high = call.args
+        kind = str(data.ty.dtype)
+        low, high = (relax.const(float(one.value), kind) for one in (low, high))
+        return relax.op.minimum(relax.op.maximum(data, low), high)
+
+    return _rewritten(mod, rewrite)
+
+
+def _without_round_trips(mod: Any) -> Any:
+    """Make one transposition of two that follow each other, none where the second undoes the first."""
+    from tvm import relax
+
+    bound = _bindings(mod["main"])
+    axes_of: dict[Any, tuple[Any, list[int]]] = {}
+
+    def rewrite(call: Any) -> Any:
+        if call.op.name != "relax.permute_dims" or call.attrs.axes is None:
+            return call
+        first, axes = call.args[0], [int(axis) for axis in call.attrs.axes]
+        if first in axes_of:
+            first, inner = axes_of[first]
+            axes = [inner[axis] for axis in axes]
+        if axes == list(range(len(axes))):
+            return first
+        return relax.op.permute_dims(first, axes)
+
+    for variable, value in bound.items():
+        if (
+            getattr(getattr(value, "op", None), "name", "") == "relax.permute_dims"
+            and value.attrs.axes is not None
+        ):
+            source, axes = value.args[0], [int(axis) for axis in value.attrs.axes]
+            if source in axes_of:
+                source, inner = axes_of[source]
+                axes = [inner[axis] for axis in axes]
+            axes_of[variable] = (source, axes)
+    return _rewritten(mod, rewrite)
+
+
+_ARITHMETIC: dict[str, Any] = {
+    "relax.add": np.add,
+    "relax.subtract": np.subtract,
+    "relax.multiply": np.multiply,
+    "relax.divide": np.divide,
+    "relax.negative": np.negative,
+    "relax.sqrt": np.sqrt,
+}
+
+
+def with_weights_computed(mod: Any, params: list[Any]) -> tuple[Any, list[Any]]:
+    """Return the module with what NumPy can compute of weights alone as weights, and these.
+
+    TVM would fold it, too, once the weights are bound, but compiles a function for each value: half a minute for the
+    batch norms of a mobilenet_v2.
+    """
+    import tvm
+    from tvm import relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    main = mod["main"]
+    inputs = list(main.params)[: len(main.params) - len(params)]
+    weights = list(main.params)[len(inputs) :]
+    known = {one: tensor.numpy() for one, tensor in zip(weights, params, strict=True)}
+    computed: dict[Any, Any] = {}
+    for variable, value in _bindings(main).items():
+        array = _computed(value, known)
+        if array is not None:
+            known[variable] = computed[variable] = array
+    named = {one: relax.Var(f"weight_{number}", one.ty) for number, one in enumerate(computed)}
+
+    @mutator
+    class Replace(PyExprMutator):
+        def visit_var_binding_(self, binding: Any) -> None:
+            if binding.var not in computed:
+                super().visit_var_binding_(binding)
+
+        def visit_dataflow_var_(self, variable: Any) -> Any:
+            return named[variable] if variable in named else super().visit_dataflow_var_(variable)
+
+        def visit_var_(self, variable: Any) -> Any:
+            return named[variable] if variable in named else super().visit_var_(variable)
+
+    body = Replace(mod).visit_expr(main.body)
+    used = set(relax.analysis.free_vars(body))
+    kept = [one for one in (*weights, *named.values()) if one in used]
+    arrays = {one: known[one] for one in weights} | {named[one]: computed[one] for one in computed}
+    function = relax.Function([*inputs, *kept], body)
+    for name, value in dict(main.attrs or {}).items():
+        function = function.with_attr(name, value)
+    changed = tvm.IRModule({**mod.functions, mod.get_global_var("main"): function}, attrs=mod.attrs)
+    return relax.transform.Normalize()(changed), [tvm.runtime.tensor(arrays[one]) for one in kept]
+
+
+def _computed(value: Any, known: dict[Any, Any]) -> Any:
+    """Return what a binding's value is, an array; None where it depends on inputs or NumPy is not asked for it."""
+    from tvm import ir, relax
+
+    if not isinstance(value, relax.Call):
+        return None
+    arrays = [
+        one.value.numpy() if isinstance(one, ir.GenericConst) else known.get(one)
+        for one in value.args
+    ]
+    name = getattr(value.op, "name", "")
+    if name == "relax.reshape" and arrays[0] is not None:
+        return arrays[0].reshape([int(size) for size in value.ty.shape])
+    if name == "relax.permute_dims" and arrays[0] is not None:
+        axes = value.attrs.axes
+        return np.ascontiguousarray(np.transpose(arrays[0], axes and [int(axis) for axis in axes]))
+    if name in _ARITHMETIC and all(array is not None for array in arrays):
+        return _ARITHMETIC[name](*arrays)
+    return None
+
+
+def _rewritten(mod: Any, rewrite: Any) -> Any:
+    """Replace calls of operators in main."""
+    from tvm import ir, relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+
+    @mutator
+    class Rewrite(PyExprMutator):
+        def visit_call_(self, call: Any) -> Any:
+            call = self.visit_expr_post_order(call)
+            return rewrite(call) if isinstance(call.op, ir.Op) else call
+
+    rewriting = Rewrite(mod)
+    rewriting.builder_.update_func(mod.get_global_var("main"), rewriting.visit_expr(mod["main"]))
+    return relax.transform.Normalize()(rewriting.builder_.get())
+
+
+def _bindings(function: Any) -> dict[Any, Any]:
+    """Return what each variable is bound to."""
+    return {
+        binding.var: binding.value
+        for block in function.body.blocks
+        for binding in block.bindings
+        if hasattr(binding, "value")
+    }
+
+
+def _uses(function: Any) -> dict[Any, int]:
+    from tvm import relax
+
+    count: dict[Any, int] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            for one in node.args:
+                count[one] = count.get(one, 0) + 1
+        elif isinstance(node, relax.Tuple):
+            for one in node.fields:
+                count[one] = count.get(one, 0) + 1
+
+    relax.analysis.post_order_visit(function.body, visit)
+    return count

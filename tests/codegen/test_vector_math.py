@@ -1,0 +1,129 @@
+"""exp, erf, tanh, sigmoid and powers as vectors: the values of libm, infinities and NaN, lanes, other types."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from scipy import special
+from tvm import te, tirx
+
+from tencost.codegen import vector_math
+
+pytestmark = pytest.mark.tvm
+PLACES = {
+    "exp": (tirx.exp, np.exp),
+    "erf": (tirx.erf, special.erf),
+    "tanh": (tirx.tanh, np.tanh),
+    "sigmoid": (tirx.sigmoid, special.expit),
+    "cube": (lambda x: tirx.power(x, tirx.const(3.0, x.dtype)), lambda x: x**3),
+    "root": (lambda x: tirx.power(x, tirx.const(0.5, x.dtype)), np.sqrt),
+}
+
+
+def executable(function: Any, size: int, kind: str, lanes: int, target: dict[str, Any]) -> Any:
+    data = te.placeholder((size,), kind)
+    mod = tvm.IRModule(
+        {"main": te.create_prim_func([data, te.compute((size,), lambda i: function(data[i]))])}
+    )
+    schedule = tvm.s_tir.Schedule(mod)
+    if lanes > 1:
+        (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+        _, inner = schedule.split(schedule.get_loops(block)[0], [None, lanes])
+        schedule.vectorize(inner)
+    return tvm.compile(schedule.mod, target=tvm.target.Target(target))
+
+
+def computed(
+    function: Callable[[Any], Any], values: Any, target: dict[str, Any], lanes: int = 1
+) -> Any:
+    vector_math.register()
+    library = executable(function, values.size, values.dtype.name, lanes, target).jit()
+    output = tvm.runtime.empty(values.shape, values.dtype.name)
+    library["main"](tvm.runtime.tensor(values), output)
+    return output.numpy()
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("name", PLACES)
+def test_it_is_libms_within_a_few_units_in_the_last_place(
+    name: str, lanes: int, target: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.uniform(-87, 88, 4000), rng.normal(0, 1, 4000), rng.normal(0, 1e-3, 4000)]
+    values = np.concatenate([*parts, [0.0, -0.0, 1e-30, -1e-30] * 24]).astype(np.float32)
+    values = np.abs(values) if name == "root" else values
+    function, reference = PLACES[name]
+    found = computed(function, values, target, lanes)
+    expected = reference(values.astype(np.float64))
+    told = np.abs(expected) > 1e-37
+    assert np.max(np.abs(found[told] / expected[told] - 1)) < 4e-7
+    assert np.all(np.abs(found[~told]) < 2e-37)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("exp", [np.inf, 0.0, np.nan, np.inf, 0.0]),
+        ("erf", [1.0, -1.0, np.nan, 1.0, -1.0]),
+        ("tanh", [1.0, -1.0, np.nan, 1.0, -1.0]),
+        ("sigmoid", [1.0, 0.0, np.nan, 1.0, 0.0]),
+        ("cube", [np.inf, -np.inf, np.nan, np.inf, -np.inf]),
+    ],
+)
+def test_what_is_no_number_stays_none(
+    name: str, expected: list[float], target: dict[str, Any]
+) -> None:
+    values = np.array([np.inf, -np.inf, np.nan, 3e38, -3e38], np.float32)
+    found = computed(PLACES[name][0], values, target)
+    assert np.allclose(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_exp_reaches_both_ends_of_single_precision(target: dict[str, Any]) -> None:
+    values = np.array([88.72283, 88.7229, -87.3365, -87.4, 88.0, -87.0], np.float32)
+    found = computed(tirx.exp, values, target)
+    assert np.isinf(found[1])
+    assert found[2] > 0
+    assert found[3] == 0
+    known = found[[0, 2, 4, 5]] / np.exp(values[[0, 2, 4, 5]].astype(np.float64))
+    assert np.allclose(known, 1, atol=4e-7)
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "cube"])
+def test_doubles_keep_their_precision(name: str, target: dict[str, Any]) -> None:
+    values = np.linspace(-3, 3, 64)
+    function, reference = PLACES[name]
+    assert np.allclose(computed(function, values, target), reference(values), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("exponent", [2.5, -1.0, 9.0, 0.0])
+def test_other_powers_stay_libms(exponent: float, target: dict[str, Any]) -> None:
+    values = np.linspace(0.1, 3, 64).astype(np.float32)
+    found = computed(lambda x: tirx.power(x, tirx.const(exponent, "float32")), values, target)
+    assert np.allclose(found, values.astype(np.float64) ** exponent, rtol=1e-6, atol=0)
+
+
+def test_no_call_of_libm_is_left(target: dict[str, Any]) -> None:
+    """What the rules are for: LLVM cannot make vectors of a call."""
+    vector_math.register()
+    for name in ("exp", "erf", "tanh", "sigmoid", "cube"):
+        text = executable(PLACES[name][0], 64, "float32", 1, target).mod.inspect_source("asm")
+        assert not any(f"{one}f" in text for one in ("exp", "erf", "tanh", "pow")), name
+
+
+def test_without_registering_tvm_is_as_it_was() -> None:
+    """A process that imports tencost and compiles by itself gets TVM's own code."""
+    code = (
+        "import tvm, tencost.codegen.vector_math\n"
+        "from tvm import te, tirx\n"
+        "a = te.placeholder((8,), 'float32')\n"
+        "f = te.create_prim_func([a, te.compute((8,), lambda i: tirx.erf(a[i]))])\n"
+        "lib = tvm.compile(tvm.IRModule({'main': f}), target='llvm')\n"
+        "assert 'erff' in lib.mod.inspect_source('asm')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,150 @@
+"""A network written in other ways computes the same; batch norms and changes of layout are gone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from tencost.config import GraphChoice, NetworkConfig
+from tencost.config.composition import compose
+from tencost.errors import ConfigError
+from tencost.networks.network import load_network, variant_name
+from tencost.networks.sources import transformers
+from tencost.networks.sources.saved import save_network
+from tencost.networks.variants import written_as
+from tencost.tune.deploy import Deployed, compare, compile_network, meaningless
+
+pytestmark = pytest.mark.tvm
+CHOICES = [GraphChoice.folded, GraphChoice.channels_last]
+
+
+def definition(name: str, choice: str, size: int = 64) -> NetworkConfig:
+    config, _ = compose([f"network={name}", f"network.size={size}", f"network.graph={choice}"])
+    return config.network
+
+
+def operators(mod: Any) -> Counter[str]:
+    found: Counter[str] = Counter()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            found[str(getattr(node.op, "name", ""))] += 1
+
+    relax.analysis.post_order_visit(mod["main"].body, visit)
+    return found
+
+
+@pytest.fixture(scope="module")
+def mobilenet() -> Any:
+    return transformers.read(definition("mobilenet_v2", "as_is"))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_batch_norms_are_in_the_weights(mobilenet: Any, choice: GraphChoice) -> None:
+    before = operators(mobilenet.mod)
+    assert before["relax.nn.batch_norm"] == before["relax.nn.conv2d"] == 52
+    mod, params = written_as(mobilenet.mod, mobilenet.params, choice)
+    after = operators(mod)
+    assert after["relax.nn.batch_norm"] == 0
+    assert after["relax.nn.conv2d"] == 52
+    # Nothing but the weights is computed beside the network: one array and one shift a convolution.
+    assert len(params) == 2 * 52
+    assert after["relax.add"] == before["relax.add"] + 52
+    assert not {"relax.sqrt", "relax.divide", "relax.multiply"} & set(after)
+
+
+def test_channels_last_changes_the_layout_at_the_ends_only(mobilenet: Any) -> None:
+    mod, _ = written_as(mobilenet.mod, mobilenet.params, GraphChoice.channels_last)
+    after = operators(mod)
+    assert after["relax.permute_dims"] <= 3
+    assert after["relax.clip"] == 0
+    layouts = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and str(getattr(node.op, "name", "")) == "relax.nn.conv2d":
+            layouts.append((str(node.attrs.data_layout), str(node.attrs.kernel_layout)))
+
+    relax.analysis.post_order_visit(mod["main"].body, visit)
+    assert set(layouts) == {("NHWC", "HWIO")}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet_18"])
+def test_it_computes_what_pytorch_does(
+    name: str, choice: GraphChoice, target: dict[str, Any]
+) -> None:
+    network = load_network(definition(name, choice.value))
+    assert not meaningless(network)
+    outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
+    for found, expected in zip(outputs, network.expected, strict=True):
+        assert compare(found, expected).accepted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "efficientnet_b0",
+        "convnext_tiny",
+        "regnet_y",
+        "mobilenet_v1",
+        "segformer_b0",
+        "poolformer_s12",
+    ],
+)
+def test_every_kind_of_convolution_network_does(name: str, target: dict[str, Any]) -> None:
+    network = load_network(definition(name, "channels_last"))
+    outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
+    for found, expected in zip(outputs, network.expected, strict=True):
+        assert compare(found, expected).accepted
+
+
+def test_it_has_a_name_of_its_own() -> None:
+    names = [variant_name(definition("mobilenet_v2", one.value, 224)) for one in GraphChoice]
+    assert names == ["mobilenet_v2", "mobilenet_v2-folded", "mobilenet_v2-nhwc"]
+
+
+def test_a_network_without_convolutions_stays() -> None:
+    config, _ = compose(["network=bert_tiny", "network.size=16"])
+    imported = transformers.read(config.network)
+    mod, params = written_as(imported.mod, imported.params, GraphChoice.as_is)
+    assert mod is imported.mod
+    assert params is imported.params
+    mod, _ = written_as(imported.mod, imported.params, GraphChoice.channels_last)
+    assert operators(mod)["relax.matmul"] == operators(imported.mod)["relax.matmul"]
+
+
+def test_weights_are_computed_exactly(mobilenet: Any) -> None:
+    """The first convolution's, by hand."""
+    _, params = written_as(mobilenet.mod, mobilenet.params, GraphChoice.folded)
+    arrays = [one.numpy() for one in params]
+    originals = {one.name: tensor.numpy() for one, tensor in zip(
+        list(mobilenet.mod["main"].params)[1:], mobilenet.params, strict=True
+    )}  # fmt: skip
+    first = next(array for name, array in originals.items() if array.shape == (32, 3, 3, 3))
+    scaled = [array for array in arrays if array.shape == (32, 3, 3, 3)]
+    assert len(scaled) == 1
+    ratio = scaled[0] / first
+    assert np.allclose(ratio, ratio[:, :1, :1, :1], rtol=1e-4)  # one factor a channel
+    assert np.ptp(ratio[:, 0, 0, 0]) > 0
+
+
+def test_a_saved_network_is_fused_already(tmp_path: Path) -> None:
+    network = load_network(definition("mobilenet_v2", "as_is", 32))
+    path = tmp_path / "saved.npz"
+    save_network(network, path)
+    saved = NetworkConfig(
+        name="saved",
+        source="saved",
+        path=str(path),
+        graph=GraphChoice.folded,
+    )
+    with pytest.raises(
+        ConfigError, match=r"network\.graph=folded: expected a network whose operators"
+    ):
+        load_network(saved)
