@@ -135,15 +135,12 @@ def run(
 
 def _compiled(network: Network, target: dict[str, Any], database: Any, folder: Path) -> Any:
     """Compile with a database, if there is one; what TVM refuses is told apart: the network, or its programs."""
-    if database is None:
-        try:
-            return compile_network(network, target, None, by_rule=True)
-        except Exception:
-            return compile_untuned(network, target)  # names the operators
     try:
-        return compile_network(network, target, database)
+        return compile_network(network, target, database, by_rule=True)
     except Exception as error:
-        compile_untuned(network, target)  # names the operators, where it is the network
+        untuned = compile_untuned(network, target)  # names the operators, where it is the network
+        if database is None:
+            return untuned
         raise TuneError(
             f"expected programs of {network.name!r} in {folder} that TVM {tvm.__version__} compiles, found "
             f"{first_sentence(error)}. Without them it compiles: name another database, --database"
