@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from tencost.cli.answers import form_of, printed
 from tencost.cli.grammar import Place, Text, Whole, option
 from tencost.cli.records import RECORDS as RECORDS
-from tencost.cli.records import form_of, hardware_option, printed, store_option
+from tencost.cli.records import hardware_option, store_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 

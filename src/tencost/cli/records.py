@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tencost.cli.answers import form_of, printed
 from tencost.cli.grammar import Group, Place, Text, Whole, option
 from tencost.cli.overrides import StageCommand, StageGroup, stage_function
 
@@ -318,17 +319,6 @@ _export_command("rfc4304", "all.jsonl", "Write records of RFC 4304: .jsonl, .jso
 _export_command("table", "all.parquet", "Write the store's own columns: .parquet or .csv.")
 
 
-def printed(function: F) -> F:
-    """Add the options that say how an answer is printed."""
-    limit = "Rows at most, 0 for all. [default: 20 of a table, all of the others]"
-    function = option("--limit", type=Whole(0), help=limit)(function)
-    function = click.option(
-        "--csv", "as_csv", is_flag=True, help="Print CSV, everything, times in seconds."
-    )(function)
-    text = "Print a list of JSON objects, everything, times in seconds."
-    return click.option("--json", "as_json", is_flag=True, help=text)(function)
-
-
 def _answer(function: F) -> F:
     """Add the options that every question takes: which store, and how the answer is printed."""
     return _place(printed(function))
@@ -343,15 +333,6 @@ def _ask(name: str, keywords: dict[str, Any]) -> None:
 
 
 _DEVICE = "The device, as the store names it."
-
-
-def form_of(as_json: bool, as_csv: bool, limit: int | None) -> Any:
-    """Return how an answer is printed."""
-    from tencost.records.query_command import Form
-
-    if as_json and as_csv:
-        raise click.UsageError("expected one of --json and --csv, found both")
-    return Form("json" if as_json else "csv" if as_csv else "table", limit)
 
 
 @QUERY.command(
