@@ -43,7 +43,7 @@ _CORES = ("num_cpu_threads", "cores")
 """Names of the number of cores in runtime_config: RFC 4304's, and that of our records of programs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One timing.
 
