@@ -49,6 +49,16 @@ def test_a_single_run_has_the_noise_of_the_other_sides_runs() -> None:
     assert not alone.runs_known
 
 
+def test_sides_that_are_not_alike_have_their_own_noise() -> None:
+    quiet, noisy = runs(6, 1e-3, 1, 0.002), runs(6, 2e-3, 2, 0.1)
+    calm = runs(6, 2e-3, 3, 0.002)
+    alike, apart = (ratio(quiet, noisy, alike=alike) for alike in (True, False))
+    assert apart.high - apart.low < alike.high - alike.low
+    assert ratio(quiet, calm, alike=False).high < apart.high
+    single = ratio(quiet[:1], noisy, alike=False)  # has none of its own
+    assert single.high - single.low > apart.high - apart.low
+
+
 def test_a_long_run_is_drawn_from_its_quantiles() -> None:
     long = [np.asarray(latencies(1e-3, 1, n=5000))]
     found = ratio(long, runs(3, 1e-3, 2))

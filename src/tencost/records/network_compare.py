@@ -100,7 +100,8 @@ def _row(
     if good and base is not None:
         row["ratio"] = 1.0
         if value != base:
-            other = ratio(good, [run.seconds for run in sides[base] if not run.failed])
+            beside = [run.seconds for run in sides[base] if not run.failed]
+            other = ratio(good, beside, alike="engine" not in by and "host" not in by)
             row |= {"ratio": other.value, "ratio_low": other.low, "ratio_high": other.high}
     return row
 

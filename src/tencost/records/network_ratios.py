@@ -3,8 +3,9 @@
 A run is one timing: some latencies taken one after the other on a host as it was then. Two kinds of noise come
 together: latencies within a run, and runs among each other (another process, another day, another layout of memory),
 which the latencies within a run do not show. So both are drawn in the bootstrap: in each of RESAMPLES draws a side's
-runs are drawn with replacement, each run's latencies are, and each drawn run is moved by how far one of the runs of
-either side lies from the middle of its own side. Deviations of n runs are widened by the ratio of Student's t to the
+runs are drawn with replacement, each run's latencies are, and each drawn run is moved by how far a run lies from the
+middle of its own side: one of either side where both are the same thing, of the side itself where they are not (two
+engines). Deviations of n runs are widened by the ratio of Student's t to the
 normal quantile for n - 1 degrees of freedom, at most MOST_WIDENED, because few runs show too little of their noise.
 A side of one run thus has the other side's noise between runs; where both have one run it is unknown, and `runs_known`
 says so.
@@ -65,18 +66,23 @@ def middle(runs: Sequence[Floats]) -> Middle:
     return Middle(median, q1, q3)
 
 
-def ratio(first: Sequence[Floats], other: Sequence[Floats], seed: int = 0) -> Ratio:
+def ratio(
+    first: Sequence[Floats], other: Sequence[Floats], *, alike: bool = True, seed: int = 0
+) -> Ratio:
     """Return how many times as long the runs of `first` take as those of `other`.
 
     Args:
         first: float64 [latencies] in seconds, one for each run; at least one run.
         other: the same of the other side.
+        alike: whether both sides' runs scatter alike.
         seed: of the draws.
     """
     generator = np.random.default_rng(seed)
-    between = np.concatenate([_deviations(first), _deviations(other)])
+    own = _deviations(first), _deviations(other)
+    between = np.concatenate(own)
+    each = [between if alike or not len(one) else one for one in own]
     value = middle(first).median_s / middle(other).median_s
-    drawn = _noise(first, between, generator) - _noise(other, between, generator)
+    drawn = _noise(first, each[0], generator) - _noise(other, each[1], generator)
     tail = 100 * (1 - LEVEL) / 2
     low, high = (float(np.exp(end)) for end in np.percentile(drawn, [tail, 100 - tail]))
     return Ratio(value, value * low, value * high, bool(len(between)))
