@@ -50,13 +50,18 @@ def test_a_single_run_has_the_noise_of_the_other_sides_runs() -> None:
 
 
 def test_sides_that_are_not_alike_have_their_own_noise() -> None:
-    quiet, noisy = runs(6, 1e-3, 1, 0.002), runs(6, 2e-3, 2, 0.1)
-    calm = runs(6, 2e-3, 3, 0.002)
-    alike, apart = (ratio(quiet, noisy, alike=alike) for alike in (True, False))
-    assert apart.high - apart.low < alike.high - alike.low
-    assert ratio(quiet, calm, alike=False).high < apart.high
-    single = ratio(quiet[:1], noisy, alike=False)  # has none of its own
-    assert single.high - single.low > apart.high - apart.low
+    def width(sides: tuple[list[Floats], list[Floats]], *, alike: bool) -> float:
+        found = ratio(*sides, alike=alike)
+        return found.high - found.low
+
+    quiet, calm, noisy = (
+        runs(6, 1e-3, at, between) for at, between in ((1, 0.002), (2, 0.002), (3, 0.1))
+    )
+    few = quiet[:2], noisy
+    assert width(few, alike=False) < width(few, alike=True)  # two quiet runs, not two of twelve
+    assert width((quiet, calm), alike=False) < 0.5 * width((quiet, noisy), alike=False)
+    alone = quiet[:1], noisy  # without noise of its own
+    assert width(alone, alike=False) == width(alone, alike=True)
 
 
 def test_a_long_run_is_drawn_from_its_quantiles() -> None:
