@@ -282,8 +282,8 @@ def write_all(uri: str, writer: int, acknowledged: Path) -> None:
 
 def start(uri: str, writer: int, folder: Path) -> subprocess.Popen[bytes]:
     code = (
-        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from test_network_records import write_all; "
-        "write_all(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))"
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); "
+        "from test_network_records import write_all; write_all(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))"
     )
     words = [str(Path(__file__).parent), uri, str(writer), str(folder / f"{writer}")]
     return subprocess.Popen([sys.executable, "-c", code, *words])

@@ -101,6 +101,7 @@ def show_regressions(
                 f"--plot: expected a file that can be written, found {plot}: {error}"
             ) from error
     hidden = [f"{side}_{end}_s" for side in ("before", "since") for end in ("q1", "q3")]
+    hidden.append("changed")  # the lines below the table tell it of what became slower
     answer = table(found)
     if form.name == "table" and form.limit is None:
         form = replace(form, limit=max(20, len(worse)))
