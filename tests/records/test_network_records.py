@@ -237,8 +237,9 @@ def test_networks_go_out_as_logs_and_come_back(
         assert 0.9 < mean < 1.1
         told = first["metrics"] if layout == "json" else first["additional_info"]
         assert told["compile_time"] == 2.5
-    for again in (networks_uri(uri), networks_uri(str(tmp_path / "new"))):
+    for again in (networks_uri(uri), str(tmp_path / "new")):
         cli.main(["records", "import", str(log), "--store", again])
+    assert not RecordStore(str(tmp_path / "new")).exists()  # no program among them
     assert len(RecordStore(networks_uri(uri)).read()) == 3
     ids = [set(RecordStore(networks_uri(one)).read()["record_id"]) for one in (uri, str(tmp_path / "new"))]  # fmt: skip
     assert ids[0] == ids[1]

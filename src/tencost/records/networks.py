@@ -40,6 +40,8 @@ from tencost.store.ids import canonical_json, canonical_target, text_id
 from tencost.store.status import Status
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tencost.store.record_store import Added
 
 SUFFIX = "-networks"
@@ -303,6 +305,17 @@ def write_timings(store_uri: str, timings: Iterable[NetworkTiming]) -> Added:
             f"expected to write the times of networks into {uri}: {first_line(error)}. Make the place writable and "
             "measure again"
         ) from error
+
+
+def are_networks(table: pa.Table) -> pa.ChunkedArray:
+    """Say of each row of a table of the record schema whether it is a record of a network that tencost wrote."""
+    import pyarrow.compute as pc
+
+    told = pc.match_substring(table.column("additional_info"), '"granularity":')
+    domains = pc.match_substring_regex(
+        table.column("workload"), rf"^({'|'.join(_DOMAIN.values())})\."
+    )
+    return pc.and_(pc.fill_null(told, fill_value=False), domains)
 
 
 def _present(**values: Any) -> dict[str, Any]:
