@@ -153,6 +153,8 @@ def test_a_failure_is_kept_with_its_reason(uri: str) -> None:
         ({"part": "conv1"}, "name of a part for a layer or task and for nothing else"),
         ({"granularity": Granularity.layer}, "found '' for granularity layer"),
         ({"cores": 0}, "cores of at least 1"),
+        ({"timestamp": 1.6e12}, "as seconds since 1970, found 1600000000000.0"),
+        ({"timestamp": float("nan")}, "found nan"),
     ],
 )
 def test_what_is_no_timing_is_refused(changes: dict[str, Any], told: str) -> None:
@@ -257,7 +259,10 @@ def in_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_log_of_somebody_else_is_read_as_runs(
-    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     in_project(tmp_path, monkeypatch)
     line = {
@@ -271,6 +276,11 @@ def test_a_log_of_somebody_else_is_read_as_runs(
     assert (run.network, run.engine, run.version) == ("resnet-18", "onnx-runtime", "1.0")
     assert (run.hardware, run.cores, run.day) == ("rasp3b", 3, "2019-11-23")
     assert list(run.seconds) == [12.5e-3]
+    log.write_text(json.dumps(line | {"timestamp": 1.6e12}) + "\n")  # milliseconds
+    cli.main(["records", "import", str(log), "--store", networks_uri(uri)])
+    assert next((one.timestamp, one.day) for one in read_runs(uri)) == (None, "-")
+    cli.main(["records", "compare", "--by", "engine,day", "--store", uri])
+    assert "2019-11-23" in capsys.readouterr().out
 
 
 def write_all(uri: str, writer: int, acknowledged: Path) -> None:

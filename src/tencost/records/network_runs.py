@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tencost.errors import RecordError
 from tencost.records.answers import ID_SHOWN
 from tencost.records.network_ratios import Floats
 from tencost.records.networks import Granularity, networks_uri
+from tencost.records.reading.timestamps import moment_of
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
 from tencost.store.tables import open_records
@@ -56,7 +56,7 @@ class Run:
         engine: name of the engine.
         version: of the engine; "-" where none is known.
         host: name of the machine; "-" where none is known.
-        timestamp: seconds since 1970; None: not told.
+        timestamp: seconds since 1970; None: not told, or of no calendar.
         seconds: float64 [latencies]; empty for a failure.
         error: of a failure.
         versions: of what the time depends on beside the engine, by name.
@@ -80,7 +80,8 @@ class Run:
     @property
     def day(self) -> str:
         """Its day in UTC, 2026-11-22; "-" without a time of day."""
-        return "-" if self.timestamp is None else day_of(self.timestamp)
+        moment = moment_of(self.timestamp)
+        return "-" if moment is None else moment.strftime("%Y-%m-%d")
 
     @property
     def failed(self) -> bool:
@@ -103,11 +104,6 @@ class Chosen:
     hardware: str | None = None
     engine: str | None = None
     granularity: Granularity = Granularity.end_to_end
-
-
-def day_of(timestamp: float) -> str:
-    """Return the day of a time, seconds since 1970, in UTC."""
-    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d")
 
 
 def read_runs(store_uri: str, chosen: Chosen | None = None) -> list[Run]:
@@ -217,7 +213,7 @@ def _run(row: Mapping[str, Any], measured: Mapping[str, Any]) -> Run:
         engine=row["engine"],
         version=row["engine_version"] or "-",
         host=row["env_name"] or "-",
-        timestamp=measured["timestamp"],
+        timestamp=measured["timestamp"] if moment_of(measured["timestamp"]) else None,
         seconds=np.asarray([] if failed else measured["run_secs"], np.float64),
         error=(measured["error"] or measured["status"]) if failed else "",
         versions={key: str(value) for key, value in versions.items()}

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tencost.config import NetworkConfig
 from tencost.errors import RecordError
 from tencost.records.reading.jsonfloats import finite
+from tencost.records.reading.timestamps import moment_of
 from tencost.store.ids import canonical_json, canonical_target, text_id
 from tencost.store.status import Status
 
@@ -194,6 +195,10 @@ class NetworkTiming:
             raise RecordError(
                 f"expected the name of a part for a {Granularity.layer} or {Granularity.task} and for nothing else, "
                 f"found {self.part!r} for granularity {self.granularity}"
+            )
+        if moment_of(self.timestamp) is None:
+            raise RecordError(
+                f"expected the time of day of {self.network} as seconds since 1970, found {self.timestamp}"
             )
         if self.cores < 1 or self.batch < 1:
             raise RecordError(
