@@ -26,6 +26,7 @@ WORDS = {
     "profiles import": ["conf"],
     "records rename": ["--hardware", "v100", "k80"],
     "records delete": ["--hardware", "v100"],
+    "records regress": ["--since", "2026-11-22"],
     "records query best": ["--hardware", "v100"],
     "records query history": ["--hardware", "v100", "--workload", "a"],
     "records query compare": ["--hardware", "v100", "--other", "k80"],

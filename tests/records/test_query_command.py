@@ -192,6 +192,15 @@ def test_values_that_json_does_not_know(ask: Callable[..., str]) -> None:
     assert float(row["c"]) == pytest.approx(1.7014118346e29)
 
 
+def test_a_time_stamp_of_no_calendar_is_shown_as_the_number_that_it_is(
+    ask: Callable[..., str],
+) -> None:
+    """A log of milliseconds: as seconds they would be the year 52,671."""
+    told = ask("sql", "SELECT 1.6e12::double AS timestamp UNION ALL SELECT 1.6e9::double")
+    assert "1.6e+12" in told
+    assert "2020-09-13 12:26:40" in told
+
+
 def test_a_table_shows_twenty_rows(ask: Callable[..., str]) -> None:
     text = "SELECT unnest(range(30)) AS number, 'row' AS word"
     assert ask("sql", text).count("row") == 20 + 1

@@ -19,6 +19,7 @@ from tencost.config.composition import compose
 from tencost.errors import TuneError, UntrustedError
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
+from tencost.records.network_runs import read_runs
 
 pytestmark = pytest.mark.tvm
 
@@ -71,7 +72,8 @@ def database(
 
 
 def compiled(saved: Path, to: Path, *words: str) -> None:
-    cli.main(["compile", *SETTINGS, f"network.path={saved}", "--to", str(to), *words])
+    store = f"paths.store={to.parent}-store"
+    cli.main(["compile", *SETTINGS, store, f"network.path={saved}", "--to", str(to), *words])
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,17 @@ def tuned(saved: Path, database: Path, tmp_path_factory: pytest.TempPathFactory)
     library = tmp_path_factory.mktemp("compiled") / "small.so"
     compiled(saved, library, "--database", str(database))
     return library
+
+
+def test_its_time_is_a_record(tuned: Path, network: Network) -> None:
+    (run,) = read_runs(f"{tuned.parent}-store")
+    assert (run.network, run.engine, run.hardware, run.cores) == ("small", "tencost", "local", 1)
+    assert 3 <= len(run.seconds) <= 30
+    assert (run.seconds > 0).all()
+    assert run.info["code_size"] == tuned.stat().st_size
+    assert run.info["compile_time"] > 0
+    assert 0 <= run.info["max_rel_error"] < 1e-4
+    assert set(run.versions) == {"tencost", "tvm"}
 
 
 def test_what_it_is_stands_beside_it(tuned: Path, network: Network) -> None:
@@ -150,6 +163,17 @@ def test_without_a_database_schedules_are_the_default_ones(
     compiled(saved, tmp_path / "plain.so")
     assert json.loads((tmp_path / "plain.json").read_text())["tuned_tasks"] == 0
     assert "default schedules" in " ".join(capsys.readouterr().err.split())
+    assert [run.engine for run in read_runs(f"{tmp_path}-store")] == ["tvm"]
+
+
+def test_a_store_that_cannot_be_written_does_not_undo_what_was_compiled(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = tmp_path / "in" / "plain.so"
+    Path(f"{library.parent}-store-networks").write_text("no folder")
+    compiled(saved, library)
+    assert library.is_file()
+    assert "the network's time is in no record" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

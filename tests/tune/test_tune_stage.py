@@ -16,6 +16,7 @@ from tencost.errors import HardwareError, RegistryError, TuneError
 from tencost.networks.lowering import fuse
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
+from tencost.records.network_runs import read_runs
 from tencost.tune.batches import read_lines
 from tencost.tune.curve import read_points
 from tencost.tune.stage import run
@@ -126,6 +127,14 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert len(stored) == 24
     assert set(stored["status"]) == {"ok"}
     assert all(str(bundle) in text for text in stored["additional_info"])
+
+    timed = read_runs(str(root / "data" / "store"))
+    assert [run.engine for run in timed] == ["tencost", "tvm"] * 2
+    assert {(run.network, run.hardware, run.cores) for run in timed} == {("tiny", "local", 1)}
+    assert [run.info["tuning_programs"] for run in timed if run.engine == "tencost"] == [16, 24]
+    assert list(timed[2].seconds) == report["network_times_s"]["tuned"]
+    assert list(timed[3].seconds) == report["network_times_s"]["default"]
+    assert np.median(timed[2].seconds) == pytest.approx(report["network_latency_s"])
 
     runs = rows(root, "select run_uuid, name, status from runs")
     assert [(name, status) for _, name, status in runs] == [("tune · tiny-local", "FINISHED")] * 2

@@ -46,6 +46,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "records compact": _TABLES,
     "records rename": _TABLES,
     "records delete": _TABLES,
+    "records compare": _TABLES,
+    "records regress": _TABLES,
     "features": _TABLES,
     "splits": _TABLES,
     "train": _SCORES,

@@ -13,8 +13,8 @@ from tencost.cli import completion, extras, grammar, stages
 from tencost.cli.evaluate import EVALUATE
 from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
+from tencost.cli.network_times import RECORDS
 from tencost.cli.profiles import PROFILES
-from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
 from tencost.cli.tune import TUNE
 from tencost.errors import TencostError, printable

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tencost.cli.answers import form_of, printed
 from tencost.cli.grammar import Group, Place, Text, Whole, option
 from tencost.cli.overrides import StageCommand, StageGroup, stage_function
 
@@ -45,11 +46,13 @@ HARDWARE = Text("NAME", _hardware_names)
 DATASET = Text("NAME", _dataset_names)
 
 
-def _hardware(text: str, **keywords: Any) -> Callable[[F], F]:
+def hardware_option(text: str, **keywords: Any) -> Callable[[F], F]:
+    """Return what adds the option that names a device."""
     return option("--hardware", type=HARDWARE, help=text, **keywords)
 
 
-def _store(function: F) -> F:
+def store_option(function: F) -> F:
+    """Add the option that names a record store."""
     text = "The record store: a folder, or any URI that Delta Lake takes. [default: the live one, data/store]"
     return option("--store", type=Text("URI"), help=text)(function)
 
@@ -70,7 +73,7 @@ def _place(function: F) -> F:
         "--version", type=Whole(0), help="A version of the table. [default: the latest]"
     )(function)
     function = option("--dataset", type=DATASET, help=dataset)(function)
-    return _store(function)
+    return store_option(function)
 
 
 def _root() -> Path:
@@ -88,7 +91,7 @@ def _root() -> Path:
     ],
 )
 @click.argument("paths", nargs=-1, required=True, type=Place("PATH"))
-@_hardware(
+@hardware_option(
     "The device of records that do not name theirs; FOLDER=NAME: of those in a folder or file. As often as needed.",
     multiple=True,
     metavar="NAME|FOLDER=NAME",
@@ -98,7 +101,7 @@ def _root() -> Path:
     type=DATASET,
     help="What the records are called after. [default: the first path's name]",
 )
-@_store
+@store_option
 @option("--jobs", type=Whole(1), help="Worker processes. [default: one a core]")
 def import_logs(
     paths: tuple[Path, ...],
@@ -144,7 +147,7 @@ RECORDS.add_command(EXPORT)
     examples=["tencost records quarantine", "tencost records quarantine --release all"],
 )
 @option("--release", type=Text("ID|all"), help="Let this record, or all, into look-ups.")
-@_store
+@store_option
 def quarantine(release: str | None, store: str | None) -> None:
     """List what is kept out of look-ups and why, or let it in."""
     from tencost.records import store_commands
@@ -153,7 +156,7 @@ def quarantine(release: str | None, store: str | None) -> None:
 
 
 @RECORDS.command("compact", examples=["tencost records compact"])
-@_store
+@store_option
 def compact(store: str | None) -> None:
     """Rewrite the store's small files into sorted ones.
 
@@ -185,7 +188,7 @@ _dry_run = click.option(
     help="The name that the records have, and the one that they get.",
 )
 @_dry_run
-@_store
+@store_option
 def rename(hardware: tuple[str, str], dry_run: bool, store: str | None) -> None:
     """Correct the name of a hardware.
 
@@ -203,14 +206,14 @@ def rename(hardware: tuple[str, str], dry_run: bool, store: str | None) -> None:
         "tencost records delete --hardware adreno --source phones/a.log",
     ],
 )
-@_hardware("The device, as the store names it.", required=True)
+@hardware_option("The device, as the store names it.", required=True)
 @option(
     "--source",
     type=Text("FILE"),
     help="Only what was read from this file, as the records name it, or the end of its path.",
 )
 @_dry_run
-@_store
+@store_option
 def delete(hardware: str, source: str | None, dry_run: bool, store: str | None) -> None:
     """Delete the records of a hardware, or those of one file.
 
@@ -229,7 +232,7 @@ def delete(hardware: str, source: str | None, dry_run: bool, store: str | None) 
     ],
 )
 @click.argument("folder", type=Place("FOLDER"))
-@_hardware("The device, as the store names it.", required=True)
+@hardware_option("The device, as the store names it.", required=True)
 @_target
 @_workload("Of one workload only")
 @option(
@@ -282,9 +285,9 @@ def _export_command(kind: str, place: str, what: str) -> None:
         )
 
     options: list[Callable[[Any], Any]] = [
-        _store,
+        store_option,
         option("--dataset", type=DATASET, help="Of this dataset only."),
-        _hardware("Of this device only."),
+        hardware_option("Of this device only."),
         click.argument("place", type=Place(place)),
     ]
     if kind == "rfc4304":
@@ -318,25 +321,14 @@ _export_command("table", "all.parquet", "Write the store's own columns: .parquet
 
 def _answer(function: F) -> F:
     """Add the options that every question takes: which store, and how the answer is printed."""
-    limit = "Rows at most, 0 for all. [default: 20 of a table, all of the others]"
-    function = option("--limit", type=Whole(0), help=limit)(function)
-    function = click.option(
-        "--csv", "as_csv", is_flag=True, help="Print CSV, everything, times in seconds."
-    )(function)
-    text = "Print a list of JSON objects, everything, times in seconds."
-    function = click.option("--json", "as_json", is_flag=True, help=text)(function)
-    return _place(function)
+    return _place(printed(function))
 
 
 def _ask(name: str, keywords: dict[str, Any]) -> None:
     from tencost.records import query_command
 
     place = query_command.Place(*(keywords.pop(key) for key in ("store", "dataset", "version")))
-    as_json, as_csv = keywords.pop("as_json"), keywords.pop("as_csv")
-    if as_json and as_csv:
-        raise click.UsageError("expected one of --json and --csv, found both")
-    limit = keywords.pop("limit")
-    form = query_command.Form("json" if as_json else "csv" if as_csv else "table", limit)
+    form = form_of(*(keywords.pop(key) for key in ("as_json", "as_csv", "limit")))
     getattr(query_command, name)(place, form, **keywords)
 
 
@@ -350,7 +342,7 @@ _DEVICE = "The device, as the store names it."
         "tencost records query best --hardware v100 --workload 43ad89 --n 5 --json",
     ],
 )
-@_hardware(_DEVICE, required=True)
+@hardware_option(_DEVICE, required=True)
 @_target
 @_workload()
 @option("--n", type=Whole(1), default=1, show_default=True, help="Programs of each workload.")
@@ -367,7 +359,7 @@ def best(**keywords: Any) -> None:
         "tencost records query history --hardware v100 --program 0f3a21",
     ],
 )
-@_hardware(_DEVICE, required=True)
+@hardware_option(_DEVICE, required=True)
 @_workload("How this workload got faster")
 @option(
     "--program",
@@ -386,7 +378,7 @@ def history(**keywords: Any) -> None:
     examples=["tencost records query new --since 17", "tencost records query new --hardware v100"],
 )
 @option("--since", type=Whole(0), help="A version of the table. [default: from the beginning]")
-@_hardware("Of this device only.")
+@hardware_option("Of this device only.")
 @_answer
 def new(**keywords: Any) -> None:
     """Print what is new since a version of the table, and the version to ask with next time."""
@@ -394,7 +386,7 @@ def new(**keywords: Any) -> None:
 
 
 @QUERY.command("compare", examples=["tencost records query compare --hardware v100 --other k80"])
-@_hardware("The first device.", required=True)
+@hardware_option("The first device.", required=True)
 @option("--other", type=HARDWARE, required=True, help="The other device.")
 @_target
 @option("--other-target", type=Text("TEXT"), help="The same of the other device.")
@@ -419,7 +411,7 @@ def compare(**keywords: Any) -> None:
     show_default=True,
     help="Columns to group by, with commas.",
 )
-@_hardware("Of this device only.")
+@hardware_option("Of this device only.")
 @_workload("Of one workload only")
 @_answer
 def stats(by: str, **keywords: Any) -> None:

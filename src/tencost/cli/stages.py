@@ -45,7 +45,7 @@ SPLITS = StageCommand(
 COMPILE = StageCommand(
     "compile",
     stage_function("tencost.tune.compiled"),
-    uses=("network", "hardware", "tuner.workdir"),
+    uses=("network", "hardware", "tuner.workdir", "paths.store"),
     options=(
         grammar.ValueOption(
             ["--to"],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tencost.errors import printable
+from tencost.records.reading.timestamps import moment_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,8 +62,9 @@ def _show_table(frame: pl.DataFrame, limit: int, hidden: Sequence[str]) -> None:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return "-"
-    if name == "timestamp" and isinstance(value, float):
-        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    stamp = name == "timestamp" and isinstance(value, float)
+    if stamp and (moment := moment_of(value)):
+        return moment.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, float):
         return _seconds(value) if name.endswith("_s") else f"{value:.6g}"
     text = printable(str(value))

@@ -24,6 +24,7 @@ from tencost.errors import RecordError
 from tencost.fetch.unpack import Kind
 from tencost.records.devices import Agreement, Devices
 from tencost.records.gate import GROUP, Known, judged
+from tencost.records.networks import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
 from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
@@ -350,14 +351,23 @@ def _commit(
 ) -> None:
     if not tables:
         return
-    table = pa.concat_tables(tables)
-    frame = pl.from_arrow(table.select(GROUP))
-    assert isinstance(frame, pl.DataFrame)
-    table = judged(table, flop, _in_store(store, frame))
-    added = store.add(table)
-    progress.written += added.records
-    progress.again += added.again
-    progress.quarantined += added.quarantined
+    for place, table in _by_place(pa.concat_tables(tables), store):
+        frame = pl.from_arrow(table.select(GROUP))
+        assert isinstance(frame, pl.DataFrame)
+        added = place.add(judged(table, flop, _in_store(place, frame)))
+        progress.written += added.records
+        progress.again += added.again
+        progress.quarantined += added.quarantined
+
+
+def _by_place(table: pa.Table, store: RecordStore) -> Iterator[tuple[RecordStore, pa.Table]]:
+    """Yield programs with the store, and our records of whole networks with the table beside it."""
+    beside = are_networks(table)
+    programs = table.filter(pa.compute.invert(beside))
+    if programs.num_rows:
+        yield store, programs
+    if programs.num_rows < table.num_rows:
+        yield RecordStore(networks_uri(store.uri)), table.filter(beside)
 
 
 def _in_store(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from tencost.measure.hardware import check_runnable, resolve_hardware
 from tencost.networks.network import Array, Network, load_network, variant_name
 from tencost.networks.source import first_sentence
 from tencost.tune.deploy import (
+    MAX_TIMING_S,
     TOLERANCE,
     Deployed,
     compare_outputs,
@@ -40,9 +42,12 @@ from tencost.tune.deploy import (
     count_known,
     on_cores,
     open_database,
+    spread_of,
+    times_in_turn,
     worst,
 )
 from tencost.tune.inputs import NOTE, native_messages_to
+from tencost.tune.network_record import record_compiled
 from tencost.writing import scratch_beside, whole_file
 
 DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
@@ -104,7 +109,9 @@ def run(
     target = hardware.target
     with console.status("compiling"), native_messages_to(Path(os.devnull)):
         network = load_network(cfg.network, root)
+        started = time.monotonic()
         built = _compiled(network, target, opened, folder)
+        compile_s = time.monotonic() - started
     difference = _difference(network, hardware, built, console)
     tasks = network.tasks(target)
     tuned = count_known(opened, tasks, target) if given else 0
@@ -122,7 +129,12 @@ def run(
             f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
             "that, or write elsewhere: --to"
         ) from error
-    told = "" if difference is None else f", within {difference:.1e} of what the framework computes"
+    seconds = [] if difference is None else _timed(network, hardware, built)
+    told = (
+        ""
+        if difference is None
+        else f", {_spread(seconds)}, within {difference:.1e} of what the framework computes"
+    )
     console.print(
         f"{library}: {library.stat().st_size / 1e6:.1f} MB with its weights, {tuned} of {len(tasks)} tasks tuned{told}",
         highlight=False, soft_wrap=True,
@@ -130,7 +142,33 @@ def run(
     console.print(
         f"Run it with TVM's runtime alone: python {library.with_suffix('.py')}", soft_wrap=True
     )
+    if seconds:
+        record_compiled(
+            cfg,
+            hardware,
+            str(root / cfg.paths.store),
+            console,
+            tuned=tuned > 0,
+            seconds=tuple(seconds),
+            code_size=library.stat().st_size,
+            compile_seconds=compile_s,
+            max_rel_error=difference,
+            info={"tasks": len(tasks), "tuned_tasks": tuned},
+            source=source,
+        )
     return Compiled(library, len(tasks), tuned, difference)
+
+
+def _timed(network: Network, hardware: HardwareConfig, built: Any) -> list[float]:
+    """Return seconds of a call, turn by turn."""
+    with on_cores(hardware.cores):
+        return times_in_turn({"it": Deployed(built, network)}, MAX_TIMING_S)["it"]
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    found = spread_of(seconds)
+    low, middle, high = (1e3 * one for one in (found.lower_s, found.median_s, found.upper_s))
+    return f"{middle:.3f} ms [{low:.3f}, {high:.3f}] a call"
 
 
 def _compiled(network: Network, target: dict[str, Any], database: Any, folder: Path) -> Any:

@@ -23,6 +23,7 @@ from tencost.tune.closing import print_summary
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
 from tencost.tune.inputs import NOTE, Inputs, read_inputs
+from tencost.tune.network_record import record_tuned
 from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def run(cfg: Config, root: Path) -> Path:
             tuned = tune(inputs, tracked)
             report = make_report(inputs, tuned)
             write(inputs, tuned, report, tracked)
+            record_tuned(inputs, report)
     print_summary(report, path, console)
     return path
 

@@ -23,6 +23,7 @@ from tencost.tune.deploy import (
     times_in_turn,
     worst,
 )
+from tencost.tune.network_record import TIMES
 from tencost.tune.session import Session
 from tencost.tune.suspects import mark_failed, wrong_programs
 from tencost.tune.workfolder import WorkFolder
@@ -78,6 +79,7 @@ def verify(
     values: dict[str, Any] = {
         "outputs_that_say_nothing": meaningless(network),
         "network_turns": spread["tuned"].repeats,
+        TIMES: {name: times[name] for name in deployed},
         **parts.report(),
     }
     telling = {name: one for name, one in agreements.items() if one.accepted}

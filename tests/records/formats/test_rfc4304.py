@@ -31,7 +31,7 @@ from tencost.records.formats.rfc4304.names import (
 )
 from tencost.records.reading.opening import read_head
 from tencost.records.reading.protocol import About, Reject
-from tencost.store.schema import SCHEMA, NetworkWeight, Record, Source, to_arrow
+from tencost.store.schema import MEASUREMENT, SCHEMA, NetworkWeight, Record, Source, to_arrow
 from tencost.store.status import Status
 
 MAIL: dict[str, Any] = {
@@ -805,3 +805,20 @@ def test_what_our_key_says_is_believed_only_where_the_record_agrees(tmp_path: Pa
         assert next(write_rows(table, "columns"))["tencost"] == ours["tencost"] | change
     log.write_text(json.dumps(ours))
     assert read(log)[0].to_pylist()[0]["record_id"] == "r"
+
+
+@pytest.mark.parametrize("version", ["columns", "json"])
+def test_a_record_without_a_target_comes_back_after_it_was_measured_again(
+    tmp_path: Path, version: Version
+) -> None:
+    """Such a row is written from its columns, and `{}` is no target that is read."""
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps(without(MAIL, "target")))
+    (row,) = read(log)[0].to_pylist()
+    row["measurements"] = [{field.name: row.get(field.name) for field in MEASUREMENT}]
+    table = pa.Table.from_pylist([row], schema=SCHEMA)
+    again = tmp_path / "again.jsonl"
+    assert write_file(table, again, version) == 1
+    found, rejects = read(again)
+    assert not rejects
+    assert found.to_pylist()[0]["record_id"] == row["record_id"]

@@ -33,6 +33,14 @@ def epoch_seconds(value: Any) -> float:
     return seconds
 
 
+def moment_of(seconds: float | None) -> datetime | None:
+    """Return seconds since 1970 as a moment in UTC; None without, and for what no calendar has (milliseconds, say)."""
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def _of_text(text: str) -> float:
     """Return the seconds, or NaN."""
     if _DATE.fullmatch(text):

@@ -133,6 +133,8 @@ def object_of(row: Mapping[str, Any], version: Version) -> Object:
     foreign = json.loads(row["foreign"]) if row["foreign"] else {}
     if foreign.get("format") != NAME or row["measurements"]:
         columns = _columns_object(row, mean_only=False) | _names_of_device(row)
+        if columns["target"] == "{}":  # ours for none: what a reader takes for one has a kind
+            del columns["target"]
         columns[OURS] = {name: row[name] for name in OWN_COLUMNS}
         return columns if version == "columns" else to_json(columns)
     read: Version = foreign["version"]
