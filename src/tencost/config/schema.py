@@ -35,7 +35,7 @@ class RunnerKind(Enum):
 
 
 class GraphChoice(Enum):
-    """How a network's graph is written before it is lowered; see tencost.networks.variants."""
+    """How a network's graph is written before it is lowered; see tencost.networks.rewriting."""
 
     as_is = "as_is"
     folded = "folded"

@@ -19,7 +19,7 @@ from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse
 from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
-from tencost.networks.variants import written_as
+from tencost.networks.rewriting import written_as
 
 _POOLED = "pooler_output"
 """What transformers calls the summary of the last layer: the end of a network whose last_hidden_state is compared."""

@@ -16,7 +16,7 @@ from tencost.errors import ConfigError
 from tencost.networks.network import load_network, variant_name
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
-from tencost.networks.variants import written_as
+from tencost.networks.rewriting import written_as
 from tencost.tune.deploy import Deployed, compare, compile_network, meaningless
 
 pytestmark = pytest.mark.tvm
