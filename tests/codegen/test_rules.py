@@ -83,6 +83,14 @@ OPERATORS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
     ),
     "a transposition": ([(37, 53)], op.permute_dims),
     "parts together": ([(5, 7), (5, 9)], lambda a, b: op.concat([a, b], axis=1)),
+    "group norm": (
+        [(1, 20, 7, 7), (20,), (20,)],
+        lambda x, g, b: op.nn.group_norm(x, g, b, 2, 1, [2, 3]),
+    ),
+    "convolution in groups": (
+        [(1, 12, 40), (12, 3, 1)],
+        lambda x, w: op.nn.conv1d(x, w, groups=4),
+    ),
     "one number": ([(64,)], lambda x: op.sum(x)),
 }
 """Input shapes, and what is computed of them: odd sizes, every kind of small operator."""
@@ -138,6 +146,30 @@ def test_rows_of_a_softmax_are_computed_together() -> None:
     assert len([line for line in loops(function) if "(8)" in line or "8)" in line]) > 1
     text = rules.scheduled(function).script()
     assert text.count("range(T.int64(8))") == 1
+
+
+def test_a_sum_over_everything_is_not_computed_for_each_row() -> None:
+    """A norm over channels and pixels: its sums belong to no channel."""
+    (function,) = functions(
+        network(
+            [(1, 20, 7, 7), (20,), (20,)],
+            lambda x, g, b: op.nn.group_norm(x, g, b, 1, 1, [2, 3]),
+        )
+    )
+    text = rules.scheduled(function).script()
+    sums = next(line for line in text.splitlines() if "T.grid" in line)
+    assert sums.strip().startswith(
+        "for ax0_1, ax1, ax2 in T.grid(T.int64(20), T.int64(7), T.int64(7))"
+    )
+
+
+def test_a_convolution_in_groups_walks_along_pixels() -> None:
+    (function,) = functions(
+        network([(1, 12, 40), (12, 3, 1)], lambda x, w: op.nn.conv1d(x, w, groups=4))
+    )
+    after = rules.scheduled(function).script()
+    innermost = [line for line in after.splitlines() if "T.grid" in line][-1]
+    assert innermost.rstrip(":").rstrip(")").endswith("T.int64(40")
 
 
 def test_a_product_walks_along_rows() -> None:

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
 
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError
 from tencost.networks.network import load_network, variant_name
+from tencost.networks.rewriting import with_packed_weights, written_as
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
-from tencost.networks.rewriting import written_as
 from tencost.tune.deploy import Deployed, compare, compile_network, meaningless
 
 pytestmark = pytest.mark.tvm
@@ -107,6 +109,43 @@ def test_every_kind_of_convolution_network_does(name: str, target: dict[str, Any
 def test_it_has_a_name_of_its_own() -> None:
     names = [variant_name(definition("mobilenet_v2", one.value, 224)) for one in GraphChoice]
     assert names == ["mobilenet_v2", "mobilenet_v2-folded", "mobilenet_v2-nhwc"]
+    packed, _ = compose(["network=bert_tiny", "network.pack_weights=true"])
+    assert variant_name(packed.network) == "bert_tiny-packed"
+
+
+@pytest.mark.usefixtures("cpu_intrinsics")
+def test_packed_weights_are_reordered_once(target: dict[str, Any]) -> None:
+    """A program that MetaSchedule wrote for free weights: reordered outside of the function, the numbers stay."""
+    overrides = ["network=bert_tiny", "network.size=16"]
+    plain = load_network(compose(overrides)[0].network)
+    packed = load_network(compose([*overrides, "network.pack_weights=true"])[0].network)
+    before = {task.name: task.mod for task in plain.tasks(target, 0.5)}
+    tasks = packed.tasks(target, 0.5)
+    assert tasks
+    free = [dict(task.mod["main"].attrs)["layout_free_buffers"] for task in tasks]
+    assert all(list(places) for places in free)
+    assert not any("layout_free_buffers" in dict(mod["main"].attrs) for mod in before.values())
+    database = ms.database.MemoryDatabase()
+    for task in tasks:
+        context = ms.TuneContext(
+            task.mod, target=Target(target), space_generator="post-order-apply", task_name=task.name
+        )
+        assert context.space_generator is not None
+        schedule = context.generate_design_space()[-1]
+        assert all(one.apply(schedule) for one in context.space_generator.postprocs)
+        workload = database.commit_workload(task.mod)
+        database.commit_tuning_record(
+            ms.database.TuningRecord(schedule.trace, workload, [1e-3], Target(target))
+        )
+    with Target(target), database:
+        applied = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(
+            packed.deployable()
+        )
+    assert "layout_rewrite_preproc" in applied.script()
+    assert "layout_rewrite_preproc" not in with_packed_weights(applied).script()
+    outputs = Deployed(compile_network(packed, target, database), packed).outputs()
+    for found, expected in zip(outputs, packed.expected, strict=True):
+        assert compare(found, expected).accepted
 
 
 def test_a_network_without_convolutions_stays() -> None:

@@ -50,8 +50,9 @@ def scheduled(function: Any, cores: int = 1) -> Any:
     from tvm.s_tir import Schedule
 
     schedule = Schedule(IRModule({"main": function}))
-    for step in (_inline, _split, _order, _gather):
+    for step in (_inline, _split, _order):
         _tried(schedule, step)
+    schedule = _gathered(schedule)
     if cores > 1:
         _tried(schedule, lambda one: _parallel(one, cores))
     return schedule.mod["main"]
@@ -175,7 +176,7 @@ def _split(schedule: Any) -> None:
     for block in _blocks(schedule):
         loops = schedule.get_loops(block)
         stmt = schedule.get(block)
-        if len(loops) != len(stmt.iter_vars):
+        if len(loops) != len(stmt.iter_vars) or set(_kinds(schedule, block)) != {"S"}:
             continue
         for loop, iteration in zip(loops, stmt.iter_vars, strict=True):
             extent = _extent(schedule, loop)
@@ -236,22 +237,32 @@ def _moves(index: Any, name: Any) -> bool:
     return any(found)
 
 
-def _gather(schedule: Any) -> None:
-    """Compute nests that sum rows, and what they need, row by row below the last one."""
+def _gathered(schedule: Any) -> Any:
+    """Compute nests that sum rows, and what they need, row by row below the last one; as a schedule of its own.
+
+    Rows of as many axes as may be, but nothing is computed twice for it: a sum over everything stays before all rows.
+    """
     blocks = _blocks(schedule)
-    if len(blocks) < 2:
-        return
     kinds = [_kinds(schedule, block) for block in blocks]
     rows = [len(one) - len(one.lstrip("S")) for one in kinds if "R" in one]
-    last = blocks[-1]
-    if not rows or set(kinds[-1]) != {"S"} or not 0 < min(rows) < len(kinds[-1]):
-        return
-    loops = schedule.get_loops(last)
-    if len(loops) < min(rows):
-        return
-    row = loops[min(rows) - 1]
-    for block in reversed(blocks[:-1]):
-        _can(schedule.compute_at, block, row)
+    if len(blocks) < 2 or not rows or set(kinds[-1]) != {"S"}:
+        return schedule
+    for depth in range(min(min(rows), len(kinds[-1]) - 1), 0, -1):
+        trial = schedule.copy()
+        *others, last = _blocks(trial)
+        loops = trial.get_loops(last)
+        if len(loops) < depth:
+            continue
+        for block in reversed(others):
+            _can(trial.compute_at, block, loops[depth - 1])
+        if _work(trial) <= _work(schedule):
+            return trial
+    return schedule
+
+
+def _work(schedule: Any) -> int:
+    """Return how often all blocks run."""
+    return sum(_size(schedule, block) for block in _blocks(schedule))
 
 
 def _parallel(schedule: Any, cores: int) -> None:

@@ -18,8 +18,8 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse
+from tencost.networks.rewriting import with_free_weights, written_as
 from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
-from tencost.networks.rewriting import written_as
 
 _POOLED = "pooler_output"
 """What transformers calls the summary of the last layer: the end of a network whose last_hidden_state is compared."""
@@ -57,6 +57,7 @@ class Network:
         expected: what PyTorch or onnxruntime computes for the inputs, all tensor outputs in order.
         output: index of the output that network.output chose.
         outputs: names of the outputs.
+        packed: programs may ask for the weights in the order in which they read them, see network.pack_weights.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Network:
     expected: list[Array]
     output: int
     outputs: list[str]
+    packed: bool = False
 
     @property
     def compared(self) -> dict[str, int]:
@@ -99,7 +101,8 @@ class Network:
         main = self.mod["main"]
         weights = dict(zip(main.params[len(self.inputs) :], self.params, strict=True))
         bound = relax.transform.BindParams("main", weights)(self.mod)
-        return relax.transform.FoldConstant()(bound)
+        folded = relax.transform.FoldConstant()(bound)
+        return with_free_weights(folded) if self.packed else folded
 
 
 def variant_name(config: NetworkConfig) -> str:
@@ -109,7 +112,8 @@ def variant_name(config: NetworkConfig) -> str:
     graph = {GraphChoice.folded: "-folded", GraphChoice.channels_last: "-nhwc"}.get(
         config.graph, ""
     )
-    return f"{config.name}{batch}{size}{graph}"
+    packed = "-packed" if config.pack_weights else ""
+    return f"{config.name}{batch}{size}{graph}{packed}"
 
 
 def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
@@ -147,6 +151,7 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
         imported.expected,
         output,
         list(imported.outputs),
+        config.pack_weights,
     )
 
 

@@ -232,6 +232,32 @@ def _rewritten(mod: Any, rewrite: Any) -> Any:
     return relax.transform.Normalize()(rewriting.builder_.get())
 
 
+def with_free_weights(mod: Any) -> Any:
+    """Let programs have constant weights in another order of their own; nothing else of the workloads changes.
+
+    MetaSchedule's programs of such a function begin with a block that reorders them. It leaves the function when the
+    network is compiled (:func:`with_packed_weights`), and is left out where a program is timed.
+    """
+    from tvm import IRModule, relax, tirx
+
+    given = relax.transform.AttachAttrLayoutFreeBuffers()(mod)
+    functions = dict(given.functions.items())
+    for name, function in functions.items():
+        if isinstance(function, tirx.PrimFunc) and not list(
+            dict(function.attrs or {}).get("layout_free_buffers", [0])
+        ):
+            functions[name] = function.without_attr("layout_free_buffers")
+    return IRModule(functions, attrs=given.attrs)
+
+
+def with_packed_weights(mod: Any) -> Any:
+    """Reorder the weights now, as the programs that are in the module ask for, instead of at each call."""
+    from tvm import relax
+
+    split = relax.transform.SplitLayoutRewritePreproc()(mod)
+    return relax.transform.FoldConstant()(split)
+
+
 def _bindings(function: Any) -> dict[Any, Any]:
     """Return what each variable is bound to."""
     return {

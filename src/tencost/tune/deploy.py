@@ -18,6 +18,7 @@ from tencost.codegen import vector_math
 from tencost.codegen.rules import schedule_rest
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
+from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.tune.workfolder import check_database
@@ -143,6 +144,8 @@ def compile_network(
     if database is not None:
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
+        if network.packed:
+            mod = with_packed_weights(mod)
     if by_rule:
         mod = schedule_rest(mod, target)
     return tvm.compile(mod, target=tvm_target)
