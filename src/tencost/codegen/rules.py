@@ -7,6 +7,7 @@ stored and read again, sums one number at a time, one core. :func:`scheduled` pu
                exponential that two read is not, nor padding below a convolution, which would be asked for at each tap
     split      an axis that is another's rows and columns becomes two, so that what is read lies in a row
     ordered    a sum runs innermost where its operands lie one after the other along it, else the output's last axis
+    tiled      some rows and columns of a product are summed at a time, in registers, where their numbers divide
     gathered   softmax, layer norm: the nests that share rows run row by row, what lies between stays in the cache
     parallel   the outermost axes over the cores, if there is more than one and the work is worth waking them
 
@@ -28,6 +29,8 @@ Infinities stay what they are: masks of transformers are full of them.
 """
 PARALLEL_WORK = 65_536
 """Operations below which waking other cores costs more than they save."""
+MAX_ROWS, MAX_COLUMNS = 6, 64
+"""Sums held in registers at a time: of the 32 registers of AVX-512, 24 and what is read."""
 _DEAR = ("exp", "erf", "tanh", "sigmoid", "pow", "log", "sqrt", "rsqrt", "sin", "cos")
 """Functions whose value is kept rather than computed twice."""
 
@@ -213,10 +216,50 @@ def _order(schedule: Any) -> None:
         inner = min(strided, key=lambda axis: (strided[axis], kinds[axis] == "R", -axis))
         if kinds[inner] == "R":
             continue
-        outer = [loops[axis] for axis, kind in enumerate(kinds) if kind == "S" and axis != inner]
         sums = [loops[axis] for axis, kind in enumerate(kinds) if kind == "R"]
-        schedule.reorder(*outer, *sums, loops[inner])
-        schedule.decompose_reduction(block, sums[0])
+        outer = [axis for axis, kind in enumerate(kinds) if kind == "S" and axis != inner]
+        shared = _shared_axis(stmt, outer, inner, kinds)
+        tile = _tile(schedule, loops[shared], loops[inner]) if shared is not None else None
+        if shared is None or tile is None:
+            schedule.reorder(*(loops[axis] for axis in outer), *sums, loops[inner])
+            schedule.decompose_reduction(block, sums[0])
+            continue
+        rows, row = schedule.split(loops[shared], [None, tile[0]])
+        columns, column = schedule.split(loops[inner], [None, tile[1]])
+        rest = [loops[axis] for axis in outer if axis != shared]
+        schedule.reorder(*rest, rows, columns, *sums, row, column)
+        schedule.unroll(row)
+        schedule.vectorize(column)
+        start = schedule.decompose_reduction(block, sums[0])
+        *_, row, column = schedule.get_loops(start)
+        schedule.unroll(row)
+        schedule.vectorize(column)
+
+
+def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> int | None:
+    """Return the axis along which an operand stays, so that several of its rows may use what was read once."""
+    names = [one.var for one in block.iter_vars]
+    sums = [names[axis] for axis, kind in enumerate(kinds) if kind == "R"]
+
+    def moved(region: Any, name: Any) -> bool:
+        return any(_moves(one.min, name) for one in region.region)
+
+    for axis in reversed(outer):
+        for region in block.reads:
+            stays = not moved(region, names[axis]) and moved(region, names[inner])
+            if stays and any(moved(region, one) for one in sums):
+                return axis
+    return None
+
+
+def _tile(schedule: Any, shared: Any, inner: Any) -> tuple[int, int] | None:
+    """Return rows and columns that are summed in registers at a time; None where the extents do not divide."""
+    height, width = _extent(schedule, shared), _extent(schedule, inner)
+    columns = [one for one in range(8, MAX_COLUMNS + 1, 8) if width % one == 0]
+    if not columns:
+        return None
+    rows = max(one for one in range(1, MAX_ROWS + 1) if height % one == 0)
+    return (rows, max(columns)) if rows > 1 else None
 
 
 def _jumps(region: Any, name: Any) -> bool:
