@@ -1,0 +1,493 @@
+"""Whole networks: PyTorch, ONNX Runtime, TVM, stock MetaSchedule and tencost on the same cores, timed in one sitting.
+
+    python benchmarks/networks.py [--networks bert_tiny resnet_18:onnx ...] [--cores 1 4] [--arms ...] [--seconds 900]
+                                  [--stock-times 10] [--stock-warm] [--set OVERRIDE ...] [--again ARM ...] [--report]
+
+Arms, all with the same number of threads on the same CPUs:
+
+eager, compile   PyTorch as it is, and torch.compile (Inductor); compile-frozen: with its weights frozen, too
+onnxruntime      ONNX Runtime, the graph as the project's own exporter makes it
+untuned          TVM's default schedules
+stock            stock MetaSchedule (tune_relax: XGBModel, LocalBuilder, LocalRunner), as many seconds as tencost took;
+                 stock-x10: ten times as many, on the networks of --stock-long; stock-warm: with our warm workers
+tencost          `tencost tune` as a user runs it, ended by Ctrl-C after --seconds, then `tencost compile`. Its live store
+                 is an empty one of its own: it has the registered model and the starting points that this ships
+
+Every arm is prepared once, in a process of its own, and what it made is kept under --work, so that the script can be
+stopped at any moment and goes on; nothing that is finished is run again, an arm that failed neither, unless --again
+names it (`--again timing` for the timing). Then all arms of a network are timed in turn (tencost.tune.deploy.times_in_turn): each is loaded by a resident process that sleeps
+while it is not its turn, as thread pools in one process get into each other's way; a turn begins with a call that does
+not count. Outputs are compared with what PyTorch computes.
+
+`bert_tiny:onnx` and `vit_s:torch_export` go through a file for TVM: saved by PyTorch, read by that network.source.
+
+Results: one file a network and number of cores in benchmarks/results/networks; --report prints the tables, draws the
+plots and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import network_table as table
+from network_arms import ROUND, Case
+
+from tencost.errors import TuneError
+from tencost.measure.host_state import host_facts
+from tencost.records.formats.metaschedule import RECORD_FILE
+from tencost.tune.deploy import compare, times_in_turn
+from tencost.workers.noise import host_load, is_busy
+from tencost.writing import whole_file
+
+ROOT = Path(__file__).resolve().parents[1]
+ARMS_PY = Path(__file__).with_name("network_arms.py")
+NETWORKS = [
+    "bert_tiny",
+    "gpt2",
+    "vit_s",
+    "deit_tiny:torch_export",
+    "mobilenet_v2",
+    "efficientnet_b0",
+    "resnet_18:onnx",
+    "convnext_tiny",
+    "swin_tiny",
+]
+ARMS = ("eager", "compile", "onnxruntime", "untuned", "tencost", "stock")
+OTHER_ARMS = ("compile-frozen", "stock-warm")
+LONG = ("bert_tiny", "mobilenet_v2", "vit_s")
+TURN_S = 4.0
+"""Seconds that an arm is timed for in a sitting, about."""
+ENDLESS = 1_000_000
+"""Programs: more than a budget in seconds allows."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Failed(Exception):
+    """An arm that cannot be prepared or run; its text is one line that says why."""
+
+
+def main() -> int:
+    given = arguments()
+    results = given.results
+    if not given.report:
+        cpus = sorted(os.sched_getaffinity(0))
+        if max(given.cores) > len(cpus):
+            print(
+                f"--cores {max(given.cores)}: expected so many CPUs, found {len(cpus)} that this process may use "
+                f"({', '.join(map(str, cpus))}). Give fewer: --cores {len(cpus)}",
+                file=sys.stderr,
+            )
+            return 2
+        results.mkdir(parents=True, exist_ok=True)
+        for cores in given.cores:
+            for named in given.networks:
+                benchmark(given, case_of(given, named, cores), cpus)
+    print(table.report(results))
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = (*ARMS, *OTHER_ARMS)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--cores", nargs="+", type=int, default=[1])
+    parser.add_argument("--arms", nargs="+", choices=known, default=list(ARMS))
+    parser.add_argument("--seconds", type=float, default=900, help="of `tencost tune`")
+    parser.add_argument("--trials", type=int, default=ENDLESS, help="of `tencost tune`, at most")
+    parser.add_argument("--hardware", default="epyc-avx512-1c")
+    parser.add_argument("--model", help="model_uri; the hardware's champion unless given")
+    parser.add_argument("--stock-times", type=int, help="stock with so many times the seconds")
+    parser.add_argument("--stock-long", nargs="+", default=list(LONG), help="on these networks")
+    parser.add_argument("--stock-warm", action="store_true", help="stock with warm workers, too")
+    parser.add_argument("--stock-round", type=int, default=ROUND, help="programs of its rounds")
+    parser.add_argument("--set", nargs="+", default=[], help="overrides of the configuration")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", nargs="+", default=[], help="arms to prepare anew; timing")
+    parser.add_argument("--work", type=Path, default=ROOT / "tuned" / "networks-benchmark")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "benchmarks" / "results" / "networks"
+    )
+    parser.add_argument("--report", action="store_true", help="print what is there, run nothing")
+    return parser.parse_args()
+
+
+def case_of(given: argparse.Namespace, named: str, cores: int) -> Case:
+    network, _, via = named.partition(":")
+    if via not in ("", "onnx", "torch_export"):
+        raise SystemExit(f"--networks {named}: expected {network}:onnx or {network}:torch_export")
+    folder = given.work.resolve() / f"{named.replace(':', '-')}-{cores}c"
+    return Case(
+        network=network,
+        via=via,
+        cores=cores,
+        hardware=given.hardware,
+        settings=tuple(given.set),
+        folder=str(folder),
+    )
+
+
+def arms_of(given: argparse.Namespace, network: str) -> list[str]:
+    """Return a network's arms, tencost before those whose budget is its seconds."""
+    arms = [arm for arm in (*ARMS, *OTHER_ARMS) if arm in given.arms]
+    if given.stock_warm and "stock-warm" not in arms:
+        arms.append("stock-warm")
+    if given.stock_times and network in given.stock_long:
+        arms.append(f"stock-x{given.stock_times}")
+    return arms
+
+
+def benchmark(given: argparse.Namespace, case: Case, cpus: Sequence[int]) -> None:
+    """Prepare what is not prepared yet, then time all arms, unless the same ones have been."""
+    case.path.mkdir(parents=True, exist_ok=True)
+    prepare_network(case, cpus)
+    for arm in arms_of(given, case.network):
+        prepare_once(given, case, arm, cpus)
+    prepared = {
+        file.parent.name: json.loads(file.read_text()) for file in case.path.glob("*/arm.json")
+    }
+    file = given.results / f"{case.name}-{case.cores}c.json"
+    if "timing" not in given.again and file.exists() and is_of(file, prepared):
+        return
+    print(f"{case.name}, {case.cores} cores: timing {len(prepared)} arms", flush=True)
+    write(file, time_all(case, prepared, cpus[-case.cores :]))
+
+
+def is_of(file: Path, prepared: Mapping[str, dict[str, Any]]) -> bool:
+    """Say whether a result is one of these arms as they are prepared."""
+    rows = json.loads(file.read_text())["arms"]
+    return rows.keys() == prepared.keys() and all(
+        rows[arm].items() >= values.items() for arm, values in prepared.items()
+    )
+
+
+def prepare_once(given: argparse.Namespace, case: Case, arm: str, cpus: Sequence[int]) -> None:
+    """Prepare an arm unless it is; that it failed is kept, too."""
+    folder = case.path / arm
+    if arm in given.again and folder.exists():
+        shutil.rmtree(folder)
+    if (folder / "arm.json").exists():
+        return
+    print(f"{case.name}, {case.cores} cores: {arm}", flush=True)
+    folder.mkdir(exist_ok=True)
+    load = {"load_before": host_load(set(cpus))}
+    try:
+        found = prepare(given, case, arm, cpus)
+    except Failed as failed:
+        found = {"error": str(failed)}
+        print(f"  failed: {failed}", flush=True)
+    write(folder / "arm.json", found | load | {"load_after": host_load(set(cpus))})
+
+
+def write(file: Path, values: Mapping[str, Any]) -> None:
+    with whole_file(file) as new:
+        new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+def prepare_network(case: Case, cpus: Sequence[int]) -> None:
+    """Write what all arms start from; without it there is nothing to time."""
+    file = case.path / "network.json"
+    if not file.exists():
+        print(f"{case.name}, {case.cores} cores: inputs, weights, ONNX", flush=True)
+        write(file, child(case, "network", "network", cpus, threads=1))
+
+
+def prepare(given: argparse.Namespace, case: Case, arm: str, cpus: Sequence[int]) -> dict[str, Any]:
+    """Make an arm; returns seconds and programs that it took to get there, and what it was made into."""
+    clock = Clock(case.path / arm / "spent.json")
+    if arm == "tencost":
+        found = prepare_tencost(given, case, clock)
+    elif arm == "eager":
+        found = {}
+    else:
+        budget = stock_seconds(given, case, arm)
+        settings = {
+            "seconds": budget - clock.spent,
+            "round": given.stock_round,
+            "seed": given.seed,
+        }
+        threads = case.cores if arm.startswith("compile") else 1
+        used = cpus[-case.cores :] if arm.startswith("compile") else cpus
+        found = child(case, "prepare", arm, used, settings, clock, threads=threads)
+        if arm.startswith("stock"):
+            found["budget_s"] = budget
+    seconds = clock.spent
+    if arm == "onnxruntime":
+        seconds += json.loads((case.path / "network.json").read_text())["onnx_export_s"]
+    return {"seconds": seconds, "sittings": clock.sittings, **found}
+
+
+def stock_seconds(given: argparse.Namespace, case: Case, arm: str) -> float:
+    """Return the seconds that stock has: as many as tencost took, or those that it was to have."""
+    file = case.path / "tencost" / "arm.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    times = int(arm.rpartition("-x")[2]) if "-x" in arm else 1
+    return times * float(found.get("seconds", given.seconds))
+
+
+class Clock:
+    """Counts the seconds that an arm has been prepared for, over all sittings."""
+
+    def __init__(self, file: Path) -> None:
+        found = json.loads(file.read_text()) if file.exists() else {"seconds": 0.0, "sittings": 0}
+        self._file, self._before = file, found["seconds"]
+        self.sittings = found["sittings"] + 1
+        self._started = time.monotonic()
+        self.note()
+
+    @property
+    def spent(self) -> float:
+        return float(self._before + time.monotonic() - self._started)
+
+    def note(self) -> None:
+        write(self._file, {"seconds": self.spent, "sittings": self.sittings})
+
+    def wait(self, process: subprocess.Popen[str], interrupt_at: float | None = None) -> int:
+        """Wait for a process; at so many seconds it gets Ctrl-C, once."""
+        while True:
+            try:
+                code = process.wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                self.note()
+                if interrupt_at is not None and self.spent >= interrupt_at:
+                    process.send_signal(signal.SIGINT)
+                    interrupt_at = None
+                continue
+            self.note()
+            return code
+
+
+def prepare_tencost(given: argparse.Namespace, case: Case, clock: Clock) -> dict[str, Any]:
+    """Tune and compile with the command line, as a user does."""
+    folder = case.path / "tencost"
+    tuned = folder / "tuned"
+    own = [f"paths.store={folder / 'store'}", f"tuner.workdir={tuned}", f"tuner.seed={given.seed}"]
+    model = [f"model_uri={given.model}"] if given.model else []
+    log = folder / "log.txt"
+    if clock.spent < given.seconds:
+        trials = f"tuner.trials={given.trials}"
+        command(
+            ["tune", *case.overrides, *own, *model, trials], log, clock, interrupt_at=given.seconds
+        )
+    reports = list(tuned.glob("*/report.json"))
+    if not reports:
+        raise Failed(f"`tencost tune` left no report after {clock.spent:.0f} s, see {log}")
+    database, library = reports[0].parent, folder / "library.so"
+    command(
+        ["compile", *case.overrides, "--database", str(database), "--to", str(library)], log, clock
+    )
+    about = json.loads(library.with_suffix(".json").read_text())
+    report = json.loads(reports[0].read_text())
+    return {
+        "programs": len((database / RECORD_FILE).read_text().splitlines()),
+        "tasks": about["tasks"],
+        "tasks_tuned": about["tuned_tasks"],
+        "model": report["model"],
+        "tune_report_latency_s": report.get("network_latency_s"),
+        "code_bytes": library.stat().st_size,
+    }
+
+
+def command(
+    words: Sequence[str], log: Path, clock: Clock, *, interrupt_at: float | None = None
+) -> None:
+    """Run a command of tencost; what it says goes into the log."""
+    with log.open("a", encoding="utf-8") as file:
+        print("\n$ tencost", *words, file=file, flush=True)
+        began = file.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tencost.cli", *words],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, text=True,
+            start_new_session=True, preexec_fn=end_with_parent,
+        )  # fmt: skip
+        with ended(process):
+            code = clock.wait(process, interrupt_at)
+    if code != 0:
+        said = [line for line in log.read_text(encoding="utf-8")[began:].splitlines() if line]
+        raise Failed(f"`tencost {words[0]}` ended with {code}: {said[-1][:300] if said else ''}")
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the one that started it ends, however that is."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class ended:
+    """Kills a process, and what it started in its session, at the end."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def __enter__(self) -> subprocess.Popen[str]:
+        return self.process
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def start(
+    case: Case,
+    do: str,
+    arm: str,
+    cpus: Sequence[int],
+    settings: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+) -> subprocess.Popen[str]:
+    """Start a process of network_arms.py."""
+    folder = case.path / arm
+    folder.mkdir(exist_ok=True)
+    count = str(case.cores if threads is None else threads)
+    environment = os.environ | {
+        "OMP_NUM_THREADS": count,
+        "TVM_NUM_THREADS": str(case.cores),
+        "TVM_BIND_THREADS": "0",  # to CPUs that it counts from 0, whichever this process may use
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+    }
+    asked = {"do": do, "arm": arm, "case": asdict(case), "cpus": list(cpus), **(settings or {})}
+    with (folder / "log.txt").open("a", encoding="utf-8") as log:
+        return subprocess.Popen(
+            [sys.executable, str(ARMS_PY), json.dumps(asked)],
+            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+            text=True, start_new_session=True, preexec_fn=end_with_parent,
+        )  # fmt: skip
+
+
+def child(
+    case: Case,
+    do: str,
+    arm: str,
+    cpus: Sequence[int],
+    settings: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+    *,
+    threads: int,
+) -> dict[str, Any]:
+    """Have a process do one thing, and return its answer.
+
+    Raises:
+        Failed: it says why not, or ends without an answer.
+    """
+    with ended(start(case, do, arm, cpus, settings, threads)) as process:
+        if clock is not None:
+            clock.wait(process)
+        return answer_of(process, case, arm)
+
+
+def answer_of(process: subprocess.Popen[str], case: Case, arm: str) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        log = case.path / arm / "log.txt"
+        raise Failed(f"its process ended with {process.wait()} and said nothing, see {log}")
+    found: dict[str, Any] = json.loads(line)
+    if "error" in found:
+        raise Failed(found["error"])
+    return found
+
+
+class Resident:
+    """An arm in a process of its own, which sleeps until it is asked."""
+
+    def __init__(self, case: Case, arm: str, process: subprocess.Popen[str]) -> None:
+        self._case, self.arm, self._process = case, arm, process
+
+    def ready(self) -> None:
+        """Wait until it is loaded; raises Failed."""
+        answer_of(self._process, self._case, self.arm)
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # what it says, or does not, is read below
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return answer_of(self._process, self._case, self.arm)
+
+    def errors(self) -> dict[str, Any]:
+        """Return the largest difference of its outputs from PyTorch's, relative to PyTorch's largest value."""
+        import numpy as np
+
+        file = self._case.path / self.arm / "outputs.npz"
+        self._ask(ask="outputs", to=str(file))
+        with np.load(file) as found, np.load(self._case.path / "expected.npz") as expected:
+            pairs = [(found[name], expected[name]) for name in expected.files]
+            agreements = [compare(one, other) for one, other in pairs]
+        empty = [one.degenerate for one in agreements if one.degenerate]
+        said = {"outputs_that_say_nothing": empty} if empty else {}
+        return {"max_rel_error": max(one.max_rel for one in agreements), **said}
+
+    def seconds(self, number: int = 1) -> float:
+        """Return the mean seconds of so many calls."""
+        try:
+            return float(self._ask(ask="seconds", number=number)["seconds"])
+        except Failed as failed:
+            raise Failed(f"while it was timed: {failed}", self.arm) from failed
+
+
+def time_all(
+    case: Case, prepared: Mapping[str, dict[str, Any]], cpus: Sequence[int]
+) -> dict[str, Any]:
+    """Time all arms that are there in turn, and compare their outputs."""
+    rows = {arm: dict(values) for arm, values in prepared.items()}
+    with ExitStack() as stack:
+        residents = {}
+        for arm in [arm for arm, row in rows.items() if "error" not in row]:
+            process = stack.enter_context(ended(start(case, "serve", arm, cpus)))
+            residents[arm] = Resident(case, arm, process)
+            try:
+                residents[arm].ready()
+                rows[arm] |= residents[arm].errors()
+            except (Failed, TuneError) as failed:
+                rows[arm]["error"] = str(failed)
+                del residents[arm]
+        before = host_load(set(cpus))
+        times: dict[str, list[float]] = {}
+        while residents and not times:
+            try:
+                times = times_in_turn(residents, TURN_S * len(residents))
+            except Failed as failed:
+                told, arm = failed.args
+                rows[arm]["error"] = told
+                del residents[arm]
+        after = host_load(set(cpus))
+    for arm, found in times.items():
+        rows[arm]["times_s"] = found
+    return {
+        "network": case.name,
+        "cores": case.cores,
+        "hardware": case.hardware,
+        "settings": list(case.settings),
+        "timestamp": round(time.time()),
+        "host": host_facts(cpus),
+        "versions": versions(),
+        "load_before": before,
+        "load_after": after,
+        "busy": is_busy(before) or is_busy(after) or "",
+        "arms": rows,
+    }
+
+
+def versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("tencost", "apache-tvm", "onnxruntime", "torch")}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
