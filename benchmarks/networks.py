@@ -10,14 +10,15 @@ onnxruntime      ONNX Runtime, the graph as the project's own exporter makes it
 untuned          TVM's default schedules
 stock            stock MetaSchedule (tune_relax: XGBModel, LocalBuilder, LocalRunner), as many seconds as tencost took;
                  stock-x10: ten times as many, on the networks of --stock-long; stock-warm: with our warm workers
-tencost          `tencost tune` as a user runs it, ended by Ctrl-C after --seconds, then `tencost compile`. Its live store
-                 is an empty one of its own: it has the registered model and the starting points that this ships
+tencost          `tencost tune` as a user runs it, ended by Ctrl-C after --seconds, then `tencost compile`. Its live
+                 store is an empty one of its own: it has the registered model and the starting points that this ships
 
 Every arm is prepared once, in a process of its own, and what it made is kept under --work, so that the script can be
 stopped at any moment and goes on; nothing that is finished is run again, an arm that failed neither, unless --again
-names it (`--again timing` for the timing). Then all arms of a network are timed in turn (tencost.tune.deploy.times_in_turn): each is loaded by a resident process that sleeps
-while it is not its turn, as thread pools in one process get into each other's way; a turn begins with a call that does
-not count. Outputs are compared with what PyTorch computes.
+names it (`--again timing` for the timing). Then all arms of a network are timed in turn, see
+tencost.tune.deploy.times_in_turn: each is loaded by a resident process that sleeps while it is not its turn, as thread
+pools in one process get into each other's way; a turn begins with a call that does not count. Outputs are compared with
+what PyTorch computes.
 
 `bert_tiny:onnx` and `vit_s:torch_export` go through a file for TVM: saved by PyTorch, read by that network.source.
 
@@ -28,43 +29,30 @@ plots and measures nothing.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import network_table as table
 from network_arms import ROUND, Case
+from network_processes import ROOT, Clock, Failed, Resident, child, command, ended, start, write
 
 from tencost.errors import TuneError
 from tencost.measure.host_state import host_facts
 from tencost.records.formats.metaschedule import RECORD_FILE
-from tencost.tune.deploy import compare, times_in_turn
+from tencost.tune.deploy import times_in_turn
 from tencost.workers.noise import host_load, is_busy
-from tencost.writing import whole_file
 
-ROOT = Path(__file__).resolve().parents[1]
-ARMS_PY = Path(__file__).with_name("network_arms.py")
-NETWORKS = [
-    "bert_tiny",
-    "gpt2",
-    "vit_s",
-    "deit_tiny:torch_export",
-    "mobilenet_v2",
-    "efficientnet_b0",
-    "resnet_18:onnx",
-    "convnext_tiny",
-    "swin_tiny",
-]
+NETWORKS = (
+    *("bert_tiny", "gpt2", "vit_s", "deit_tiny:torch_export"),
+    *("mobilenet_v2", "efficientnet_b0", "resnet_18:onnx", "convnext_tiny", "swin_tiny"),
+)
 ARMS = ("eager", "compile", "onnxruntime", "untuned", "tencost", "stock")
 OTHER_ARMS = ("compile-frozen", "stock-warm")
 LONG = ("bert_tiny", "mobilenet_v2", "vit_s")
@@ -72,11 +60,6 @@ TURN_S = 4.0
 """Seconds that an arm is timed for in a sitting, about."""
 ENDLESS = 1_000_000
 """Programs: more than a budget in seconds allows."""
-_PR_SET_PDEATHSIG = 1
-
-
-class Failed(Exception):
-    """An arm that cannot be prepared or run; its text is one line that says why."""
 
 
 def main() -> int:
@@ -104,7 +87,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     known = (*ARMS, *OTHER_ARMS)
-    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     parser.add_argument("--cores", nargs="+", type=int, default=[1])
     parser.add_argument("--arms", nargs="+", choices=known, default=list(ARMS))
     parser.add_argument("--seconds", type=float, default=900, help="of `tencost tune`")
@@ -193,11 +176,6 @@ def prepare_once(given: argparse.Namespace, case: Case, arm: str, cpus: Sequence
     write(folder / "arm.json", found | load | {"load_after": host_load(set(cpus))})
 
 
-def write(file: Path, values: Mapping[str, Any]) -> None:
-    with whole_file(file) as new:
-        new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-
-
 def prepare_network(case: Case, cpus: Sequence[int]) -> None:
     """Write what all arms start from; without it there is nothing to time."""
     file = case.path / "network.json"
@@ -239,38 +217,6 @@ def stock_seconds(given: argparse.Namespace, case: Case, arm: str) -> float:
     return times * float(found.get("seconds", given.seconds))
 
 
-class Clock:
-    """Counts the seconds that an arm has been prepared for, over all sittings."""
-
-    def __init__(self, file: Path) -> None:
-        found = json.loads(file.read_text()) if file.exists() else {"seconds": 0.0, "sittings": 0}
-        self._file, self._before = file, found["seconds"]
-        self.sittings = found["sittings"] + 1
-        self._started = time.monotonic()
-        self.note()
-
-    @property
-    def spent(self) -> float:
-        return float(self._before + time.monotonic() - self._started)
-
-    def note(self) -> None:
-        write(self._file, {"seconds": self.spent, "sittings": self.sittings})
-
-    def wait(self, process: subprocess.Popen[str], interrupt_at: float | None = None) -> int:
-        """Wait for a process; at so many seconds it gets Ctrl-C, once."""
-        while True:
-            try:
-                code = process.wait(timeout=1)
-            except subprocess.TimeoutExpired:
-                self.note()
-                if interrupt_at is not None and self.spent >= interrupt_at:
-                    process.send_signal(signal.SIGINT)
-                    interrupt_at = None
-                continue
-            self.note()
-            return code
-
-
 def prepare_tencost(given: argparse.Namespace, case: Case, clock: Clock) -> dict[str, Any]:
     """Tune and compile with the command line, as a user does."""
     folder = case.path / "tencost"
@@ -300,144 +246,6 @@ def prepare_tencost(given: argparse.Namespace, case: Case, clock: Clock) -> dict
         "tune_report_latency_s": report.get("network_latency_s"),
         "code_bytes": library.stat().st_size,
     }
-
-
-def command(
-    words: Sequence[str], log: Path, clock: Clock, *, interrupt_at: float | None = None
-) -> None:
-    """Run a command of tencost; what it says goes into the log."""
-    with log.open("a", encoding="utf-8") as file:
-        print("\n$ tencost", *words, file=file, flush=True)
-        began = file.tell()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tencost.cli", *words],
-            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, text=True,
-            start_new_session=True, preexec_fn=end_with_parent,
-        )  # fmt: skip
-        with ended(process):
-            code = clock.wait(process, interrupt_at)
-    if code != 0:
-        said = [line for line in log.read_text(encoding="utf-8")[began:].splitlines() if line]
-        raise Failed(f"`tencost {words[0]}` ended with {code}: {said[-1][:300] if said else ''}")
-
-
-def end_with_parent() -> None:
-    """Have the system kill this process when the one that started it ends, however that is."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-class ended:
-    """Kills a process, and what it started in its session, at the end."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        return self.process
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-def start(
-    case: Case,
-    do: str,
-    arm: str,
-    cpus: Sequence[int],
-    settings: Mapping[str, Any] | None = None,
-    threads: int | None = None,
-) -> subprocess.Popen[str]:
-    """Start a process of network_arms.py."""
-    folder = case.path / arm
-    folder.mkdir(exist_ok=True)
-    count = str(case.cores if threads is None else threads)
-    environment = os.environ | {
-        "OMP_NUM_THREADS": count,
-        "TVM_NUM_THREADS": str(case.cores),
-        "TVM_BIND_THREADS": "0",  # to CPUs that it counts from 0, whichever this process may use
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
-    }
-    asked = {"do": do, "arm": arm, "case": asdict(case), "cpus": list(cpus), **(settings or {})}
-    with (folder / "log.txt").open("a", encoding="utf-8") as log:
-        return subprocess.Popen(
-            [sys.executable, str(ARMS_PY), json.dumps(asked)],
-            cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            text=True, start_new_session=True, preexec_fn=end_with_parent,
-        )  # fmt: skip
-
-
-def child(
-    case: Case,
-    do: str,
-    arm: str,
-    cpus: Sequence[int],
-    settings: Mapping[str, Any] | None = None,
-    clock: Clock | None = None,
-    *,
-    threads: int,
-) -> dict[str, Any]:
-    """Have a process do one thing, and return its answer.
-
-    Raises:
-        Failed: it says why not, or ends without an answer.
-    """
-    with ended(start(case, do, arm, cpus, settings, threads)) as process:
-        if clock is not None:
-            clock.wait(process)
-        return answer_of(process, case, arm)
-
-
-def answer_of(process: subprocess.Popen[str], case: Case, arm: str) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        log = case.path / arm / "log.txt"
-        raise Failed(f"its process ended with {process.wait()} and said nothing, see {log}")
-    found: dict[str, Any] = json.loads(line)
-    if "error" in found:
-        raise Failed(found["error"])
-    return found
-
-
-class Resident:
-    """An arm in a process of its own, which sleeps until it is asked."""
-
-    def __init__(self, case: Case, arm: str, process: subprocess.Popen[str]) -> None:
-        self._case, self.arm, self._process = case, arm, process
-
-    def ready(self) -> None:
-        """Wait until it is loaded; raises Failed."""
-        answer_of(self._process, self._case, self.arm)
-
-    def _ask(self, **request: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # what it says, or does not, is read below
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        return answer_of(self._process, self._case, self.arm)
-
-    def errors(self) -> dict[str, Any]:
-        """Return the largest difference of its outputs from PyTorch's, relative to PyTorch's largest value."""
-        import numpy as np
-
-        file = self._case.path / self.arm / "outputs.npz"
-        self._ask(ask="outputs", to=str(file))
-        with np.load(file) as found, np.load(self._case.path / "expected.npz") as expected:
-            pairs = [(found[name], expected[name]) for name in expected.files]
-            agreements = [compare(one, other) for one, other in pairs]
-        empty = [one.degenerate for one in agreements if one.degenerate]
-        said = {"outputs_that_say_nothing": empty} if empty else {}
-        return {"max_rel_error": max(one.max_rel for one in agreements), **said}
-
-    def seconds(self, number: int = 1) -> float:
-        """Return the mean seconds of so many calls."""
-        try:
-            return float(self._ask(ask="seconds", number=number)["seconds"])
-        except Failed as failed:
-            raise Failed(f"while it was timed: {failed}", self.arm) from failed
 
 
 def time_all(
