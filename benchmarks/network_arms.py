@@ -31,7 +31,8 @@ from typing import Any, Protocol
 import numpy as np
 
 ROUND = 64
-"""Programs of a round of stock MetaSchedule."""
+"""Programs of a round of stock MetaSchedule, at most."""
+LEAST_ROUND = 8
 BUILD_S = 120
 """Time limit of stock's builder and runner; its own 30 s are too few for its workers' imports on a busy machine."""
 
@@ -216,8 +217,8 @@ def prepare(case: Case, arm: str, settings: dict[str, Any]) -> dict[str, Any]:
     if arm == "untuned":
         return compile_stock(case, arm, None)
     if arm.startswith("stock"):
-        tune_stock(case, arm, settings["seconds"], settings["round"], settings["seed"])
-        return compile_stock(case, arm, case.path / arm / "database")
+        size = tune_stock(case, arm, settings)
+        return compile_stock(case, arm, case.path / arm / "database") | size
     made = load(case, arm)
     made.call()
     del made
@@ -277,20 +278,24 @@ def compile_stock(case: Case, arm: str, database: Path | None) -> dict[str, Any]
     return figures | {"code_bytes": file.stat().st_size}
 
 
-def tune_stock(case: Case, arm: str, seconds: float, programs: int, seed: int) -> None:
+def tune_stock(case: Case, arm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Tune all tasks with stock MetaSchedule for so many seconds; the rounds that have begun by then are finished.
 
-    What ms.relax_integration.tune_relax does by default: XGBModel, LocalBuilder, LocalRunner, the gradient scheduler.
-    stock-warm has warm workers in place of the latter two.
+    What ms.relax_integration.tune_relax does by default: XGBModel, LocalBuilder, LocalRunner, the gradient scheduler,
+    rounds of 64; of fewer, where it would not get round all tasks twice in its seconds at a program a second.
+    stock-warm has warm workers in place of builder and runner.
     """
     from tvm.s_tir import meta_schedule as ms
 
     from tencost.tune.workfolder import open_folder
 
-    if seconds <= 0:
-        return
+    deadline = time.monotonic() + settings["left_s"]
+    if settings["left_s"] <= 0:
+        return {}
     network, target = stock_network(case)
-    started = time.monotonic()
+    tasks = len(network.tasks(target))
+    fitting = int(settings["budget_s"] / (2 * tasks))
+    size = settings["round"] or min(ROUND, max(LEAST_ROUND, fitting))
     with open_folder(
         case.path / arm / "database", case.name, case.hardware, target
     ) as folder:  # one writer; what a killed one left half written is cut off
@@ -312,11 +317,12 @@ def tune_stock(case: Case, arm: str, seconds: float, programs: int, seed: int) -
             target,
             str(folder.path),
             max_trials_global=1_000_000,
-            num_trials_per_iter=programs,
-            strategy=until(started + seconds),
-            seed=seed,
+            num_trials_per_iter=size,
+            strategy=until(deadline),
+            seed=settings["seed"],
             **workers,
         )
+    return {"round": size}
 
 
 def until(deadline: float) -> Any:

@@ -72,12 +72,12 @@ def timed(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def ratios(result: Result) -> dict[str, float]:
-    """Return each arm's median time over ONNX Runtime's; empty where that was not timed."""
+    """Return each arm's time over ONNX Runtime's of the same turn, the median of all turns; empty without that arm."""
     rows = timed(result)
     if PEER not in rows:
         return {}
-    peer = quartiles_ms(rows[PEER])[1]
-    return {arm: quartiles_ms(row)[1] / peer for arm, row in rows.items()}
+    peer = np.array(rows[PEER]["times_s"])
+    return {arm: float(np.median(np.array(row["times_s"]) / peer)) for arm, row in rows.items()}
 
 
 def arms_of(results: Sequence[Result]) -> list[str]:
@@ -104,7 +104,7 @@ def latencies(results: Sequence[Result], cores: int) -> str:
     """Return the table of latencies."""
     arms = arms_of(results)
     lines = [
-        f"{cores} core{'s' if cores > 1 else ''}: median [quartiles] of a call in ms (ratio to {PEER})",
+        f"{cores} core{'s' if cores > 1 else ''}: median [quartiles] of a call in ms (over {PEER}'s of the same turn, median)",
         "",
         f"| network | {' | '.join(arms)} |",
         f"|---|{'---|' * len(arms)}",

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import network_table as table
-from network_arms import ROUND, Case
+from network_arms import Case
 from network_processes import ROOT, Clock, Failed, Resident, child, command, ended, start, write
 
 from tencost.errors import TuneError
@@ -97,7 +97,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stock-times", type=int, help="stock with so many times the seconds")
     parser.add_argument("--stock-long", nargs="+", default=list(LONG), help="on these networks")
     parser.add_argument("--stock-warm", action="store_true", help="stock with warm workers, too")
-    parser.add_argument("--stock-round", type=int, default=ROUND, help="programs of its rounds")
+    parser.add_argument("--stock-round", type=int, help="programs of its rounds")
     parser.add_argument("--set", nargs="+", default=[], help="overrides of the configuration")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", nargs="+", default=[], help="arms to prepare anew; timing")
@@ -194,7 +194,8 @@ def prepare(given: argparse.Namespace, case: Case, arm: str, cpus: Sequence[int]
     else:
         budget = stock_seconds(given, case, arm)
         settings = {
-            "seconds": budget - clock.spent,
+            "budget_s": budget,
+            "left_s": budget - clock.spent,
             "round": given.stock_round,
             "seed": given.seed,
         }
