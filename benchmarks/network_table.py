@@ -104,7 +104,7 @@ def latencies(results: Sequence[Result], cores: int) -> str:
     """Return the table of latencies."""
     arms = arms_of(results)
     lines = [
-        f"{cores} core{'s' if cores > 1 else ''}: median [quartiles] of a call in ms (over {PEER}'s of the same turn, median)",
+        f"{cores} core{'s' * (cores > 1)}: median [quartiles] of a call in ms (over {PEER}'s, median of all turns)",
         "",
         f"| network | {' | '.join(arms)} |",
         f"|---|{'---|' * len(arms)}",
