@@ -153,7 +153,8 @@ def ways(results: Sequence[Result]) -> str:
 
 def remarks(results: Sequence[Result]) -> str:
     """Return what failed and why, outputs that differ, and under what load arms were timed or tuned."""
-    lines = []
+    models = {result["arms"].get("tencost", {}).get("model") for result in results} - {None}
+    lines = [f"- tencost with {', '.join(sorted(models))}"] if models else []
     for result in results:
         for arm, row in result["arms"].items():
             where = f"{result['network']}, {arm}"

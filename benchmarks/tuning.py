@@ -6,8 +6,9 @@
 Every arm measures the same number of programs of each task, one task after the other, on the CPUs that this process may
 use, one thread a program. Arms take turns task by task, so that noise hits all of them:
 
-stock        what a user gets: XGBModel, LocalBuilder, LocalRunner, rounds of 64 (builder and runner have a limit of
-             120 s instead of 30, as their workers import for up to 20 s on a busy machine)
+stock        what a user gets: XGBModel, LocalBuilder, LocalRunner, rounds of 64 (in its favour: limits of 120 s in
+             place of 30, as its workers import for up to 20 s on a busy machine, and a worker for each CPU of this
+             process, not of the host)
 stock-warm   the same with our warm workers as builder and runner
 tencost      what `tencost tune` does with conf/tuner/default.yaml: the registered model, its starting points, warm
              workers
@@ -21,8 +22,8 @@ What is paid once a session (the model, the workers' imports) is on nobody's clo
 Afterwards every program that was ever the best of its task, in whichever arm, is timed again under one evaluator, in
 random order in one process: only these times are compared.
 
-odd_vit, odd_resnet, odd_encoder have widths that are in none of the project's data; others are names of conf/network.
-Raw results, one row a measured program, are kept in benchmarks/results/tuning/<network>-<seed>/<task>-<arm>.parquet;
+odd_vit, odd_resnet and odd_encoder have widths that no network of conf/network has; others are names from there.
+Raw results, one row a measured program, are kept in benchmarks/results/tasks/<network>-<seed>/<task>-<arm>.parquet;
 what is there is not run again, so the script can be stopped and goes on. --report prints the tables from what is there;
 tuning_table.py says how they are to be read.
 """
@@ -51,6 +52,7 @@ from tvm.target import Target
 
 from tencost.config import TunerConfig
 from tencost.config.composition import compose
+from tencost.errors import TencostError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.features.ragged import Ragged
 from tencost.features.traces import trace_values
@@ -69,7 +71,6 @@ from tencost.workers.warm_worker import TracedProgram
 from tencost.writing import whole_file
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "tuning"
 CPUS = len(os.sched_getaffinity(0))
 ODD = {
     "odd_vit": (
@@ -93,7 +94,7 @@ ODD = {
         *("network.config.intermediate_size=616", "network.size=120"),
     ),
 }
-"""Networks whose shapes are in none of the project's data."""
+"""Networks of widths that no network of conf/network has."""
 STOCK_LIMIT_S = 120
 AGAIN = MeasureOptions(repeat=5, max_repeat=15, max_cv=0.05, min_repeat_ms=20)
 """The evaluator of the comparison."""
@@ -188,7 +189,7 @@ def run_stock(
         num_threads=CPUS,
     )
     workers: dict[str, Any] = {
-        "builder": ms.builder.LocalBuilder(timeout_sec=STOCK_LIMIT_S),
+        "builder": ms.builder.LocalBuilder(max_workers=CPUS, timeout_sec=STOCK_LIMIT_S),
         "runner": ms.runner.LocalRunner(timeout_sec=STOCK_LIMIT_S),
     }
     if pool is not None:
@@ -224,15 +225,12 @@ class Inverted(Bundle):
 
 @derived_object
 class Blind(ms.cost_model.PyCostModel):
-    """Random scores in the place of a model, which is asked for all else."""
+    """Random scores in the place of a model."""
 
     def __init__(self, model: Any, seed: int) -> None:
         super().__init__()
-        self._model = model
+        self.bundle, self.history, self.not_ranked = model.bundle, model.history, model.not_ranked
         self._generator = np.random.default_rng(seed)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
 
     def predict(self, _context: Any, candidates: Sequence[Any]) -> Any:
         return self._generator.uniform(0.01, 1.0, len(candidates))
@@ -310,7 +308,7 @@ def runner_of(arm: str, model: str) -> Callable[..., pl.DataFrame]:
 
 def collect(given: argparse.Namespace, network: str, seed: int) -> None:
     """Run what has not been run yet, then time the best programs again."""
-    folder = RESULTS / f"{network}-{seed}"
+    folder = given.results / f"{network}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     tasks = load(network, given.hardware, given.tasks)
     check_settings(folder, tasks, given)
@@ -407,15 +405,20 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=192, help="of a task, in every arm")
     parser.add_argument("--hardware", default="epyc-avx512-1c")
     parser.add_argument("--model", default="models:/tencost-epyc-avx512-1c@champion")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "tasks")
     parser.add_argument("--report", action="store_true", help="print the tables from what is there")
     given = parser.parse_args()
     if not given.report:
         os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
         register_cpu_intrinsics()
+        try:
+            load_cost_model(given.model, root=ROOT)  # before hours of stock's
+        except TencostError as error:
+            raise SystemExit(str(error)) from error
         for seed in given.seeds:
             for network in given.networks:
                 collect(given, network, seed)
-    print(table.report(RESULTS))
+    print(table.report(given.results))
 
 
 if __name__ == "__main__":

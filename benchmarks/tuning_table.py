@@ -153,7 +153,7 @@ def report(folder: Path) -> str:
     lines = [f"no ratios of {run.name}: {'; '.join(run.lacks)}" for run in runs if run.lacks]
     if not whole:
         return "\n".join([*lines, "no whole results yet"])
-    plot(whole, folder / "tuning.png")
+    plot(whole, folder / "tasks.png")
     arms = [arm for arm in ORDER if all(arm in run.arms for run in whole)]
     partly = sorted({arm for run in whole for arm in run.arms} - set(arms))
     lines += [f"left out, as not all of these have it: {arm}" for arm in partly]

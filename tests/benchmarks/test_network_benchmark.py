@@ -29,7 +29,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.delitem(sys.modules, "network_table", raising=False)
     import network_table  # type: ignore[import-not-found]
 
-    return network_table  # type: ignore[no-any-return]
+    return network_table
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:

@@ -20,7 +20,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.delitem(sys.modules, "tuning_table", raising=False)
     import tuning_table  # type: ignore[import-not-found]
 
-    return tuning_table  # type: ignore[no-any-return]
+    return tuning_table
 
 
 def write(
