@@ -16,42 +16,49 @@ ORDER = ("eager", "compile", "compile-frozen", PEER, "untuned", "stock-warm", "s
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output, relative to its largest value, that is not told apart."""
 ENGINES = {
-    "eager": "torch",
-    "compile": "torch",
-    "compile-frozen": "torch",
+    "eager": "pytorch",
+    "compile": "torch.compile",
+    "compile-frozen": "torch.compile",
     PEER: "onnxruntime",
-    "untuned": "apache-tvm",
-    "stock": "apache-tvm",
+    "untuned": "tvm",
+    "stock": "metaschedule",
     "tencost": "tencost",
 }
-"""The package that an arm is of."""
+"""What an arm's engine is called in records; what sets an arm of the same engine apart is in its configuration."""
 
 Result = dict[str, Any]
 
 
 def record_rows(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield a row for each timed arm of a result, with what a record of a whole network's timing needs.
+    """Yield for each arm of a result what a record of its timing holds; without an error or without seconds.
 
-    The one place where results become records.
+    The one place where results become records: names are those of a network's timing in the store.
     """
     for arm, row in result["arms"].items():
-        if "times_s" in row and "error" not in row:
-            package = ENGINES[arm.partition("-x")[0].removesuffix("-warm")]
-            yield {
-                "engine": package if arm in (PEER, "tencost") else f"{package}, {arm}",
-                "engine_version": result["versions"][package],
-                "network": result["network"],
-                "hardware": result["hardware"],
-                "cores": result["cores"],
-                "host": result["host"],
-                "timestamp": result["timestamp"],
-                "run_secs": row["times_s"],
-                "max_rel_error": row.get("max_rel_error"),
-                "code_bytes": row.get("code_bytes"),
-                "seconds": row.get("seconds"),
-                "programs": row.get("programs"),
-                "busy": result["busy"],
-            }
+        engine = ENGINES[arm.partition("-x")[0].removesuffix("-warm")]
+        tuned = "programs" in row
+        yield {
+            "network": result["plain_name"],
+            "variant": result["via"],
+            "batch": result["batch"],
+            "size": result["size"],
+            "engine": engine,
+            "engine_version": result["versions"][engine],
+            "engine_config": {"arm": arm, "overrides": result["settings"]},
+            "hardware": result["hardware"],
+            "cores": result["cores"],
+            "hw_model": result["host"]["cpu"],
+            "timestamp": result["timestamp"],
+            "seconds": () if "error" in row else tuple(row["times_s"]),
+            "error": row.get("error", ""),
+            "code_size": row.get("code_bytes"),
+            "compile_seconds": None if tuned else row.get("seconds"),
+            "tuning_seconds": row.get("seconds") if tuned else None,
+            "tuning_programs": row.get("programs"),
+            "max_rel_error": row.get("max_rel_error"),
+            "info": {"busy": result["busy"]},
+            "source": "benchmarks/networks.py",
+        }
 
 
 def read_results(folder: Path) -> list[Result]:

@@ -36,6 +36,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ import network_table as table
 from network_arms import Case
 from network_processes import ROOT, Clock, Failed, Resident, child, command, ended, start, write
 
+from tencost.config.composition import compose
 from tencost.errors import TuneError
 from tencost.measure.host_state import host_facts
 from tencost.records.formats.metaschedule import RECORD_FILE
@@ -277,8 +279,13 @@ def time_all(
         after = host_load(set(cpus))
     for arm, found in times.items():
         rows[arm]["times_s"] = found
+    network = compose(case.plain)[0].network
     return {
         "network": case.name,
+        "plain_name": network.name,
+        "via": case.via,
+        "batch": network.batch,
+        "size": network.size or None,
         "cores": case.cores,
         "hardware": case.hardware,
         "settings": list(case.settings),
@@ -293,9 +300,12 @@ def time_all(
 
 
 def versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("tencost", "apache-tvm", "onnxruntime", "torch")}
+    """Return versions of the engines."""
+    tvm, torch = version("apache-tvm"), version("torch")
+    return {
+        **{"pytorch": torch, "torch.compile": torch, "onnxruntime": version("onnxruntime")},
+        **{"tvm": tvm, "metaschedule": tvm, "tencost": version("tencost")},
+    }
 
 
 if __name__ == "__main__":

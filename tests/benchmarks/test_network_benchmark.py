@@ -95,6 +95,7 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path) -> None:
     assert "| bert_tiny |" in said
 
 
+@pytest.mark.slow
 def test_more_cores_than_there_are(tmp_path: Path) -> None:
     process = started(tmp_path, "--cores", str(len(os.sched_getaffinity(0)) + 1))
     process.communicate(timeout=300)
@@ -103,9 +104,10 @@ def test_more_cores_than_there_are(tmp_path: Path) -> None:
 
 
 def result(**arms: dict[str, Any]) -> dict[str, Any]:
-    versions = {"tencost": "1", "apache-tvm": "2", "onnxruntime": "3", "torch": "4"}
-    about = {"network": "net", "hardware": "h", "cores": 1, "host": {}, "timestamp": 0, "busy": ""}
-    return {**about, "versions": versions, "arms": arms}
+    versions = {"tencost": "1", "metaschedule": "2", "onnxruntime": "3", "pytorch": "4"}
+    about = {"network": "net-onnx", "plain_name": "net", "via": "onnx", "batch": 1, "size": 8}
+    about |= {"hardware": "h", "cores": 1, "host": {"cpu": "c"}, "timestamp": 0, "busy": ""}
+    return {**about, "settings": [], "versions": versions, "arms": arms}
 
 
 def test_ratios_are_of_the_same_turn(table: ModuleType) -> None:
@@ -132,7 +134,12 @@ def test_an_arm_that_failed_has_no_ratio(table: ModuleType, tmp_path: Path) -> N
     (tmp_path / "b.json").write_text(json.dumps(bad))
     said = table.report(tmp_path)
     assert "| median ratio (of so many) | 1.00 (2) | 2.00 (1) | 2.00 (1) |" in said
-    assert "- net, tencost: failed: its process ended with -9" in said
-    assert "- net, stock: its output differs by nan" in said
+    assert "- net-onnx, tencost: failed: its process ended with -9" in said
+    assert "- net-onnx, stock: its output differs by nan" in said
     assert (tmp_path / "networks-1c.png").stat().st_size > 0
-    assert [row["engine"] for row in table.record_rows(bad)] == ["onnxruntime", "apache-tvm, stock"]
+    rows = {row["engine"]: row for row in table.record_rows(bad)}
+    assert list(rows) == ["onnxruntime", "tencost", "metaschedule"]
+    assert rows["metaschedule"]["seconds"] == (0.002, 0.002, 0.002)
+    assert rows["tencost"]["seconds"] == ()
+    assert rows["tencost"]["error"] == "its process ended with -9"
+    assert rows["tencost"]["network"] == "net"
