@@ -23,6 +23,8 @@ from tencost.writing import whole_file
 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS_PY = Path(__file__).with_name("network_arms.py")
+PAUSE_S = 0.1
+"""Between two turns: ONNX Runtime's threads spin for some 50 ms after a call, the others' for less."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -193,6 +195,7 @@ class Resident:
 
     def seconds(self, number: int = 1) -> float:
         """Return the mean seconds of so many calls."""
+        time.sleep(PAUSE_S)
         try:
             return float(self._ask(ask="seconds", number=number)["seconds"])
         except Failed as failed:
