@@ -38,13 +38,20 @@ def write(file: Path, values: Mapping[str, Any]) -> None:
 
 
 class Clock:
-    """Counts the seconds that an arm has been prepared for, over all sittings."""
+    """Counts the seconds that an arm has been prepared for, over all sittings.
 
-    def __init__(self, file: Path) -> None:
+    Args:
+        file: where they are kept.
+        work: what grows by that work: seconds after it last did are not counted if this process is killed, as what they
+            brought is lost, too. Stock MetaSchedule keeps nothing before its first turn through all tasks is over.
+    """
+
+    def __init__(self, file: Path, work: Path | None = None) -> None:
         found = json.loads(file.read_text()) if file.exists() else {"seconds": 0.0, "sittings": 0}
-        self._file, self._before = file, found["seconds"]
+        self._file, self._before, self._kept = file, found["seconds"], found["seconds"]
         self.sittings = found["sittings"] + 1
         self._started = time.monotonic()
+        self._work, self._size = work, _size(work)
         self.note()
 
     @property
@@ -52,7 +59,10 @@ class Clock:
         return float(self._before + time.monotonic() - self._started)
 
     def note(self) -> None:
-        write(self._file, {"seconds": self.spent, "sittings": self.sittings})
+        size = _size(self._work)
+        if self._work is None or size != self._size:
+            self._kept, self._size = self.spent, size
+        write(self._file, {"seconds": self._kept, "sittings": self.sittings})
 
     def wait(self, process: subprocess.Popen[str], interrupt_at: float | None = None) -> int:
         """Wait for a process; at so many seconds it gets Ctrl-C, once."""
@@ -67,6 +77,10 @@ class Clock:
                 continue
             self.note()
             return code
+
+
+def _size(file: Path | None) -> int:
+    return file.stat().st_size if file is not None and file.exists() else 0
 
 
 def command(

@@ -188,7 +188,8 @@ def prepare_network(case: Case, cpus: Sequence[int]) -> None:
 
 def prepare(given: argparse.Namespace, case: Case, arm: str, cpus: Sequence[int]) -> dict[str, Any]:
     """Make an arm; returns seconds and programs that it took to get there, and what it was made into."""
-    clock = Clock(case.path / arm / "spent.json")
+    database = case.path / arm / "database" / RECORD_FILE if arm.startswith("stock") else None
+    clock = Clock(case.path / arm / "spent.json", database)
     if arm == "tencost":
         found = prepare_tencost(given, case, clock)
     elif arm == "eager":
