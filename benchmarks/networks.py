@@ -60,6 +60,8 @@ OTHER_ARMS = ("compile-frozen", "stock-warm")
 LONG = ("bert_tiny", "mobilenet_v2", "vit_s")
 TURN_S = 4.0
 """Seconds that an arm is timed for in a sitting, about."""
+TRIES = 3
+"""Times that `tencost tune` is run: where its best program computes something else, it says so and asks for another."""
 ENDLESS = 1_000_000
 """Programs: more than a budget in seconds allows."""
 
@@ -228,11 +230,20 @@ def prepare_tencost(given: argparse.Namespace, case: Case, clock: Clock) -> dict
     own = [f"paths.store={folder / 'store'}", f"tuner.workdir={tuned}", f"tuner.seed={given.seed}"]
     model = [f"model_uri={given.model}"] if given.model else []
     log = folder / "log.txt"
-    if clock.spent < given.seconds:
-        trials = f"tuner.trials={given.trials}"
-        command(
-            ["tune", *case.overrides, *own, *model, trials], log, clock, interrupt_at=given.seconds
-        )
+    for attempt in range(1, TRIES + 1):
+        reports = list(tuned.glob("*/report.json"))
+        if reports and clock.spent >= given.seconds:
+            break
+        has_time = clock.spent < given.seconds
+        # With one program to measure, which it has, it only compares and times what it knows.
+        trials = f"tuner.trials={given.trials if has_time else 1}"
+        words = ["tune", *case.overrides, *own, *model, trials]
+        try:
+            command(words, log, clock, interrupt_at=given.seconds if has_time else None)
+            break
+        except Failed:
+            if attempt == TRIES or not any(tuned.glob(f"*/{RECORD_FILE}")):
+                raise
     reports = list(tuned.glob("*/report.json"))
     if not reports:
         raise Failed(f"`tencost tune` left no report after {clock.spent:.0f} s, see {log}")

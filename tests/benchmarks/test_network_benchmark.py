@@ -103,6 +103,31 @@ def test_more_cores_than_there_are(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.tvm
+def test_seconds_without_work_are_not_charged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from network_processes import Clock  # type: ignore[import-not-found]
+
+    work, file = tmp_path / "work", tmp_path / "spent.json"
+    clock = Clock(file, work)
+    clock.note()
+    assert json.loads(file.read_text()) == {"seconds": 0.0, "sittings": 1}
+    work.write_text("a program")
+    clock.note()
+    kept = json.loads(file.read_text())["seconds"]
+    assert 0 < kept <= clock.spent
+    clock.note()
+    assert json.loads(file.read_text())["seconds"] == kept
+    again = Clock(file, work)
+    assert again.spent >= kept
+    assert json.loads(file.read_text()) == {"seconds": kept, "sittings": 2}
+    every = Clock(tmp_path / "all.json")
+    every.note()
+    assert json.loads((tmp_path / "all.json").read_text())["seconds"] > 0
+
+
 def result(**arms: dict[str, Any]) -> dict[str, Any]:
     versions = {"tencost": "1", "metaschedule": "2", "onnxruntime": "3", "pytorch": "4"}
     about = {"network": "net-onnx", "plain_name": "net", "via": "onnx", "batch": 1, "size": 8}
