@@ -33,6 +33,8 @@ import numpy as np
 ROUND = 64
 """Programs of a round of stock MetaSchedule, at most."""
 LEAST_ROUND = 8
+BATCH_S = 10
+"""Seconds that stock's builder and runner take for a batch beyond its programs: their processes import TVM anew."""
 BUILD_S = 120
 """Time limit of stock's builder and runner; its own 30 s are too few for its workers' imports on a busy machine."""
 
@@ -282,7 +284,7 @@ def tune_stock(case: Case, arm: str, settings: Mapping[str, Any]) -> dict[str, A
     """Tune all tasks with stock MetaSchedule for so many seconds; the rounds that have begun by then are finished.
 
     What ms.relax_integration.tune_relax does by default: XGBModel, LocalBuilder, LocalRunner, the gradient scheduler,
-    rounds of 64; of fewer, where it would not get round all tasks twice in its seconds at a program a second.
+    rounds of 64; of fewer, where a turn through all tasks would not fit into its seconds, at a program a second.
     stock-warm has warm workers in place of builder and runner.
     """
     from tvm.s_tir import meta_schedule as ms
@@ -294,7 +296,7 @@ def tune_stock(case: Case, arm: str, settings: Mapping[str, Any]) -> dict[str, A
         return {}
     network, target = stock_network(case)
     tasks = len(network.tasks(target))
-    fitting = int(settings["budget_s"] / (2 * tasks))
+    fitting = int(settings["budget_s"] / tasks - BATCH_S)
     size = settings["round"] or min(ROUND, max(LEAST_ROUND, fitting))
     with open_folder(
         case.path / arm / "database", case.name, case.hardware, target
