@@ -141,7 +141,11 @@ def arms_of(given: argparse.Namespace, network: str) -> list[str]:
 def benchmark(given: argparse.Namespace, case: Case, cpus: Sequence[int]) -> None:
     """Prepare what is not prepared yet, then time all arms, unless the same ones have been."""
     case.path.mkdir(parents=True, exist_ok=True)
-    prepare_network(case, cpus)
+    try:
+        prepare_network(case, cpus)
+    except Failed as failed:
+        print(f"{case.name}: left out: {failed}", file=sys.stderr, flush=True)
+        return
     for arm in arms_of(given, case.network):
         prepare_once(given, case, arm, cpus)
     prepared = {
