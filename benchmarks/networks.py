@@ -110,13 +110,16 @@ def arguments() -> argparse.Namespace:
         "--results", type=Path, default=ROOT / "benchmarks" / "results" / "networks"
     )
     parser.add_argument("--report", action="store_true", help="print what is there, run nothing")
-    return parser.parse_args()
+    given = parser.parse_args()
+    for named in given.networks:
+        network, _, via = named.partition(":")
+        if via not in ("", "onnx", "torch_export"):
+            parser.error(f"--networks {named}: expected {network}:onnx or {network}:torch_export")
+    return given
 
 
 def case_of(given: argparse.Namespace, named: str, cores: int) -> Case:
     network, _, via = named.partition(":")
-    if via not in ("", "onnx", "torch_export"):
-        raise SystemExit(f"--networks {named}: expected {network}:onnx or {network}:torch_export")
     folder = given.work.resolve() / f"{named.replace(':', '-')}-{cores}c"
     return Case(
         network=network,
