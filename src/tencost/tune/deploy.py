@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tvm
 from tvm import relax
 
+from tencost.config import HardwareConfig
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.source import first_sentence
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.tune.workfolder import check_database
+from tencost.workers.pool import CpuPlan
+from tencost.workers.threads import run_on
 
+T = TypeVar("T")
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""
 _LEAST_OUTPUT = 1e-6
@@ -162,16 +166,18 @@ def _refused(network: Network, target: Any) -> list[str]:
     return names
 
 
-@contextmanager
-def on_cores(cores: int) -> Iterator[None]:
-    """Have networks run on so many cores; TVM binds this thread to one of them, which is undone at the end."""
-    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    tvm.get_global_func("runtime.config_threadpool")(1, cores)
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.sched_setaffinity(0, before)
+def on_cores(
+    hardware: HardwareConfig,
+    function: Callable[[], T],
+    on_interrupt: Callable[[], object] = lambda: None,
+) -> T:
+    """Call a function whose networks run on the cores that a hardware's programs are timed on; see `run_on`.
+
+    Raises:
+        HardwareError: this host has fewer.
+    """
+    plan = CpuPlan.choose(hardware.cores, name=hardware.name)
+    return run_on(plan.run, hardware.cores, function, on_interrupt)
 
 
 class Timed(Protocol):
@@ -181,7 +187,9 @@ class Timed(Protocol):
         """Return the mean seconds of so many calls."""
 
 
-def times_in_turn(parts: Mapping[str, Timed], limit_s: float) -> dict[str, list[float]]:
+def times_in_turn(
+    parts: Mapping[str, Timed], limit_s: float, stop: threading.Event | None = None
+) -> dict[str, list[float]]:
     """Time parts one after the other, again and again, so that what disturbs the host disturbs all of them.
 
     3 turns at least, 30 at most; short ones are called several times for one time.
@@ -189,6 +197,7 @@ def times_in_turn(parts: Mapping[str, Timed], limit_s: float) -> dict[str, list[
     Args:
         parts: by name.
         limit_s: seconds that all turns take, about.
+        stop: set by who no longer wants to know: no further turn begins.
 
     Returns:
         Seconds of a call in each turn, by name.
@@ -202,6 +211,8 @@ def times_in_turn(parts: Mapping[str, Timed], limit_s: float) -> dict[str, list[
     turns = int(np.clip(limit_s / max(turn_s, 1e-6), 3, 30))
     times: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(turns):
+        if stop is not None and stop.is_set():
+            break
         for name, part in parts.items():
             times[name].append(part.seconds(number[name]))
     return times

@@ -47,7 +47,8 @@ class Inputs:
         console: where things are said.
         network: the network.
         untuned: its executable with default schedules.
-        tasks: its tasks that are tuned.
+        every: its tasks.
+        tasks: those that are tuned.
         chosen: the cost model.
         compared: somebody else's database; None for none.
         store: the live store; None where what it needs is not installed.
@@ -60,6 +61,7 @@ class Inputs:
     console: Console
     network: Network
     untuned: Any
+    every: Sequence[NetworkTask]
     tasks: Sequence[NetworkTask]
     chosen: Chosen
     compared: Any | None
@@ -84,7 +86,8 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     with native_messages_to(folder.logs / "import.log"):
         register_cpu_intrinsics()
         network = load_network(cfg.network, root)
-        tasks = network.tasks(hardware.target, tuner.min_mflop)
+        every = network.tasks(hardware.target)
+    tasks = [task for task in every if task.flop >= tuner.min_mflop * 1e6]
     if not tasks:
         raise TuneError(
             f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
@@ -106,6 +109,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         console=console,
         network=network,
         untuned=untuned,
+        every=every,
         tasks=tasks,
         chosen=chosen,
         compared=compared,

@@ -15,15 +15,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import HardwareError, ProfileError
-from tencost.measure.hardware import check_runnable, resolve_hardware
+from tencost.measure.hardware import (
+    check_cores,
+    check_runnable,
+    check_target,
+    resolve_hardware,
+)
 from tencost.networks.network import variant_name
 from tencost.tune.bars import plot_bars
 from tencost.tune.batches import BatchLine, append_line, taken, told
 from tencost.tune.closing import print_summary
+from tencost.tune.compiled import check_linker, check_place
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
 from tencost.tune.inputs import NOTE, Inputs, read_inputs
-from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
+from tencost.tune.keeping import Keeper
+from tencost.tune.workfolder import artifacts, open_folder, write_report
 
 if TYPE_CHECKING:
     from tencost.train.tracking import TrackedRun
@@ -48,11 +55,17 @@ class Tuned:
     conditions: Conditions
 
 
-def run(cfg: Config, root: Path) -> Path:
+def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     """Tune cfg.network on cfg.hardware until cfg.tuner.trials programs are measured; return the work folder.
 
+    Args:
+        cfg: the configuration.
+        root: the project's root.
+        to: a library, <name>.so, that the best network is written to with its runners, also where Ctrl-C ends the run.
+
     Raises:
-        HardwareError: the hardware's programs would crash on this host.
+        ConfigError: `to` is no name of a shared library, or nothing can be written there.
+        HardwareError: the hardware's programs would crash on this host, or it has fewer cores.
         TuneError: the network cannot be tuned, the tuned network computes something else than PyTorch, or
             cfg.tuner.compare_with is no database.
         RegistryError: cfg.model_uri cannot be found.
@@ -61,17 +74,32 @@ def run(cfg: Config, root: Path) -> Path:
 
     console = Console(stderr=True)
     hardware = _local(resolve_hardware(cfg.hardware))
+    if to is not None:
+        check_place(to)
+        check_linker(hardware)
     cfg = replace(cfg, hardware=hardware)
     name = variant_name(cfg.network)
     path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
+    keeper = Keeper(to, console)
     with open_folder(path, name, hardware.name, hardware.target) as folder:
-        inputs = read_inputs(cfg, root, folder, console)
+        try:
+            inputs = read_inputs(cfg, root, folder, console)
+        except KeyboardInterrupt:
+            keeper.say_why_not("Ctrl-C came before the network was compiled")
+            raise
         tags = {"model": inputs.chosen.name}
         title = f"tune · {inputs.name}"
-        with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
-            tuned = tune(inputs, tracked)
-            report = make_report(inputs, tuned)
-            write(inputs, tuned, report, tracked)
+        try:
+            with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
+                tuned = tune(inputs, tracked)
+                report = make_report(inputs, tuned, keeper)
+                write(inputs, tuned, report, tracked)
+        except KeyboardInterrupt:
+            keeper.say_why_not(
+                "a second Ctrl-C gave it up. Its programs are kept; to write it from them: tencost compile "
+                f"network={cfg.network.name} --database {path} --to {to}"
+            )
+            raise
     print_summary(report, path, console)
     return path
 
@@ -83,7 +111,9 @@ def _local(hardware: HardwareConfig) -> HardwareConfig:
             f"hardware {hardware.name!r} is reached through an RPC tracker, and `tencost tune` measures on the host it "
             "runs on. Run it on the device itself: hardware.runner=local"
         )
+    check_target(hardware)
     check_runnable(hardware)
+    check_cores(hardware)
     return hardware
 
 
@@ -91,7 +121,7 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
     """Take over what the store knows, time the default schedules, tune; each batch is written when it is measured."""
     from tencost.measure.run import cpus_of
     from tencost.tune.conditions import Conditions
-    from tencost.tune.session import Session
+    from tencost.tune.session import Outcome, Session
     from tencost.workers.pool import CpuPlan, WorkerPool
 
     cfg, folder, console, model = inputs.cfg, inputs.folder, inputs.console, inputs.chosen.model
@@ -115,13 +145,16 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             on_batch=writer.write,
             book=inputs.book,
         )
-        _adopt(inputs, session, writer.recorder)
         try:
+            _adopt(inputs, session, writer.recorder)
             outcome = _search(inputs, session, bar, shown)
+            conditions = conditions.at_end(pool)
+        except KeyboardInterrupt:
+            outcome = Outcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
         finally:
             title = f"{inputs.name}, {inputs.chosen.name}"
             is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
-        tuned = Tuned(session, outcome, pool.num_checked, pool.checked_s, conditions.at_end(pool))
+        tuned = Tuned(session, outcome, pool.num_checked, pool.checked_s, conditions)
     if not is_drawn:
         told = "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')"
         console.print(told, **NOTE)
@@ -198,16 +231,20 @@ class _BatchWriter:
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
-def make_report(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
-    """Return what the run found; the network is compared with PyTorch and timed if anything was measured.
+def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
+    """Return what the run found; the network is compared with PyTorch, kept, and timed if anything was measured.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C came before the default schedules were timed, so that there is nothing to tell.
         TuneError: the tuned network computes something else than PyTorch.
     """
     from tencost.tune.closing import weak_report
 
     session, outcome = tuned.session, tuned.outcome
     history = inputs.chosen.model.history
+    verified = _verified(inputs, tuned, keeper)
+    if not session.has_baseline:
+        raise KeyboardInterrupt
     return {
         "network": inputs.network.name,
         "hardware": inputs.cfg.hardware.name,
@@ -222,33 +259,53 @@ def make_report(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
         "tasks_not_compared": len(session.not_compared),
         "tasks_tuning_latency_s": session.total_latency_s,
         "tasks_total_latency_s": session.total_latency_s,
-        "tasks_default_latency_s": _default_latency(session, inputs.folder),
+        "tasks_default_latency_s": session.default_latency_s,
+        "tasks_default_stopped": session.num_stopped,
+        "tasks_default_limit_s": inputs.cfg.tuner.default_timeout_s,
         **tuned.conditions.report(),
         **_correlations(history),
         **weak_report(history),
         "above_the_roof": _above_the_roof(session, inputs.cfg.hardware),
-        **(_verified(inputs, tuned) if session.trials > 0 else {}),
+        **verified,
     }
 
 
-def _verified(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
-    from tencost.tune.deploy import count_known
-    from tencost.tune.verify import verify
+def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
+    """Compile the network, compare, keep and time it; Ctrl-C leaves out what has not been timed."""
+    from tencost.tune.compiled import Origin
+    from tencost.tune.deploy import compile_network, count_known
+    from tencost.tune.verify import compile_and_compare, time_network
 
-    hardware, compared = inputs.cfg.hardware, inputs.compared
-    databases = {"tuned": tuned.outcome.database}
-    if compared is not None:
-        databases["compared"] = compared
+    session, database = tuned.session, tuned.outcome.database
+    if not (session.trials > 0 or keeper.to):
+        return {}
+    network, hardware, compared = inputs.network, inputs.cfg.hardware, inputs.compared
+    values: dict[str, Any] = {}
     with inputs.console.status("compiling and timing the network"):
-        values = verify(
-            inputs.network,
-            hardware,
-            inputs.untuned,
-            databases,
-            tuned.session,
-            inputs.folder,
-            inputs.options,
-        )
+        try:
+            with keeper.held():
+                verified = compile_and_compare(
+                    network,
+                    hardware,
+                    inputs.untuned,
+                    database,
+                    session,
+                    inputs.folder,
+                    inputs.options,
+                )
+                values |= verified.values
+                known = count_known(database, inputs.every, hardware.target)
+                origin = Origin(inputs.folder.path.name, len(inputs.every), known)
+                keeper.keep(network, hardware, verified.built, origin)
+            if session.trials > 0 and session.has_baseline:
+                built = {"tuned": verified.built, "default": inputs.untuned}
+                if compared is not None:
+                    built["compared"] = compile_network(network, hardware.target, compared)
+                values |= time_network(network, hardware, built, database, session)
+        except KeyboardInterrupt:
+            if keeper.to is not None and not keeper.is_kept:
+                raise
+            values["interrupted"] = True
     if compared is not None:
         values["compared_tasks"] = count_known(compared, inputs.tasks, hardware.target)
     return values
@@ -359,11 +416,6 @@ def _above_the_roof(session: Session, hardware: HardwareConfig) -> list[str]:
         for task, identity in zip(session.tasks, session.ids, strict=True)
     ]
     return lines_of(by_gain(tasks, roofs), _LOSERS)
-
-
-def _default_latency(session: Session, folder: WorkFolder) -> float:
-    pairs = zip(session.tasks, session.ids, strict=True)
-    return float(sum(task.weight * folder.baseline_s[identity] for task, identity in pairs))
 
 
 def _progress(console: Console) -> Progress:
