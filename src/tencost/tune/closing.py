@@ -94,7 +94,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
 def _default(report: dict[str, Any]) -> str:
     """Return the tasks' row with default schedules, and which of them count with the limit."""
     told = f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"
-    if not report["tasks_default_stopped"]:
+    if not report.get("tasks_default_stopped"):
         return told
     of, limit = (
         f"{report['tasks_default_stopped']} of {report['tasks']}",

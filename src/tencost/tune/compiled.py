@@ -39,6 +39,7 @@ from tencost.networks.source import first_sentence
 from tencost.tune.deploy import (
     TOLERANCE,
     Deployed,
+    check_shapes,
     compare_outputs,
     compile_network,
     compile_untuned,
@@ -112,6 +113,7 @@ def run(
     with console.status("importing"), native_messages_to(Path(os.devnull)):
         network = load_network(cfg.network, root)
         tasks = network.tasks(target)
+    check_shapes(network, tasks)
     tuned = count_known(opened, tasks, target) if given else 0
     if given and not tuned:
         console.print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,6 +85,23 @@ class Deployed:
         timer = self._machine.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
         return float(timer(*self._inputs).results[0])
 
+    def seconds_by_function(self) -> dict[str, float]:
+        """Return the seconds that each function which it calls takes in one call of the network, all its calls."""
+        found: dict[str, float] = {}
+        begun = 0.0
+
+        def note(_function: Any, name: str, before: bool, _returned: Any, *_arguments: Any) -> None:
+            nonlocal begun
+            now = time.perf_counter()
+            if not before:
+                found[str(name)] = found.get(str(name), 0.0) + now - begun
+            begun = time.perf_counter()
+
+        self._machine["main"](*self._inputs)
+        self._machine.set_instrument(note)
+        self._machine["main"](*self._inputs)
+        return found
+
 
 def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
     """Open somebody's MetaSchedule database for reading; `told` is how the user said where it is.
@@ -110,6 +128,24 @@ def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
             f"{told}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that it "
             f"refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
         ) from error
+
+
+def check_shapes(network: Network, tasks: Sequence[NetworkTask]) -> None:
+    """Refuse a network with shapes that are known only when it runs: programs are tuned for the sizes of one shape.
+
+    Raises:
+        TuneError: a task has such a shape; its sizes are named.
+    """
+    for task in tasks:
+        sizes = (size for one in task.mod["main"].params for size in getattr(one.ty, "shape", ()))
+        open_ones = dict.fromkeys(
+            str(size) for size in sizes if not isinstance(size, tvm.tirx.IntImm)
+        )
+        if open_ones:
+            raise TuneError(
+                f"network {network.name!r}: expected fixed shapes, found those of {task.name} with {', '.join(open_ones)}. "
+                "Nothing was measured; say its sizes (network.batch, network.size), or export it without dynamic shapes"
+            )
 
 
 def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> int:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from tencost.config import Config, HardwareConfig, RunnerKind
-from tencost.errors import HardwareError, ProfileError
+from tencost.errors import HardwareError
 from tencost.measure.hardware import (
     check_cores,
     check_runnable,
@@ -22,6 +22,7 @@ from tencost.measure.hardware import (
     resolve_hardware,
 )
 from tencost.networks.network import variant_name
+from tencost.profiles.roofline_report import lines_of
 from tencost.tune.bars import plot_bars
 from tencost.tune.batches import BatchLine, append_line, taken, told
 from tencost.tune.closing import print_summary
@@ -30,6 +31,7 @@ from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
 from tencost.tune.inputs import NOTE, Inputs, read_inputs
 from tencost.tune.keeping import Keeper
+from tencost.tune.progress import Outlook, progress, state
 from tencost.tune.workfolder import artifacts, open_folder, write_report
 
 if TYPE_CHECKING:
@@ -46,9 +48,10 @@ _LOSERS = 5
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found: the session and how it ended, what its pool compared, the host's conditions."""
+    """What tuning found: the session, where it stands and how it ended, what its pool compared, the conditions."""
 
     session: Session
+    outlook: Outlook
     outcome: Outcome
     num_checked: int
     checked_s: float
@@ -128,7 +131,7 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
     cores = cpus_of(cfg.hardware)
     plan = CpuPlan.choose(cores, name=cfg.hardware.name)
     pool = WorkerPool(inputs.options, cores, plan, folder.logs / "worker.log")
-    with closing(pool), _progress(console) as bar:
+    with closing(pool), progress(console) as bar:
         conditions = Conditions.at_start(pool)
         if conditions.busy:
             console.print(f"This host is busy: {conditions.busy}. Times will scatter.", **NOTE)
@@ -145,16 +148,17 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             on_batch=writer.write,
             book=inputs.book,
         )
+        outlook = writer.outlook = Outlook(session, cfg.hardware)
         try:
             _adopt(inputs, session, writer.recorder)
-            outcome = _search(inputs, session, bar, shown)
+            outcome = _search(inputs, session, outlook, bar, shown)
             conditions = conditions.at_end(pool)
         except KeyboardInterrupt:
             outcome = Outcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
         finally:
             title = f"{inputs.name}, {inputs.chosen.name}"
             is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
-        tuned = Tuned(session, outcome, pool.num_checked, pool.checked_s, conditions)
+        tuned = Tuned(session, outlook, outcome, pool.num_checked, pool.checked_s, conditions)
     if not is_drawn:
         told = "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')"
         console.print(told, **NOTE)
@@ -186,9 +190,17 @@ def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
         inputs.console.print(note, **NOTE)
 
 
-def _search(inputs: Inputs, session: Session, bar: Progress, shown: Any) -> Outcome:
+def _search(
+    inputs: Inputs, session: Session, outlook: Outlook, bar: Progress, shown: Any
+) -> Outcome:
     """Time the default schedules, then tune until the budget is spent."""
+    from tencost.tune.breakdown import beyond_tasks
+    from tencost.tune.verify import MAX_DEFAULT_S
+
     session.measure_baseline(lambda done: bar.update(shown, completed=done))
+    if session.default_latency_s <= MAX_DEFAULT_S:
+        hardware = inputs.cfg.hardware
+        outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, inputs.tasks, hardware)
     curve = inputs.folder.curve
     if not curve.exists():
         append_point(curve, CurvePoint(trials=0, total_latency_s=session.total_latency_s))
@@ -206,6 +218,8 @@ class _BatchWriter:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
+        self.outlook: Outlook | None = None
+        self._measured = 0
         self.recorder = Recorder(
             inputs.network.name,
             cfg.hardware,
@@ -227,7 +241,11 @@ class _BatchWriter:
         if batch.round.num_measured:
             line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)
             append_line(inputs.folder.batches, line)
-        self._bar.update(self._shown, completed=batch.trials, state=_state(batch))
+        self._measured += len(batch.timings)
+        remaining = max(0, inputs.cfg.tuner.trials - batch.trials)
+        assert self.outlook is not None
+        told = state(batch, self.outlook, self._measured, remaining)
+        self._bar.update(self._shown, completed=batch.trials, state=told)
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
@@ -265,7 +283,7 @@ def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
         **tuned.conditions.report(),
         **_correlations(history),
         **weak_report(history),
-        "above_the_roof": _above_the_roof(session, inputs.cfg.hardware),
+        "above_the_roof": lines_of(tuned.outlook.placed(), _LOSERS),
         **verified,
     }
 
@@ -359,15 +377,6 @@ def line_of(batch: Batch, model: str, *, learns: bool) -> BatchLine:
     )
 
 
-def _state(batch: Batch) -> str:
-    rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
-    failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
-    arm = "" if batch.round.next_arm is Arm.residual else f" by {batch.round.next_arm}"
-    wrong = f", {batch.num_wrong} WRONG in all" if batch.num_wrong else ""
-    best = f"best {batch.total_latency_s * 1e3:.3f} ms"
-    return f"{best} | rank {rank}{arm}{failed}{wrong} | {batch.task.name[:20]}"
-
-
 def _metrics(batch: Batch) -> dict[str, float]:
     values = {
         "tune/total_latency_ms": batch.total_latency_s * 1e3,
@@ -399,31 +408,3 @@ def _correlations(history: Sequence[Round]) -> dict[str, float]:
         if values:
             means[f"mean_{name}"] = statistics.fmean(values)
     return means
-
-
-def _above_the_roof(session: Session, hardware: HardwareConfig) -> list[str]:
-    """Return the tasks in which most time is lost above the hardware's roof, a line each; none where it has no roof."""
-    from tencost.profiles.roofline import Task, by_gain, roofs_of, work_of
-    from tencost.profiles.roofline_report import lines_of
-
-    try:
-        roofs = roofs_of(hardware)
-    except ProfileError:
-        return []
-    known = session.latency_s
-    tasks = [
-        Task(task.name, task.weight, work_of(task.mod, task.flop), known[identity])
-        for task, identity in zip(session.tasks, session.ids, strict=True)
-    ]
-    return lines_of(by_gain(tasks, roofs), _LOSERS)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}"),
-        console=console,
-    )

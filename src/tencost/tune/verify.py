@@ -118,11 +118,13 @@ def time_network(
     tasks = dict(zip(session.ids, session.tasks, strict=True))
     known = session.latency_s
     short = {identity: task for identity, task in tasks.items() if known[identity] <= MAX_TASK_S}
-    programs = task_programs(short, database, hardware.target)
     stop, limit_s = threading.Event(), MAX_TIMING_S * (len(deployed) + 1)
-    times = on_cores(
-        hardware, lambda: times_in_turn({**deployed, **programs}, limit_s, stop), stop.set
-    )
+
+    def timed() -> dict[str, list[float]]:
+        programs = task_programs(short, database, hardware.target)  # TVM draws numbers in threads
+        return times_in_turn({**deployed, **programs}, limit_s, stop)
+
+    times = on_cores(hardware, timed, stop.set)
     spread = {name: spread_of(times[name]) for name in deployed}
     parts = break_down(times["tuned"], tasks, times, known)
     values |= {"network_turns": spread["tuned"].repeats, **parts.report()}

@@ -1,9 +1,9 @@
 """TVM's threads: how many a program has, on which CPUs, and how long they stay awake while they wait.
 
-TVM makes a pool of threads for each thread that launches a parallel loop. Left alone it has half as many threads
-as the host has CPUs (`TVM_NUM_THREADS`, else `OMP_NUM_THREADS`, say otherwise), binds them to the host's first CPUs,
-whatever this process may use (`TVM_BIND_THREADS`), and lets a thread that waits call sched_yield 300,000 times before it
-sleeps (`TVM_THREAD_POOL_SPIN_COUNT`). Beside a busy process each such call may cost milliseconds, at the end of the
+TVM makes a pool of threads for each thread that launches a parallel loop. Left alone it has half as many threads as
+the host has CPUs (`TVM_NUM_THREADS`, else `OMP_NUM_THREADS`, say otherwise), binds them to the host's first CPUs,
+whatever this process may use (`TVM_BIND_THREADS`), and lets a thread that waits call sched_yield 300,000 times before
+it sleeps (`TVM_THREAD_POOL_SPIN_COUNT`). Beside a busy process each such call may cost milliseconds, at the end of the
 process, too, which waits for its threads. docs/how-to/serving.md has what was measured.
 """
 
@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 SPIN_COUNT = 1000
 """How often a waiting thread asks for work before it sleeps."""
+_SHARED = -3
+"""TVM's mode in which threads share the CPUs."""
 NUM_THREADS, SPIN, BIND = "TVM_NUM_THREADS", "TVM_THREAD_POOL_SPIN_COUNT", "TVM_BIND_THREADS"
 
 
@@ -49,14 +51,17 @@ def run_on(
         on_interrupt: called on Ctrl-C, to have the function end soon; its end is waited for.
     """
     os.environ.setdefault(SPIN, str(SPIN_COUNT))  # read when the process starts its first pool
+    os.environ[BIND] = "0"
 
     def call() -> T:
         import tvm
 
         if cpus is not None:
-            os.sched_setaffinity(0, cpus)  # of this thread
-            one_each, names = -2, [str(cpu) for cpu in cpus]
-            tvm.get_global_func("runtime.config_threadpool")(one_each, cores, names)
+            os.sched_setaffinity(0, cpus)  # of this thread, and so of the pool's
+        names = [
+            str(number) for number in range(cores)
+        ]  # only their number counts where nothing is bound
+        tvm.get_global_func("runtime.config_threadpool")(_SHARED, cores, names)
         return function()
 
     with ThreadPoolExecutor(1, thread_name_prefix="network") as executor:
