@@ -2,12 +2,12 @@
 
     python benchmarks/threads.py model.so --cpus 2,3 [--busy 3] [--spins 0,1000,300000] [--seconds 600]
 
-`model.so` is what `tencost compile hardware.cores=N --to model.so` or `tencost tune --to` wrote, for as many cores
-as --cpus names. For each number of times that a waiting thread asks for work before it sleeps
+`model.so` is what `tencost compile hardware.cores=N --to model.so` or `tencost tune --to` wrote, for as many cores as
+--cpus names. For each number of times that a waiting thread asks for work before it sleeps
 (TVM_THREAD_POOL_SPIN_COUNT), and with threads free to move among the CPUs or bound to one each, the network is called
-for half a second in a fresh process, all combinations in turn, again and again. A process during which others used more
-than a tenth of those CPUs (the busy one, --busy, does not count) is left out. Printed, as Markdown: median and quartiles
-of single calls in milliseconds, and of how many processes.
+for half a second in a fresh process, all combinations in turn, again and again. A process beside which others used
+more than a tenth of those CPUs is left out (beside the busy one, --busy, none is). Printed, as Markdown: median and
+quartiles of single calls in milliseconds, and of how many processes.
 """
 
 from __future__ import annotations

@@ -143,8 +143,9 @@ def check_shapes(network: Network, tasks: Sequence[NetworkTask]) -> None:
         )
         if open_ones:
             raise TuneError(
-                f"network {network.name!r}: expected fixed shapes, found those of {task.name} with {', '.join(open_ones)}. "
-                "Nothing was measured; say its sizes (network.batch, network.size), or export it without dynamic shapes"
+                f"network {network.name!r}: expected fixed shapes, found those of {task.name} with "
+                f"{', '.join(open_ones)}. Nothing was measured; say its sizes (network.batch, network.size), or "
+                "export it without dynamic shapes"
             )
 
 

@@ -1,7 +1,7 @@
 """What a person sees while a network is tuned: its time now, what is left to gain, when it ends.
 
 The network's time is an estimate: the weighted sum of its tasks' best programs, and what it takes beyond them, measured
-once with default schedules. Above the roof is what its tasks take longer than the hardware's description says they
+once with default schedules. To gain is what its tasks take longer than the hardware's description says they
 must (:mod:`tencost.profiles.roofline`): what tuning could still gain, at most.
 """
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 """Columns of the line, at most."""
-_BEFORE = 37
-"""Columns that description, bar, programs and seconds take while a network is tuned."""
+_BEFORE = 38
+"""Columns that description, bar, programs (four digits) and seconds take while a network is tuned."""
+_SHORTEST = 5
+"""Characters of a task's name that say something."""
 
 
 def progress(console: Console) -> Progress:
@@ -95,7 +97,7 @@ def state(batch: Batch, outlook: Outlook, done: int, remaining: int) -> str:
     if batch.num_wrong:
         parts.append(f"{batch.num_wrong} WRONG")
     if outlook.above_s is not None:
-        parts.append(f"{outlook.above_s * 1e3:.3f} above roof")
+        parts.append(f"{outlook.above_s * 1e3:.3f} to gain")
     parts.append(f"{clock(batch.elapsed_s / max(done, 1) * remaining)} left")
     if batch.round.spearman is not None:
         parts.append(f"rank {batch.round.spearman:+.2f}")
@@ -103,8 +105,9 @@ def state(batch: Batch, outlook: Outlook, done: int, remaining: int) -> str:
         parts.append(f"{batch.round.num_failed} failed")
     if batch.round.next_arm is not Arm.residual:
         parts.append(f"by {batch.round.next_arm}")
-    parts.append(batch.task.name)
-    return fitting(parts, WIDTH - _BEFORE)
+    row = fitting(parts, WIDTH - _BEFORE)
+    room = WIDTH - _BEFORE - len(row) - 2
+    return f"{row}, {batch.task.name[:room]}" if room >= _SHORTEST else row
 
 
 def fitting(parts: Sequence[str], width: int) -> str:

@@ -99,8 +99,8 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
                 write(inputs, tuned, report, tracked)
         except KeyboardInterrupt:
             keeper.say_why_not(
-                "a second Ctrl-C gave it up. Its programs are kept; to write it from them: tencost compile "
-                f"network={cfg.network.name} --database {path} --to {to}"
+                f"Ctrl-C gave it up. Its programs are kept: the same command goes on, and `tencost compile` with the "
+                f"same network and hardware and with --database {path} --to {to} writes it as it is"
             )
             raise
     print_summary(report, path, console)
@@ -132,9 +132,7 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
     plan = CpuPlan.choose(cores, name=cfg.hardware.name)
     pool = WorkerPool(inputs.options, cores, plan, folder.logs / "worker.log")
     with closing(pool), progress(console) as bar:
-        conditions = Conditions.at_start(pool)
-        if conditions.busy:
-            console.print(f"This host is busy: {conditions.busy}. Times will scatter.", **NOTE)
+        conditions = Conditions()
         shown = bar.add_task("default schedules", total=len(inputs.tasks), state="")
         writer = _BatchWriter(inputs, tracked, bar, shown)
         session = Session(
@@ -150,6 +148,9 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
         )
         outlook = writer.outlook = Outlook(session, cfg.hardware)
         try:
+            conditions = Conditions.at_start(pool)
+            if conditions.busy:
+                console.print(f"This host is busy: {conditions.busy}. Times will scatter.", **NOTE)
             _adopt(inputs, session, writer.recorder)
             outcome = _search(inputs, session, outlook, bar, shown)
             conditions = conditions.at_end(pool)

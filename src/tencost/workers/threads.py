@@ -65,9 +65,8 @@ def run_on(
         return function()
 
     with ThreadPoolExecutor(1, thread_name_prefix="network") as executor:
-        future = executor.submit(call)
         try:
-            return future.result()
+            return executor.submit(call).result()
         except KeyboardInterrupt:
             on_interrupt()
             raise
