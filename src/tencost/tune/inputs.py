@@ -118,7 +118,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         chosen=chosen,
         compared=compared,
         store=store,
-        book=_starting_points(cfg, chosen.model, store, console),
+        book=starting_points(cfg, chosen.model, store, console),
         options=MeasureOptions(
             number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
         ),
@@ -203,7 +203,7 @@ def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> Reco
         return None
 
 
-def _starting_points(
+def starting_points(
     cfg: Config, model: Any, store: RecordStore | None, console: Console
 ) -> StartBook | None:
     """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""

@@ -26,11 +26,12 @@ class Keeper:
 
     Attributes:
         is_kept: whether this run has written it.
+        given_up: whether a second Ctrl-C kept it from being written.
     """
 
     def __init__(self, to: Path | None, console: Console) -> None:
         self.to = to
-        self.is_kept = False
+        self.is_kept = self.given_up = False
         self._console = console
 
     def keep(self, network: Network, hardware: HardwareConfig, built: Any, origin: Origin) -> None:
@@ -60,6 +61,7 @@ class Keeper:
 
         def handle(_signal: int, _frame: FrameType | None) -> None:
             if pressed:
+                self.given_up = True
                 raise KeyboardInterrupt
             pressed.append(True)
             self._say(f"writing {self.to} first; Ctrl-C again gives it up")

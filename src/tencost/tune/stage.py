@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tencost.tune.cost_model import Round
     from tencost.tune.recording import Recorder
     from tencost.tune.session import Batch, Outcome, Session
+    from tencost.tune.verify import Verified
 
 BARS_FILE = "network.png"
 _LOSERS = 5
@@ -88,7 +89,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
         try:
             inputs = read_inputs(cfg, root, folder, console)
         except KeyboardInterrupt:
-            keeper.say_why_not("Ctrl-C came before the network was compiled")
+            keeper.say_why_not("Ctrl-C came before the network and its model were read")
             raise
         tags = {"model": inputs.chosen.name}
         title = f"tune · {inputs.name}"
@@ -98,9 +99,12 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
                 report = make_report(inputs, tuned, keeper)
                 write(inputs, tuned, report, tracked)
         except KeyboardInterrupt:
+            if to is not None and not (keeper.is_kept or keeper.given_up):
+                with suppress(KeyboardInterrupt):
+                    _keep(inputs, folder.database(task.mod for task in inputs.tasks), keeper)
             keeper.say_why_not(
-                f"Ctrl-C gave it up. Its programs are kept: the same command goes on, and `tencost compile` with the "
-                f"same network and hardware and with --database {path} --to {to} writes it as it is"
+                "a second Ctrl-C gave it up. Its programs are kept: the same command goes on, and `tencost compile` "
+                f"with the same network and hardware and with --database {path} --to {to} writes it as it is"
             )
             raise
     print_summary(report, path, console)
@@ -289,11 +293,32 @@ def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     }
 
 
+def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
+    """Compile the network with a database, compare its output with PyTorch's, keep it where it should be kept.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came; it is kept nevertheless, unless it came twice.
+        TuneError: the outputs differ.
+    """
+    from tencost.tune.compiled import Origin
+    from tencost.tune.deploy import count_known
+    from tencost.tune.verify import compile_and_compare
+
+    network, hardware, folder = inputs.network, inputs.cfg.hardware, inputs.folder
+    with keeper.held():
+        verified = compile_and_compare(
+            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options
+        )
+        known = count_known(database, inputs.every, hardware.target)
+        origin = Origin(folder.path.name, len(inputs.every), known)
+        keeper.keep(network, hardware, verified.built, origin)
+    return verified
+
+
 def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     """Compile the network, compare, keep and time it; Ctrl-C leaves out what has not been timed."""
-    from tencost.tune.compiled import Origin
     from tencost.tune.deploy import compile_network, count_known
-    from tencost.tune.verify import compile_and_compare, time_network
+    from tencost.tune.verify import time_network
 
     session, database = tuned.session, tuned.outcome.database
     if not (session.trials > 0 or keeper.to):
@@ -302,27 +327,15 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     values: dict[str, Any] = {}
     with inputs.console.status("compiling and timing the network"):
         try:
-            with keeper.held():
-                verified = compile_and_compare(
-                    network,
-                    hardware,
-                    inputs.untuned,
-                    database,
-                    session,
-                    inputs.folder,
-                    inputs.options,
-                )
-                values |= verified.values
-                known = count_known(database, inputs.every, hardware.target)
-                origin = Origin(inputs.folder.path.name, len(inputs.every), known)
-                keeper.keep(network, hardware, verified.built, origin)
+            verified = _keep(inputs, database, keeper)
+            values |= verified.values
             if session.trials > 0 and session.has_baseline:
                 built = {"tuned": verified.built, "default": inputs.untuned}
                 if compared is not None:
                     built["compared"] = compile_network(network, hardware.target, compared)
                 values |= time_network(network, hardware, built, database, session)
         except KeyboardInterrupt:
-            if keeper.to is not None and not keeper.is_kept:
+            if not values:
                 raise
             values["interrupted"] = True
     if compared is not None:

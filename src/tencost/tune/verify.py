@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tencost.config import HardwareConfig
 from tencost.errors import TuneError
 from tencost.measure.run import cpus_of
-from tencost.networks.network import Network
+from tencost.networks.network import Network, NetworkTask
 from tencost.tune.breakdown import break_down, task_programs
 from tencost.tune.deploy import (
     MAX_TIMING_S,
@@ -25,6 +25,7 @@ from tencost.tune.deploy import (
     times_in_turn,
     worst,
 )
+from tencost.tune.recording import by_workload
 from tencost.tune.session import Session
 from tencost.tune.suspects import mark_failed, wrong_programs
 from tencost.tune.workfolder import WorkFolder
@@ -55,7 +56,7 @@ def compile_and_compare(
     hardware: HardwareConfig,
     untuned: Any,
     database: Any,
-    session: Session,
+    tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
 ) -> Verified:
@@ -66,7 +67,7 @@ def compile_and_compare(
         hardware: what it is compiled for.
         untuned: its executable with default schedules.
         database: the tuned one.
-        session: that tuned it.
+        tasks: that were tuned.
         folder: of the database.
         options: how programs are timed, where the best ones have to be looked at.
 
@@ -79,7 +80,7 @@ def compile_and_compare(
     if agreement.differs:
         found = on_cores(hardware, Deployed(untuned, network).outputs)
         before = worst(compare_outputs(network, found))
-        raise _disagreement(network, agreement, before, hardware, session, folder, options)
+        raise _disagreement(network, agreement, before, hardware, tasks, folder, options)
     values: dict[str, Any] = {"outputs_that_say_nothing": meaningless(network)}
     telling = {name: one for name, one in agreements.items() if one.accepted}
     if telling:
@@ -146,7 +147,7 @@ def _disagreement(
     tuned: Agreement,
     untuned: Agreement,
     hardware: HardwareConfig,
-    session: Session,
+    tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
 ) -> TuneError:
@@ -164,8 +165,7 @@ def _disagreement(
         target_kind=str(hardware.target["kind"]),
     )
     try:
-        tasks = dict(zip(session.ids, session.tasks, strict=True))
-        wrong = wrong_programs(folder.path, tasks, pool)
+        wrong = wrong_programs(folder.path, by_workload(tasks), pool)
     finally:
         pool.close()
     if wrong:

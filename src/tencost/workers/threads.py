@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SPIN_COUNT = 1000
+SPIN_COUNT = 0
 """How often a waiting thread asks for work before it sleeps."""
 _SHARED = -3
 """TVM's mode in which threads share the CPUs."""
