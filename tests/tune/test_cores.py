@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,15 @@ from rich.console import Console
 
 from matmuls import make_matmul
 from relax_networks import two_layers
-from tencost.config import Config, HardwareConfig
+from tencost.config import HardwareConfig
 from tencost.config.composition import compose
+from tencost.errors import HardwareError
 from tencost.measure.hardware import resolve_hardware
 from tencost.register import registry
 from tencost.store.record_store import RecordStore
-from tencost.train import stage as training
 from tencost.train import tracking
 from tencost.tune.compiled import Origin, write_library
+from tencost.tune.deploy import on_cores
 from tencost.tune.inputs import choose_model, starting_points
 
 pytestmark = pytest.mark.tvm
@@ -38,23 +41,32 @@ def console() -> tuple[Console, io.StringIO]:
 
 
 def test_without_a_model_of_its_own_one_core_s_serves(
-    toy_project: Path, toy_config: Config
+    tmp_path: Path,
+    mlflow_database: Path,
+    make_bundle: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    result = training.run(toy_config, toy_project)
-    client = registry.connect(tracking.setup(toy_project))
+    shutil.copy(mlflow_database, tmp_path / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = registry.connect(tracking.setup(tmp_path))
+    experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
     registry.register_bundle(
-        client, result.folder / "seed0", run_id=result.run_id, hardware_text="a", description="b"
+        client,
+        make_bundle("xgb"),
+        run_id=client.create_run(experiment).info.run_id,
+        hardware_text="a test",
+        description="a test",
     )
-    one = toy_config.hardware
-    client.set_registered_model_alias(f"tencost-{one.name}", registry.CHAMPION, "1")
-    two = resolve_hardware(replace(one, cores=2, target={**one.target, "num-cores": 1}))
-    assert two.name != one.name
+    client.set_registered_model_alias("tencost-test", registry.CHAMPION, "1")
+    cfg = replace(
+        compose([])[0], model_uri=None, hardware=HardwareConfig(name="test", target=TARGET)
+    )
+    two = resolve_hardware(replace(cfg.hardware, cores=2))
     told, out = console()
-    chosen = choose_model(replace(toy_config, hardware=two, model_uri=None), toy_project, told)
-    assert chosen.name == f"models:/tencost-{one.name}/1"
-    assert f"no registered model for 2 cores ({two.name})" in out.getvalue()
+    assert choose_model(replace(cfg, hardware=two), tmp_path, told).name == "models:/tencost-test/1"
+    assert "no registered model for 2 cores (test-2c)" in out.getvalue()
     told, out = console()
-    chosen = choose_model(replace(toy_config, model_uri=None), toy_project, told)
+    assert choose_model(cfg, tmp_path, told).name == "models:/tencost-test/1"
     assert "no registered model" not in out.getvalue()
 
 
@@ -125,3 +137,19 @@ def parallel(network: Any) -> Any:
                     schedule.parallel(loops[0])
             mod[name] = schedule.mod["main"]
     return tvm.compile(mod, target="llvm")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_the_network_is_timed_on_the_cores_of_the_hardware() -> None:
+    import tvm
+
+    free = sorted(os.sched_getaffinity(0))
+    hardware = resolve_hardware(HardwareConfig(name="local", detect=True, cores=2))
+
+    def look() -> tuple[int, list[int]]:
+        threads = tvm.get_global_func("runtime.NumThreads")()
+        return int(threads), sorted(os.sched_getaffinity(0))
+
+    assert on_cores(hardware, look) == (2, free[-2:])
+    with pytest.raises(HardwareError, match="expected 512 CPUs"):
+        on_cores(replace(hardware, cores=512), look)
