@@ -8,6 +8,9 @@
 for half a second in a fresh process, all combinations in turn, again and again. A process beside which others used
 more than a tenth of those CPUs is left out (beside the busy one, --busy, none is). Printed, as Markdown: median and
 quartiles of single calls in milliseconds, and of how many processes.
+
+--first makes quiet what others use: the network's threads have real-time priority (root only), so that nobody else runs
+on those CPUs meanwhile.
 """
 
 from __future__ import annotations
@@ -30,8 +33,7 @@ import json, os, sys, time
 import numpy, tvm
 from tvm import relax
 library, cpus, bound, length = sys.argv[1], sys.argv[2].split(","), sys.argv[3] == "bound", float(sys.argv[4])
-mode = -2 if bound else -3
-tvm.get_global_func("runtime.config_threadpool")(mode, len(cpus), cpus)
+first = sys.argv[5] == "first"
 arrays = numpy.load(library.removesuffix(".so") + ".npz")
 machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
 inputs = [tvm.runtime.tensor(arrays[name]) for name in sorted(arrays) if name.startswith("input_")]
@@ -41,6 +43,8 @@ def used():
     rows = {line.split()[0]: line.split() for line in open("/proc/stat")}
     return {cpu: sum(int(rows["cpu" + cpu][at]) for at in (1, 2, 3, 6, 7, 8)) for cpu in cpus}
 
+if first: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # before there are threads, which inherit it
+tvm.get_global_func("runtime.config_threadpool")(-2 if bound else -3, len(cpus), cpus)
 for _ in range(3): network(*inputs)
 before, own, begun = used(), time.process_time(), time.perf_counter()
 while len(times) < 5 or time.perf_counter() - begun < length:
@@ -55,7 +59,9 @@ os._exit(0)  # a thread that spins beside a busy process is waited for, else, fo
 """
 
 
-def run(library: Path, cpus: str, spin: str, bound: str) -> tuple[list[float], float]:
+def run(
+    library: Path, cpus: str, spin: str, bound: str, priority: str
+) -> tuple[list[float], float]:
     """Return the times of calls in a fresh process, seconds, and the CPUs' share that other processes used."""
     environment = {
         **os.environ,
@@ -64,7 +70,7 @@ def run(library: Path, cpus: str, spin: str, bound: str) -> tuple[list[float], f
         "TVM_BIND_THREADS": "1" if bound == "bound" else "0",
     }
     done = subprocess.run(
-        ["taskset", "-c", cpus, sys.executable, "-c", CHILD, str(library), cpus, bound, str(LENGTH_S)],
+        ["taskset", "-c", cpus, sys.executable, "-c", CHILD, str(library), cpus, bound, str(LENGTH_S), priority],
         env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     told = json.loads(done.stdout)
@@ -77,10 +83,12 @@ def main() -> None:
     parser.add_argument("library", type=Path)
     parser.add_argument("--cpus", required=True)
     parser.add_argument("--busy", help="CPU of a process that computes all the time")
+    parser.add_argument("--first", action="store_true", help="the network before all others")
     parser.add_argument("--spins", default="0,1000,10000,100000,300000")
     parser.add_argument("--seconds", type=float, default=600.0)
     asked = parser.parse_args()
     library = asked.library.resolve()
+    priority = "first" if asked.first else "as all"
     places = [None, asked.busy] if asked.busy else [None]
     settings = list(itertools.product(asked.spins.split(","), ("free", "bound")))
     found: dict[tuple[str, str, str | None], list[list[float]]] = {}
@@ -94,9 +102,9 @@ def main() -> None:
                 )
             try:
                 for spin, bound in settings:
-                    times, others = run(library, asked.cpus, spin, bound)
+                    times, others = run(library, asked.cpus, spin, bound, priority)
                     # A busy process leaves no way to tell who else uses its CPU.
-                    if place is not None or others <= MOST_OTHERS:
+                    if place is not None or asked.first or others <= MOST_OTHERS:
                         found.setdefault((spin, bound, place), []).append(times)
             finally:
                 if hog is not None:
@@ -109,7 +117,7 @@ def main() -> None:
         cells = []
         for place in (None, asked.busy):
             runs = found.get((spin, bound, place), [])
-            cells.append("--" if not runs or place not in places else _cell(runs))
+            cells.append(_cell(runs) if runs and (place or not cells) else "--")
         sys.stdout.write(f"| {int(spin):,} | {bound} | {cells[0]} | {cells[1]} |\n")
 
 
