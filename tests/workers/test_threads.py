@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,11 @@ def run_it() -> int:
 
 def cpus_of_threads(process: int) -> dict[int, set[int]]:
     """Return the CPUs that each thread of a process may use, by its id."""
-    tasks = [int(path.name) for path in Path(f"/proc/{process}/task").iterdir()]
-    return {task: set(os.sched_getaffinity(task)) for task in tasks}
+    found = {}
+    for path in Path(f"/proc/{process}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended
+            found[int(path.name)] = set(os.sched_getaffinity(int(path.name)))
+    return found
 
 
 @pytest.mark.parametrize("cores", [1, 2])
