@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,13 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from relax_networks import two_layers
 from tencost.networks.sources.saved import save_network
+from tencost.tune.keeping import Keeper
 
 pytestmark = pytest.mark.tvm
 
@@ -168,3 +171,28 @@ def test_more_cores_than_there_are(start: Callable[..., Run]) -> None:
     assert "expected 512 cores, found" in run.told
     assert f"hardware.cores={len(os.sched_getaffinity(0))}" in run.told
     assert not (run.folder / "tuned").exists()
+
+
+def pressed(keeper: Keeper, times: int) -> bool:
+    """Press Ctrl-C so often while a keeper holds it back; return whether what comes after it was reached."""
+    reached = False
+    with suppress(KeyboardInterrupt), keeper.held():
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        reached = True
+    return reached
+
+
+def test_one_ctrl_c_waits_for_the_library_and_a_second_one_does_not(tmp_path: Path) -> None:
+    out = io.StringIO()
+    keeper = Keeper(tmp_path / "model.so", Console(file=out, width=300))
+    before = signal.getsignal(signal.SIGINT)
+    assert pressed(keeper, 1)
+    assert not keeper.given_up
+    with pytest.raises(KeyboardInterrupt), keeper.held():
+        signal.raise_signal(signal.SIGINT)
+    assert not pressed(keeper, 2)
+    assert keeper.given_up
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "model.so first; Ctrl-C again gives it up" in out.getvalue()
+    assert not pressed(Keeper(None, Console(file=out)), 1)

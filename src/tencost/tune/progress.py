@@ -82,14 +82,33 @@ class Outlook:
         return sum(known) if known else None
 
 
-def state(batch: Batch, outlook: Outlook, done: int, remaining: int) -> str:
+class Pace:
+    """How fast a run measures: as slow as on average, or as its last batch where that was slower, as searches are."""
+
+    def __init__(self) -> None:
+        self._programs = 0
+        self._elapsed_s = 0.0
+
+    def left_s(self, programs: int, elapsed_s: float, remaining: int) -> float:
+        """Return the seconds that are left.
+
+        Args:
+            programs: of the batch that was measured last.
+            elapsed_s: since the run began.
+            remaining: programs still to measure.
+        """
+        last_s, self._elapsed_s = elapsed_s - self._elapsed_s, elapsed_s
+        self._programs += programs
+        return remaining * max(elapsed_s / max(self._programs, 1), last_s / max(programs, 1))
+
+
+def state(batch: Batch, outlook: Outlook, left_s: float) -> str:
     """Return what the line says after a batch; the least important is left out where it would be too wide.
 
     Args:
         batch: that was measured last.
         outlook: where the session stands.
-        done: programs that this run has measured.
-        remaining: programs that it has left to measure.
+        left_s: seconds that are left, about.
     """
     beyond = outlook.beyond_s
     of = "tasks" if beyond is None else "network"
@@ -98,7 +117,7 @@ def state(batch: Batch, outlook: Outlook, done: int, remaining: int) -> str:
         parts.append(f"{batch.num_wrong} WRONG")
     if outlook.above_s is not None:
         parts.append(f"{outlook.above_s * 1e3:.3f} to gain")
-    parts.append(f"{clock(batch.elapsed_s / max(done, 1) * remaining)} left")
+    parts.append(f"{clock(left_s)} left")
     if batch.round.spearman is not None:
         parts.append(f"rank {batch.round.spearman:+.2f}")
     if batch.round.num_failed:

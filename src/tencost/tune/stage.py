@@ -31,7 +31,7 @@ from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
 from tencost.tune.inputs import NOTE, Inputs, read_inputs
 from tencost.tune.keeping import Keeper
-from tencost.tune.progress import Outlook, progress, state
+from tencost.tune.progress import Outlook, Pace, progress, state
 from tencost.tune.workfolder import artifacts, open_folder, write_report
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class _BatchWriter:
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
         self.outlook: Outlook | None = None
-        self._measured = 0
+        self._pace = Pace()
         self.recorder = Recorder(
             inputs.network.name,
             cfg.hardware,
@@ -246,10 +246,10 @@ class _BatchWriter:
         if batch.round.num_measured:
             line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)
             append_line(inputs.folder.batches, line)
-        self._measured += len(batch.timings)
         remaining = max(0, inputs.cfg.tuner.trials - batch.trials)
+        left_s = self._pace.left_s(len(batch.timings), batch.elapsed_s, remaining)
         assert self.outlook is not None
-        told = state(batch, self.outlook, self._measured, remaining)
+        told = state(batch, self.outlook, left_s)
         self._bar.update(self._shown, completed=batch.trials, state=told)
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
