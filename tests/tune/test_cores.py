@@ -89,6 +89,7 @@ def test_starting_points_of_as_many_cores_come_first(tmp_path: Path, cpu_intrins
     assert "no starting points of" not in out.getvalue()
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, a C++ compiler")
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_runners_have_as_many_threads(cores: int, tmp_path: Path) -> None:
     """Each is looked at while it waits to write its output, after the network ran."""
