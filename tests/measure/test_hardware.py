@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,14 @@ import pytest
 from tencost.config import HardwareConfig
 from tencost.errors import HardwareError
 from tencost.measure import hardware as module
-from tencost.measure.hardware import check_runnable, detect_host, host_flags, resolve_hardware
+from tencost.measure.hardware import (
+    check_cores,
+    check_runnable,
+    detect_host,
+    host_flags,
+    one_core,
+    resolve_hardware,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -41,6 +49,32 @@ def test_more_cores_on_request() -> None:
     found = resolve_hardware(HardwareConfig(name="mine", detect=True, cores=4))
     assert found.name == "mine"
     assert found.cores == found.target["num-cores"] == 4
+
+
+def test_other_cores_than_the_description_s_are_another_hardware() -> None:
+    found = resolve_hardware(HardwareConfig(name="local", detect=True, cores=2))
+    assert (found.name, found.cores, found.target["num-cores"]) == ("local-2c", 2, 2)
+    target = {"kind": "llvm", "num-cores": 1}
+    for name, told in (("epyc-1c", "epyc-2c"), ("mine", "mine-2c")):
+        found = resolve_hardware(HardwareConfig(name=name, target=target, cores=2))
+        assert (found.name, found.cores, found.target["num-cores"]) == (told, 2, 2)
+    assert target["num-cores"] == 1
+    names = [one.name for one in one_core(found)]
+    assert names == ["mine-1c", "mine"]
+    assert {(one.cores, one.target["num-cores"]) for one in one_core(found)} == {(1, 1)}
+    assert not one_core(HardwareConfig(name="local", target=target))
+
+
+def test_more_cores_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {2, 3})
+    two = HardwareConfig(name="two", target={"kind": "llvm"}, cores=2)
+    check_cores(two)
+    with pytest.raises(HardwareError, match=r"expected 3 cores, found 4 .* may use 2 .*cores=2"):
+        check_cores(replace(two, cores=3))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1, 2, 3})
+    with pytest.raises(HardwareError, match=r"expected 9 cores, found 4 in this host\. .*cores=4"):
+        check_cores(replace(two, cores=9))
 
 
 def test_configured_hardware_is_left_alone() -> None:

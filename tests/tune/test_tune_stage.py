@@ -212,6 +212,80 @@ def test_a_database_to_compare_with_must_be_there(
         run(config(**{"tuner.compare_with": "nowhere"}), root)
 
 
+def test_a_database_of_another_network_is_refused_before_anything_is_measured(
+    root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "other").mkdir()
+    for name in ("database_workload.json", "database_tuning_record.json"):
+        (root / "other" / name).touch()
+    with pytest.raises(
+        TuneError, match=r"compare_with=other: expected programs of tiny .* found none"
+    ):
+        run(config(**{"tuner.compare_with": "other"}), root)
+    assert "compiling" not in capsys.readouterr().err
+
+
+def test_an_unknown_cpu_is_refused_before_anything_starts(
+    root: Path, config: Callable[..., Config]
+) -> None:
+    cfg = config()
+    cfg.hardware.detect = False
+    cfg.hardware.target = {"kind": "llvm", "mcpu": "znver55", "num-cores": 1}
+    with pytest.raises(HardwareError, match=r"does not know the CPU 'znver55'"):
+        run(cfg, root)
+    assert not (root / "tuned").exists()
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_sizes_that_are_known_only_when_it_runs_are_refused(is_open: bool) -> None:
+    import tvm
+    from tvm import relax, tirx
+
+    from tencost.tune.deploy import check_shapes
+
+    rows = tirx.Var("rows", "int64") if is_open else 16
+    taken = [
+        relax.Var(name, relax.TensorType(shape, "float32"))
+        for name, shape in (("x", (rows, 16)), ("w", (16, 16)))
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", taken):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(*taken))
+            output = builder.emit_output(relax.Tuple([product]))
+        builder.emit_func_output(output)
+    ones = np.ones((16, 16), np.float32)
+    network = Network(
+        "mine", fuse(builder.get()), [tvm.runtime.tensor(ones)], {"x": ones}, [ones @ ones], 0, ["y"]
+    )  # fmt: skip
+    tasks = network.tasks({"kind": "llvm"})
+    if not is_open:
+        check_shapes(network, tasks)
+        return
+    with pytest.raises(TuneError, match=r"expected fixed shapes, found those of matmul with rows"):
+        check_shapes(network, tasks)
+
+
+def test_a_slow_default_schedule_is_stopped_and_said_so(
+    root: Path,
+    config: Callable[..., Config],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tencost.tune.verify.MAX_DEFAULT_S", 0.0)
+    folder = run(config(**{"tuner.trials": 4, "tuner.default_timeout_s": 1e-6}), root)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["tasks_default_stopped"] == report["tasks"]
+    seconds = json.loads((folder / "session.json").read_text())["baseline_s"]
+    assert set(seconds.values()) == {1e-6}
+    assert report["network_default_at_least_s"] == report["tasks_default_latency_s"]
+    assert "network_default_latency_s" not in report
+    assert report["network_latency_s"] > 0
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "were stopped after 1e-06 s, and count as that" in told
+    assert "not timed: its tasks alone take" in told
+
+
 def test_a_network_that_tvm_cannot_compile_is_refused_before_anything_is_measured(
     root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tencost.cli.grammar import Place, Text, option
+from tencost.cli.grammar import Place, Text, ValueOption, option
 from tencost.cli.overrides import StageCommand, StageGroup, stage_function
 
 TUNE = StageGroup(
@@ -20,6 +20,14 @@ TUNE = StageGroup(
             "tencost tune network=bert_tiny hardware=epyc-avx512-1c tuner.trials=128",
             "tencost tune network=onnx network.path=model.onnx hardware=local model_uri=models:/tencost-epyc-avx2-1c/1",
             "tencost tune network=saved network.path=bert_tiny.npz model_uri=champion",
+            "tencost tune network=bert_tiny hardware=local hardware.cores=2 --to model.so",
+        ),
+        options=(
+            ValueOption(
+                ["--to"],
+                type=Place("FILE"),
+                help="A library that gets the best network, with its runners; Ctrl-C at any moment leaves one there.",
+            ),
         ),
         help="Tune a network with TVM's MetaSchedule and a registered model.",
     ),

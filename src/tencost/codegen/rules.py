@@ -255,7 +255,7 @@ def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> in
 def _tile(schedule: Any, shared: Any, inner: Any) -> tuple[int, int] | None:
     """Return rows and columns that are summed in registers at a time; None where the extents do not divide."""
     height, width = _extent(schedule, shared), _extent(schedule, inner)
-    columns = [one for one in range(8, MAX_COLUMNS + 1, 8) if width % one == 0]
+    columns = [one for one in (8, 16, 32, MAX_COLUMNS) if width % one == 0]  # LLVM's vectors
     if not columns:
         return None
     rows = max(one for one in range(1, MAX_ROWS + 1) if height % one == 0)

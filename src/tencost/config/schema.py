@@ -271,6 +271,8 @@ class TunerConfig:
     """Times per program."""
     min_repeat_ms: int = 10
     """Least duration of one time, milliseconds."""
+    default_timeout_s: float = 5.0
+    """Longest time that a task's default schedule is run for, seconds; one that takes longer counts as that."""
     check_outputs: bool = True
     """Compare what a program computes with its unscheduled workload before it counts as a task's best."""
     compare_with: str | None = None
@@ -285,6 +287,7 @@ class TunerConfig:
         within("tuner", self, trials_per_task="[1, inf)", min_mflop="[0, inf)")
         within("tuner", self, population="[1, inf)", generations="[0, inf)")
         within("tuner", self, number="[1, inf)", repeat="[1, inf)", min_repeat_ms="[0, inf)")
+        within("tuner", self, default_timeout_s="(0, inf)")
 
 
 @dataclass(kw_only=True)

@@ -8,8 +8,10 @@ promises; those are switched off in the target (`mattr`), because using one is a
 from __future__ import annotations
 
 import difflib
+import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 _X86_CHECKED = re.compile(r"^(avx|amx|sse|ssse3|fma|f16c|bmi|popcnt)")
+_DETECTED = "local"
+"""Name of what is detected, unless the user gives another."""
+_CORES_OF_NAME = re.compile(r"-\d+c$")
 _LLVM_TO_CPUINFO = {"sse3": "pni", "bmi": "bmi1"}
 _TUNING = re.compile(
     r"^(fast-|slow-|prefer-|false-deps|no-|fuse-|tuning-|use-|allow-|disable-|enable-|macrofusion)"
@@ -32,13 +37,56 @@ _TUNING = re.compile(
 def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
     """Return the hardware as it is configured, or the host's where `detect` is set.
 
-    Name and cores are kept, and where the programs run: remote devices may be like this host.
+    Cores are kept, and where the programs run: remote devices may be like this host. Other cores than those of the
+    description (hardware.cores=2) are another hardware, compiled for so many and with a name of its own: local-2c,
+    epyc-avx512-2c. A name that the user gave to hardware=local stays.
     """
     if not hardware.detect:
-        return hardware
+        described = hardware.target.get("num-cores", hardware.cores)
+        if hardware.target.get("kind") != "llvm" or described == hardware.cores:
+            return hardware
+        target = {**hardware.target, "num-cores": hardware.cores}
+        return replace(hardware, name=_of_cores(hardware), target=target)
     kept = ("runner", "host", "port", "key", "cc")
-    found = detect_host(hardware.name, hardware.cores)
+    named = hardware.cores > 1 and hardware.name == _DETECTED
+    found = detect_host(_of_cores(hardware) if named else hardware.name, hardware.cores)
     return replace(found, **{name: getattr(hardware, name) for name in kept})
+
+
+def _of_cores(hardware: HardwareConfig) -> str:
+    """Return what a hardware is called with its present cores."""
+    return f"{_CORES_OF_NAME.sub('', hardware.name)}-{hardware.cores}c"
+
+
+def one_core(hardware: HardwareConfig) -> Sequence[HardwareConfig]:
+    """Return what one core of a hardware of several may be called, with its target; nothing for one core."""
+    if hardware.target.get("kind") != "llvm" or hardware.cores == 1:
+        return ()
+    stem = _CORES_OF_NAME.sub("", hardware.name)
+    target = {**hardware.target, "num-cores": 1}
+    return [
+        replace(hardware, name=name, cores=1, target=target)
+        for name in dict.fromkeys((f"{stem}-1c", stem))
+        if name != hardware.name
+    ]
+
+
+def check_cores(hardware: HardwareConfig) -> None:
+    """Refuse hardware of more cores than this process may use.
+
+    Raises:
+        HardwareError: the message says how many there are.
+    """
+    if hardware.target.get("kind") != "llvm":
+        return
+    there = os.cpu_count() or 1
+    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    if hardware.cores > free:
+        kept = "" if free == there else f", of which this process may use {free} (its CPU affinity)"
+        raise HardwareError(
+            f"hardware {hardware.name!r}: expected {hardware.cores} cores, found {there} in this host{kept}. Take what "
+            f"there is: hardware.cores={free}"
+        )
 
 
 def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:

@@ -14,8 +14,9 @@ from typing import Any
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.networks.network import NetworkTask
-from tencost.tune.deploy import Spread, spread_of
+from tencost.config import HardwareConfig
+from tencost.networks.network import Network, NetworkTask
+from tencost.tune.deploy import Deployed, Spread, on_cores, spread_of
 from tencost.workers.expected import draw, read_facts
 from tencost.workers.runner import arg_json
 from tencost.workers.worker import build
@@ -49,6 +50,15 @@ class TaskProgram:
         """Return the mean seconds of so many calls."""
         timer = self._function.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
         return float(timer(*self._tensors).results[0])
+
+
+def beyond_tasks(
+    network: Network, untuned: Any, tasks: Sequence[NetworkTask], hardware: HardwareConfig
+) -> float:
+    """Return the seconds that a network takes beyond its tasks, measured in one call with default schedules."""
+    found = on_cores(hardware, Deployed(untuned, network).seconds_by_function)
+    names = {task.name for task in tasks}
+    return sum(seconds for name, seconds in found.items() if name not in names)
 
 
 def task_programs(

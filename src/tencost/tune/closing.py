@@ -64,7 +64,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
         ("model", report["model"]),
         ("programs measured", f"{report['trials']} in {report['tasks']} tasks ({ended})"),
         ("time", f"{report['seconds']:.0f} s"),
-        ("tasks, default schedules", f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"),
+        ("tasks, default schedules", _default(report)),
         ("tasks, best programs", _best(report)),
     ]
     if "mean_spearman" in report:
@@ -89,6 +89,18 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
         told = f"the model does not rank this task's programs: {', '.join(map(str, weak[:_NAMED]))}{more}."
         told += " Whether that lasts: tencost register drift"
         console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _default(report: dict[str, Any]) -> str:
+    """Return the tasks' row with default schedules, and which of them count with the limit."""
+    told = f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"
+    if not report.get("tasks_default_stopped"):
+        return told
+    of, limit = (
+        f"{report['tasks_default_stopped']} of {report['tasks']}",
+        report["tasks_default_limit_s"],
+    )
+    return f"{told} ({of} were stopped after {limit:g} s, and count as that)"
 
 
 def _best(report: dict[str, Any]) -> str:
@@ -136,11 +148,18 @@ def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         low, high = (report[f"{key}_{end}_s"] * 1e3 for end in ("q1", "q3"))
         return f"{report[f'{key}_s'] * 1e3:.3f} ms [{low:.3f}, {high:.3f}]{more}"
 
-    rows = [("network, default schedules", told("network_default_latency"))]
+    rows = []
+    if "network_default_latency_s" in report:
+        rows.append(("network, default schedules", told("network_default_latency")))
+    else:
+        least = (
+            f"not timed: its tasks alone take {report['network_default_at_least_s']:.1f} s or more"
+        )
+        rows.append(("network, default schedules", least))
     if "compared_tasks" in report:
         of = f", {report['compared_tasks']} of {report['tasks']} tasks in it"
         rows.append(("network, compared database", told("network_compared_latency", of)))
-    speedup = f", {report['network_speedup']:.1f}x"
+    speedup = f", {report['network_speedup']:.1f}x" if "network_speedup" in report else ""
     if "compared_tasks" in report:
         speedup += f", {report['network_compared_ratio']:.2f}x the compared one's speed"
     return [

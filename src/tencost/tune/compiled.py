@@ -2,7 +2,7 @@
 
 Beside <name>.so lie, for somebody who has nothing of tencost:
 
-    <name>.json   {"network", "hardware", "target", "database", "tasks", "tuned_tasks", "tvm",
+    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm",
                    "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...]}
     <name>.npz    the inputs that the network was imported with, and what PyTorch or ONNX Runtime computes for them:
                   input_<number> and expected_<number>
@@ -29,13 +29,19 @@ from tvm.support.cc import get_cc
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError, HardwareError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.measure.hardware import check_runnable, resolve_hardware
+from tencost.measure.hardware import (
+    check_cores,
+    check_runnable,
+    check_target,
+    resolve_hardware,
+)
 from tencost.networks.network import Array, Network, load_network, variant_name
 from tencost.networks.source import first_sentence
 from tencost.tune.deploy import (
     MAX_TIMING_S,
     TOLERANCE,
     Deployed,
+    check_shapes,
     compare_outputs,
     compile_network,
     compile_untuned,
@@ -48,6 +54,7 @@ from tencost.tune.deploy import (
 )
 from tencost.tune.inputs import NOTE, native_messages_to
 from tencost.tune.network_record import record_compiled
+from tencost.workers import threads
 from tencost.writing import scratch_beside, whole_file
 
 DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
@@ -94,8 +101,9 @@ def run(
     hardware = resolve_hardware(cfg.hardware)
     name = f"{variant_name(cfg.network)}-{hardware.name}"
     library = root / "compiled" / f"{name}.so" if to is None else to
-    _check_place(library)
-    _check_target(hardware)
+    check_place(library)
+    check_linker(hardware)
+    check_target(hardware)
     folder = database or root / cfg.tuner.workdir / name
     given = database is not None or folder.is_dir()
     opened = open_database(folder, "--database") if given else None
@@ -107,28 +115,23 @@ def run(
         )
     register_cpu_intrinsics()
     target = hardware.target
-    with console.status("compiling"), native_messages_to(Path(os.devnull)):
+    with console.status("importing"), native_messages_to(Path(os.devnull)):
         network = load_network(cfg.network, root)
-        started = time.monotonic()
-        built = _compiled(network, target, opened, folder)
-        compile_s = time.monotonic() - started
-    difference = _difference(network, hardware, built, console)
-    tasks = network.tasks(target)
+        tasks = network.tasks(target)
+    check_shapes(network, tasks)
     tuned = count_known(opened, tasks, target) if given else 0
-    source = str(database) if database is not None else folder.name if given else ""
     if given and not tuned:
         console.print(
             f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
             **NOTE,
         )
-    try:
-        with native_messages_to(Path(os.devnull)):
-            _write(library, network, hardware, built, (source, len(tasks), tuned))
-    except (OSError, RuntimeError) as error:  # TVM's linker raises the latter
-        raise TuneError(
-            f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
-            "that, or write elsewhere: --to"
-        ) from error
+    started = time.monotonic()
+    with console.status("compiling"), native_messages_to(Path(os.devnull)):
+        built = _compiled(network, target, opened, folder)
+    compile_s = time.monotonic() - started
+    difference = _difference(network, hardware, built, console)
+    source = str(database) if database is not None else folder.name if given else ""
+    write_library(library, network, hardware, built, Origin(source, len(tasks), tuned))
     seconds = [] if difference is None else _timed(network, hardware, built)
     told = (
         ""
@@ -161,14 +164,37 @@ def run(
 
 def _timed(network: Network, hardware: HardwareConfig, built: Any) -> list[float]:
     """Return seconds of a call, turn by turn."""
-    with on_cores(hardware.cores):
-        return times_in_turn({"it": Deployed(built, network)}, MAX_TIMING_S)["it"]
+    deployed = Deployed(built, network)
+    return on_cores(hardware, lambda: times_in_turn({"it": deployed}, MAX_TIMING_S)["it"])
 
 
 def _spread(seconds: Sequence[float]) -> str:
     found = spread_of(seconds)
     low, middle, high = (1e3 * one for one in (found.lower_s, found.median_s, found.upper_s))
     return f"{middle:.3f} ms [{low:.3f}, {high:.3f}] a call"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a library's programs are from: a database, the network's workloads, those with a program of it."""
+
+    database: str
+    tasks: int
+    tuned: int
+
+
+def write_library(
+    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: Origin
+) -> None:
+    """Write a compiled network as a library with its runners; raises TuneError, and what was there is kept."""
+    try:
+        with native_messages_to(Path(os.devnull)):
+            _write(library, network, hardware, built, origin)
+    except (OSError, RuntimeError) as error:  # TVM's linker raises the latter
+        raise TuneError(
+            f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
+            "that, or write elsewhere: --to"
+        ) from error
 
 
 def _compiled(network: Network, target: dict[str, Any], database: Any, folder: Path) -> Any:
@@ -185,7 +211,7 @@ def _compiled(network: Network, target: dict[str, Any], database: Any, folder: P
         ) from error
 
 
-def _check_place(library: Path) -> None:
+def check_place(library: Path) -> None:
     """Refuse, before minutes of compiling, a place where nothing can be written."""
     if library.suffix != ".so" or library.is_dir():
         found = f"the folder {library}" if library.is_dir() else library
@@ -199,7 +225,7 @@ def _check_place(library: Path) -> None:
         ) from error
 
 
-def _check_target(hardware: HardwareConfig) -> None:
+def check_linker(hardware: HardwareConfig) -> None:
     """Refuse hardware that the runners cannot run on, and a host that cannot link."""
     kind = hardware.target.get("kind")
     if kind != "llvm":
@@ -221,11 +247,12 @@ def _difference(
     """Run it and compare, where this host can."""
     try:
         check_runnable(hardware)
+        check_cores(hardware)
     except HardwareError as error:
         console.print(f"not run here, so its output was not compared: {error}", **NOTE)
         return None
-    with on_cores(hardware.cores):
-        agreement = worst(compare_outputs(network, Deployed(built, network).outputs()))
+    found = on_cores(hardware, Deployed(built, network).outputs)
+    agreement = worst(compare_outputs(network, found))
     if agreement.differs:
         raise TuneError(
             f"network {network.name!r}: the compiled network's output differs from the framework's by "
@@ -244,18 +271,18 @@ def _write(
     network: Network,
     hardware: HardwareConfig,
     built: Any,
-    tuned: tuple[str, int, int],
+    origin: Origin,
 ) -> None:
     """Write all files, the library last: where it is, the others are of it."""
     inputs = list(network.inputs.values())
-    database, tasks, known = tuned
     about = {
         "network": network.name,
         "hardware": hardware.name,
         "target": hardware.target,
-        "database": database,
-        "tasks": tasks,
-        "tuned_tasks": known,
+        "cores": hardware.cores,
+        "database": origin.database,
+        "tasks": origin.tasks,
+        "tuned_tasks": origin.tuned,
         "tvm": tvm.__version__,
         "inputs": _told(list(network.inputs), inputs),
         "outputs": _told(network.outputs, network.expected),
@@ -274,8 +301,8 @@ def _write(
         told.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         with arrays.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
-        python.write_text(_PYTHON.replace("@name@", library.stem), encoding="utf-8")
-        cpp.write_text(cpp_runner(stem, inputs), encoding="utf-8")
+        python.write_text(python_runner(library.stem, hardware.cores), encoding="utf-8")
+        cpp.write_text(cpp_runner(stem, inputs, hardware.cores), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
         built.export_library(str(whole))
         whole.rename(partial)
@@ -289,9 +316,16 @@ def _told(names: Sequence[str], arrays: Sequence[Array]) -> list[dict[str, Any]]
     ]
 
 
+def python_runner(name: str, cores: int) -> str:
+    """Return a program in Python that runs a library, without its suffix, on so many cores."""
+    wanted = ", ".join(map(str, threads.variables(cores).items()))
+    return _PYTHON.replace("@name@", name).replace("@environment@", wanted)
+
+
 _PYTHON = '''\
 """Runs @name@.so: python @name@.py [inputs.npz [outputs.npz]]; arrays input_0, input_1, ... as @name@.json says."""
-import pathlib, sys
+import os, pathlib, sys
+for variable in (@environment@): os.environ.setdefault(*variable)
 import numpy, tvm
 from tvm import relax
 here = pathlib.Path(__file__).resolve().with_suffix("")
@@ -307,17 +341,21 @@ for number, output in enumerate(outputs):
 '''
 
 
-def cpp_runner(name: str, inputs: Sequence[Array]) -> str:
+def cpp_runner(name: str, inputs: Sequence[Array], cores: int = 1) -> str:
     """Return a program in C++ that runs a library on files of raw values, one an input, and writes its outputs so.
 
     Args:
         name: of the library.
         inputs: arrays whose shapes and types its inputs have.
+        cores: that it runs on.
 
     Raises:
         TuneError: an input of a type that C++ has no word for here.
     """
     lines = []
+    wanted = "\n".join(
+        f'  setenv("{key}", "{value}", 0);' for key, value in threads.variables(cores).items()
+    )
     for number, array in enumerate(inputs):
         kind = "bool" if array.dtype == np.bool_ else array.dtype.name.rstrip("0123456789")
         if kind not in DLPACK_CODES:
@@ -334,6 +372,7 @@ def cpp_runner(name: str, inputs: Sequence[Array]) -> str:
         .replace("@count@", str(len(inputs)))
         .replace("@files@", "".join(f" input_{number}.bin" for number in range(len(inputs))))
         .replace("@inputs@", "\n".join(lines))
+        .replace("@environment@", wanted)
     )
 
 
@@ -372,6 +411,7 @@ ffi::Any read(const char* path, ffi::Shape shape, DLDataType type) {
 }
 int main(int argc, char** argv) {
   if (argc != @count@ + 1) return std::fprintf(stderr, "expected @count@ files of raw values\\n"), 2;
+@environment@
   std::string here = argv[0];
   here = here.find('/') == std::string::npos ? "./" : here.substr(0, here.rfind('/') + 1);
   ffi::Module machine =

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import tvm
@@ -16,13 +17,17 @@ from tvm import relax
 
 from tencost.codegen import vector_math
 from tencost.codegen.rules import schedule_rest
+from tencost.config import HardwareConfig
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.tune.workfolder import check_database
+from tencost.workers.pool import CpuPlan
+from tencost.workers.threads import run_on
 
+T = TypeVar("T")
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""
 _LEAST_OUTPUT = 1e-6
@@ -83,6 +88,23 @@ class Deployed:
         timer = self._machine.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
         return float(timer(*self._inputs).results[0])
 
+    def seconds_by_function(self) -> dict[str, float]:
+        """Return the seconds that each function which it calls takes in one call of the network, all its calls."""
+        found: dict[str, float] = {}
+        begun = 0.0
+
+        def note(_function: Any, name: str, before: bool, _returned: Any, *_arguments: Any) -> None:
+            nonlocal begun
+            now = time.perf_counter()
+            if not before:
+                found[str(name)] = found.get(str(name), 0.0) + now - begun
+            begun = time.perf_counter()
+
+        self._machine["main"](*self._inputs)
+        self._machine.set_instrument(note)
+        self._machine["main"](*self._inputs)
+        return found
+
 
 def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
     """Open somebody's MetaSchedule database for reading; `told` is how the user said where it is.
@@ -109,6 +131,25 @@ def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
             f"{told}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that it "
             f"refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
         ) from error
+
+
+def check_shapes(network: Network, tasks: Sequence[NetworkTask]) -> None:
+    """Refuse a network with shapes that are known only when it runs: programs are tuned for the sizes of one shape.
+
+    Raises:
+        TuneError: a task has such a shape; its sizes are named.
+    """
+    for task in tasks:
+        sizes = (size for one in task.mod["main"].params for size in getattr(one.ty, "shape", ()))
+        open_ones = dict.fromkeys(
+            str(size) for size in sizes if not isinstance(size, tvm.tirx.IntImm)
+        )
+        if open_ones:
+            raise TuneError(
+                f"network {network.name!r}: expected fixed shapes, found those of {task.name} with "
+                f"{', '.join(open_ones)}. Nothing was measured; say its sizes (network.batch, network.size), or "
+                "export it without dynamic shapes"
+            )
 
 
 def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> int:
@@ -185,16 +226,18 @@ def _refused(network: Network, target: Any) -> list[str]:
     return names
 
 
-@contextmanager
-def on_cores(cores: int) -> Iterator[None]:
-    """Have networks run on so many cores; TVM binds this thread to one of them, which is undone at the end."""
-    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    tvm.get_global_func("runtime.config_threadpool")(1, cores)
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.sched_setaffinity(0, before)
+def on_cores(
+    hardware: HardwareConfig,
+    function: Callable[[], T],
+    on_interrupt: Callable[[], object] = lambda: None,
+) -> T:
+    """Call a function whose networks run on the cores that a hardware's programs are timed on; see `run_on`.
+
+    Raises:
+        HardwareError: this host has fewer.
+    """
+    plan = CpuPlan.choose(hardware.cores, name=hardware.name)
+    return run_on(plan.run, hardware.cores, function, on_interrupt)
 
 
 class Timed(Protocol):
@@ -204,7 +247,9 @@ class Timed(Protocol):
         """Return the mean seconds of so many calls."""
 
 
-def times_in_turn(parts: Mapping[str, Timed], limit_s: float) -> dict[str, list[float]]:
+def times_in_turn(
+    parts: Mapping[str, Timed], limit_s: float, stop: threading.Event | None = None
+) -> dict[str, list[float]]:
     """Time parts one after the other, again and again, so that what disturbs the host disturbs all of them.
 
     3 turns at least, 30 at most; short ones are called several times for one time.
@@ -212,6 +257,7 @@ def times_in_turn(parts: Mapping[str, Timed], limit_s: float) -> dict[str, list[
     Args:
         parts: by name.
         limit_s: seconds that all turns take, about.
+        stop: set by who no longer wants to know: no further turn begins.
 
     Returns:
         Seconds of a call in each turn, by name.
@@ -225,6 +271,8 @@ def times_in_turn(parts: Mapping[str, Timed], limit_s: float) -> dict[str, list[
     turns = int(np.clip(limit_s / max(turn_s, 1e-6), 3, 30))
     times: dict[str, list[float]] = {name: [] for name in parts}
     for _ in range(turns):
+        if stop is not None and stop.is_set():
+            break
         for name, part in parts.items():
             times[name].append(part.seconds(number[name]))
     return times

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from rich.console import Console
 from tencost.config import Config
 from tencost.errors import MissingDependencyError, RegistryError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
+from tencost.measure.hardware import one_core
 from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.workfolder import WorkFolder
 
@@ -47,7 +48,8 @@ class Inputs:
         console: where things are said.
         network: the network.
         untuned: its executable with default schedules.
-        tasks: its tasks that are tuned.
+        every: its tasks.
+        tasks: those that are tuned.
         chosen: the cost model.
         compared: somebody else's database; None for none.
         store: the live store; None where what it needs is not installed.
@@ -60,6 +62,7 @@ class Inputs:
     console: Console
     network: Network
     untuned: Any
+    every: Sequence[NetworkTask]
     tasks: Sequence[NetworkTask]
     chosen: Chosen
     compared: Any | None
@@ -75,7 +78,7 @@ class Inputs:
 def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Inputs:
     """Import the network, load the model, look into the live store; raises as :func:`run`."""
     from tencost.networks.network import load_network
-    from tencost.tune.deploy import compile_untuned, meaningless, open_database
+    from tencost.tune.deploy import check_shapes, compile_untuned, meaningless, open_database
     from tencost.workers.evaluator import MeasureOptions
 
     hardware, tuner = cfg.hardware, cfg.tuner
@@ -84,11 +87,15 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     with native_messages_to(folder.logs / "import.log"):
         register_cpu_intrinsics()
         network = load_network(cfg.network, root)
-        tasks = network.tasks(hardware.target, tuner.min_mflop)
+        every = network.tasks(hardware.target)
+    check_shapes(network, every)
+    tasks = [task for task in every if task.flop >= tuner.min_mflop * 1e6]
     if not tasks:
         raise TuneError(
             f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
+    if compared is not None:
+        _check_compared(compared, every, cfg)
     console.print("compiling it untuned")
     with native_messages_to(folder.logs / "import.log"):
         untuned = compile_untuned(network, hardware.target)
@@ -106,19 +113,34 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         console=console,
         network=network,
         untuned=untuned,
+        every=every,
         tasks=tasks,
         chosen=chosen,
         compared=compared,
         store=store,
-        book=_starting_points(cfg, chosen.model, store, console),
+        book=starting_points(cfg, chosen.model, store, console),
         options=MeasureOptions(
             number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
         ),
     )
 
 
+def _check_compared(database: Any, tasks: Sequence[NetworkTask], cfg: Config) -> None:
+    """Refuse a database to compare with that would change nothing."""
+    from tencost.tune.deploy import count_known
+
+    if not count_known(database, tasks, cfg.hardware.target):
+        raise TuneError(
+            f"tuner.compare_with={cfg.tuner.compare_with}: expected programs of {cfg.network.name} for "
+            f"{cfg.hardware.target}, found none among its {len(database)}. Name one of this network, in the same "
+            "layout and for the same target, or leave tuner.compare_with out"
+        )
+
+
 def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
+
+    For hardware of several cores without a model of its own, the champion of one of its cores serves.
 
     Raises:
         RegistryError: cfg.model_uri is given and cannot be found.
@@ -130,20 +152,34 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     hardware = cfg.hardware
     if cfg.model_uri == SCRATCH:
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
-    uri = cfg.model_uri or f"models:/tencost-{hardware.name}@champion"
-    try:
-        model = load_cost_model(
-            uri, frozen=not cfg.tuner.learn, device=hardware.device_columns(), root=root
-        )
-    except RegistryError as error:
-        if cfg.model_uri is not None:
-            raise
+    names = [hardware.name, *(one.name for one in one_core(hardware))]
+    uris = (
+        [cfg.model_uri] if cfg.model_uri else [f"models:/tencost-{one}@champion" for one in names]
+    )
+    failure: RegistryError | None = None
+    for uri in uris:
+        try:
+            model = load_cost_model(
+                uri, frozen=not cfg.tuner.learn, device=hardware.device_columns(), root=root
+            )
+            break
+        except RegistryError as error:
+            if cfg.model_uri is not None:
+                raise
+            failure = failure or error
+    else:
         console.print(
-            f"No registered model for hardware {hardware.name} ({error}) Learning from scratch; to use a model of "
+            f"No registered model for hardware {hardware.name} ({failure}) Learning from scratch; to use a model of "
             "another hardware: model_uri=models:/<name>@champion",
             style="yellow",
         )
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
+    if uri != uris[0]:
+        console.print(
+            f"no registered model for {hardware.cores} cores ({hardware.name}): one core's ranks until this run has "
+            "taught it better",
+            **NOTE,
+        )
     folder = model.bundle.folder
     name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
     console.print(
@@ -167,7 +203,7 @@ def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> Reco
         return None
 
 
-def _starting_points(
+def starting_points(
     cfg: Config, model: Any, store: RecordStore | None, console: Console
 ) -> StartBook | None:
     """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""
@@ -177,7 +213,13 @@ def _starting_points(
     if store is not None:
         from tencost.register.start_records import live_starts
 
-        book = live_starts(cfg, store.uri)
+        for hardware in (cfg.hardware, *one_core(cfg.hardware)):
+            book = live_starts(replace(cfg, hardware=hardware), store.uri)
+            if len(book):
+                break
+        if len(book) and book.hardware != cfg.hardware.name:
+            told = f"no starting points of {cfg.hardware.cores} cores in the store: those of {book.hardware}"
+            console.print(told, **NOTE)
     shipped = None if model.bundle is None else shipped_starts(model.bundle.folder)
     if shipped is not None:
         book = book.joined(shipped)

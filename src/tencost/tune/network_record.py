@@ -46,10 +46,12 @@ def record_tuned(inputs: Inputs, report: dict[str, Any]) -> None:
             max_rel_error=report.get("max_rel_error"),
             **common,
         ),
-        NetworkTiming.of(
-            inputs.cfg.network, engine="tvm", seconds=tuple(times["default"]), **common
-        ),
     ]
+    if "default" in times:
+        untuned = tuple(times["default"])
+        timings.append(
+            NetworkTiming.of(inputs.cfg.network, engine="tvm", seconds=untuned, **common)
+        )
     _write(inputs.store.uri, timings, inputs.console)
 
 
@@ -74,8 +76,10 @@ def record_compiled(
     """
     if any(find_spec(name) is None for name in STORE_PACKAGES):
         return
-    engine = "tencost" if tuned else "tvm"
-    made = NetworkTiming.of(cfg.network, engine=engine, **_common(hardware), **fields)
+    programs = {"programs": "tuned" if tuned else "by rule"}
+    made = NetworkTiming.of(
+        cfg.network, engine="tencost", engine_config=programs, **_common(hardware), **fields
+    )
     _write(store_uri, [made], console)
 
 

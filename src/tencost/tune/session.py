@@ -128,17 +128,35 @@ class Session:
         pairs = zip(self.tasks, self.ids, strict=True)
         return sum(task.weight * known[identity] for task, identity in pairs)
 
+    @property
+    def has_baseline(self) -> bool:
+        """Whether every task's default schedule was timed."""
+        return set(self.ids) <= set(self._folder.baseline_s)
+
+    @property
+    def default_latency_s(self) -> float:
+        """Weighted sum of the tasks' latencies with default schedules; at least that where some were stopped."""
+        baseline = self._folder.baseline_s
+        pairs = zip(self.tasks, self.ids, strict=True)
+        return float(sum(task.weight * baseline[identity] for task, identity in pairs))
+
+    @property
+    def num_stopped(self) -> int:
+        """Tasks whose default schedule took too long, or failed, and counts with the limit."""
+        limit = self._tuner.default_timeout_s
+        return sum(self._folder.baseline_s[identity] >= limit for identity in self.ids)
+
     def measure_baseline(self, on_task: Callable[[int], None] = lambda _done: None) -> None:
         """Time every task with the default schedule, where an earlier run has not.
 
-        A task whose default schedule cannot be timed counts with the timeout.
+        A task whose default schedule cannot be timed, or takes longer than tuner.default_timeout_s, counts with that.
         """
-        limit = self._pool.options.run_timeout_s
+        limit = self._tuner.default_timeout_s
         for done, (task, identity) in enumerate(zip(self.tasks, self.ids, strict=True)):
             on_task(done)
             if identity in self._folder.baseline_s:
                 continue
-            timing = self._time(task.mod)
+            timing = self._time(task.mod, limit_s=limit)
             seconds = statistics.median(timing.run_secs) if timing.status is Status.ok else limit
             self._folder.baseline_s[identity] = seconds
             self._folder.save_session()
@@ -311,13 +329,15 @@ class Session:
         if latencies:
             self.best_s[identity] = min([*latencies, self.best_s.get(identity, float("inf"))])
 
-    def _time(self, mod: Any, reference: Reference | None = None) -> Timing:
+    def _time(
+        self, mod: Any, reference: Reference | None = None, limit_s: float | None = None
+    ) -> Timing:
         args = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)
         with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as folder:
             module = Path(folder) / "module.json"
             module.write_text(str(save_json(mod)), encoding="utf-8")
             return self._pool.measure_one(
-                Job(module, self._target, [arg_json(arg) for arg in args], reference)
+                Job(module, self._target, [arg_json(arg) for arg in args], reference, limit_s)
             )
 
     def _tvm_target(self) -> Any:

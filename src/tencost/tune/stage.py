@@ -5,26 +5,35 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from tencost.config import Config, HardwareConfig, RunnerKind
-from tencost.errors import HardwareError, ProfileError
-from tencost.measure.hardware import check_runnable, resolve_hardware
+from tencost.errors import HardwareError
+from tencost.measure.hardware import (
+    check_cores,
+    check_runnable,
+    check_target,
+    resolve_hardware,
+)
 from tencost.networks.network import variant_name
+from tencost.profiles.roofline_report import lines_of
 from tencost.tune.bars import plot_bars
 from tencost.tune.batches import BatchLine, append_line, taken, told
 from tencost.tune.closing import print_summary
+from tencost.tune.compiled import check_linker, check_place
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
 from tencost.tune.inputs import NOTE, Inputs, read_inputs
+from tencost.tune.keeping import Keeper
 from tencost.tune.network_record import record_tuned
-from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
+from tencost.tune.progress import Outlook, Pace, progress, state
+from tencost.tune.workfolder import artifacts, open_folder, write_report
 
 if TYPE_CHECKING:
     from tencost.train.tracking import TrackedRun
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
     from tencost.tune.cost_model import Round
     from tencost.tune.recording import Recorder
     from tencost.tune.session import Batch, Outcome, Session
+    from tencost.tune.verify import Verified
 
 BARS_FILE = "network.png"
 _LOSERS = 5
@@ -40,20 +50,27 @@ _LOSERS = 5
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found: the session and how it ended, what its pool compared, the host's conditions."""
+    """What tuning found: the session, where it stands and how it ended, what its pool compared, the conditions."""
 
     session: Session
+    outlook: Outlook
     outcome: Outcome
     num_checked: int
     checked_s: float
     conditions: Conditions
 
 
-def run(cfg: Config, root: Path) -> Path:
+def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     """Tune cfg.network on cfg.hardware until cfg.tuner.trials programs are measured; return the work folder.
 
+    Args:
+        cfg: the configuration.
+        root: the project's root.
+        to: a library, <name>.so, that the best network is written to with its runners, also where Ctrl-C ends the run.
+
     Raises:
-        HardwareError: the hardware's programs would crash on this host.
+        ConfigError: `to` is no name of a shared library, or nothing can be written there.
+        HardwareError: the hardware's programs would crash on this host, or it has fewer cores.
         TuneError: the network cannot be tuned, the tuned network computes something else than PyTorch, or
             cfg.tuner.compare_with is no database.
         RegistryError: cfg.model_uri cannot be found.
@@ -62,18 +79,36 @@ def run(cfg: Config, root: Path) -> Path:
 
     console = Console(stderr=True)
     hardware = _local(resolve_hardware(cfg.hardware))
+    if to is not None:
+        check_place(to)
+        check_linker(hardware)
     cfg = replace(cfg, hardware=hardware)
     name = variant_name(cfg.network)
     path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
+    keeper = Keeper(to, console)
     with open_folder(path, name, hardware.name, hardware.target) as folder:
-        inputs = read_inputs(cfg, root, folder, console)
+        try:
+            inputs = read_inputs(cfg, root, folder, console)
+        except KeyboardInterrupt:
+            keeper.say_why_not("Ctrl-C came before the network and its model were read")
+            raise
         tags = {"model": inputs.chosen.name}
         title = f"tune · {inputs.name}"
-        with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
-            tuned = tune(inputs, tracked)
-            report = make_report(inputs, tuned)
-            write(inputs, tuned, report, tracked)
-            record_tuned(inputs, report)
+        try:
+            with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
+                tuned = tune(inputs, tracked)
+                report = make_report(inputs, tuned, keeper)
+                write(inputs, tuned, report, tracked)
+                record_tuned(inputs, report)
+        except KeyboardInterrupt:
+            if to is not None and not (keeper.is_kept or keeper.given_up):
+                with suppress(KeyboardInterrupt):
+                    _keep(inputs, folder.database(task.mod for task in inputs.tasks), keeper)
+            keeper.say_why_not(
+                "a second Ctrl-C gave it up. Its programs are kept: the same command goes on, and `tencost compile` "
+                f"with the same network and hardware and with --database {path} --to {to} writes it as it is"
+            )
+            raise
     print_summary(report, path, console)
     return path
 
@@ -85,7 +120,9 @@ def _local(hardware: HardwareConfig) -> HardwareConfig:
             f"hardware {hardware.name!r} is reached through an RPC tracker, and `tencost tune` measures on the host it "
             "runs on. Run it on the device itself: hardware.runner=local"
         )
+    check_target(hardware)
     check_runnable(hardware)
+    check_cores(hardware)
     return hardware
 
 
@@ -93,17 +130,15 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
     """Take over what the store knows, time the default schedules, tune; each batch is written when it is measured."""
     from tencost.measure.run import cpus_of
     from tencost.tune.conditions import Conditions
-    from tencost.tune.session import Session
+    from tencost.tune.session import Outcome, Session
     from tencost.workers.pool import CpuPlan, WorkerPool
 
     cfg, folder, console, model = inputs.cfg, inputs.folder, inputs.console, inputs.chosen.model
     cores = cpus_of(cfg.hardware)
     plan = CpuPlan.choose(cores, name=cfg.hardware.name)
     pool = WorkerPool(inputs.options, cores, plan, folder.logs / "worker.log")
-    with closing(pool), _progress(console) as bar:
-        conditions = Conditions.at_start(pool)
-        if conditions.busy:
-            console.print(f"This host is busy: {conditions.busy}. Times will scatter.", **NOTE)
+    with closing(pool), progress(console) as bar:
+        conditions = Conditions()
         shown = bar.add_task("default schedules", total=len(inputs.tasks), state="")
         writer = _BatchWriter(inputs, tracked, bar, shown)
         session = Session(
@@ -117,13 +152,20 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             on_batch=writer.write,
             book=inputs.book,
         )
-        _adopt(inputs, session, writer.recorder)
+        outlook = writer.outlook = Outlook(session, cfg.hardware)
         try:
-            outcome = _search(inputs, session, bar, shown)
+            conditions = Conditions.at_start(pool)
+            if conditions.busy:
+                console.print(f"This host is busy: {conditions.busy}. Times will scatter.", **NOTE)
+            _adopt(inputs, session, writer.recorder)
+            outcome = _search(inputs, session, outlook, bar, shown)
+            conditions = conditions.at_end(pool)
+        except KeyboardInterrupt:
+            outcome = Outcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
         finally:
             title = f"{inputs.name}, {inputs.chosen.name}"
             is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
-        tuned = Tuned(session, outcome, pool.num_checked, pool.checked_s, conditions.at_end(pool))
+        tuned = Tuned(session, outlook, outcome, pool.num_checked, pool.checked_s, conditions)
     if not is_drawn:
         told = "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')"
         console.print(told, **NOTE)
@@ -155,9 +197,17 @@ def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
         inputs.console.print(note, **NOTE)
 
 
-def _search(inputs: Inputs, session: Session, bar: Progress, shown: Any) -> Outcome:
+def _search(
+    inputs: Inputs, session: Session, outlook: Outlook, bar: Progress, shown: Any
+) -> Outcome:
     """Time the default schedules, then tune until the budget is spent."""
+    from tencost.tune.breakdown import beyond_tasks
+    from tencost.tune.verify import MAX_DEFAULT_S
+
     session.measure_baseline(lambda done: bar.update(shown, completed=done))
+    if session.default_latency_s <= MAX_DEFAULT_S:
+        hardware = inputs.cfg.hardware
+        outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, inputs.tasks, hardware)
     curve = inputs.folder.curve
     if not curve.exists():
         append_point(curve, CurvePoint(trials=0, total_latency_s=session.total_latency_s))
@@ -175,6 +225,8 @@ class _BatchWriter:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
+        self.outlook: Outlook | None = None
+        self._pace = Pace()
         self.recorder = Recorder(
             inputs.network.name,
             cfg.hardware,
@@ -196,20 +248,28 @@ class _BatchWriter:
         if batch.round.num_measured:
             line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)
             append_line(inputs.folder.batches, line)
-        self._bar.update(self._shown, completed=batch.trials, state=_state(batch))
+        remaining = max(0, inputs.cfg.tuner.trials - batch.trials)
+        left_s = self._pace.left_s(len(batch.timings), batch.elapsed_s, remaining)
+        assert self.outlook is not None
+        told = state(batch, self.outlook, left_s)
+        self._bar.update(self._shown, completed=batch.trials, state=told)
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
-def make_report(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
-    """Return what the run found; the network is compared with PyTorch and timed if anything was measured.
+def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
+    """Return what the run found; the network is compared with PyTorch, kept, and timed if anything was measured.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C came before the default schedules were timed, so that there is nothing to tell.
         TuneError: the tuned network computes something else than PyTorch.
     """
     from tencost.tune.closing import weak_report
 
     session, outcome = tuned.session, tuned.outcome
     history = inputs.chosen.model.history
+    verified = _verified(inputs, tuned, keeper)
+    if not session.has_baseline:
+        raise KeyboardInterrupt
     return {
         "network": inputs.network.name,
         "hardware": inputs.cfg.hardware.name,
@@ -224,33 +284,62 @@ def make_report(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
         "tasks_not_compared": len(session.not_compared),
         "tasks_tuning_latency_s": session.total_latency_s,
         "tasks_total_latency_s": session.total_latency_s,
-        "tasks_default_latency_s": _default_latency(session, inputs.folder),
+        "tasks_default_latency_s": session.default_latency_s,
+        "tasks_default_stopped": session.num_stopped,
+        "tasks_default_limit_s": inputs.cfg.tuner.default_timeout_s,
         **tuned.conditions.report(),
         **_correlations(history),
         **weak_report(history),
-        "above_the_roof": _above_the_roof(session, inputs.cfg.hardware),
-        **(_verified(inputs, tuned) if session.trials > 0 else {}),
+        "above_the_roof": lines_of(tuned.outlook.placed(), _LOSERS),
+        **verified,
     }
 
 
-def _verified(inputs: Inputs, tuned: Tuned) -> dict[str, Any]:
-    from tencost.tune.deploy import count_known
-    from tencost.tune.verify import verify
+def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
+    """Compile the network with a database, compare its output with PyTorch's, keep it where it should be kept.
 
-    hardware, compared = inputs.cfg.hardware, inputs.compared
-    databases = {"tuned": tuned.outcome.database}
-    if compared is not None:
-        databases["compared"] = compared
-    with inputs.console.status("compiling and timing the network"):
-        values = verify(
-            inputs.network,
-            hardware,
-            inputs.untuned,
-            databases,
-            tuned.session,
-            inputs.folder,
-            inputs.options,
+    Raises:
+        KeyboardInterrupt: Ctrl-C came; it is kept nevertheless, unless it came twice.
+        TuneError: the outputs differ.
+    """
+    from tencost.tune.compiled import Origin
+    from tencost.tune.deploy import count_known
+    from tencost.tune.verify import compile_and_compare
+
+    network, hardware, folder = inputs.network, inputs.cfg.hardware, inputs.folder
+    with keeper.held():
+        verified = compile_and_compare(
+            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options
         )
+        known = count_known(database, inputs.every, hardware.target)
+        origin = Origin(folder.path.name, len(inputs.every), known)
+        keeper.keep(network, hardware, verified.built, origin)
+    return verified
+
+
+def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
+    """Compile the network, compare, keep and time it; Ctrl-C leaves out what has not been timed."""
+    from tencost.tune.deploy import compile_network, count_known
+    from tencost.tune.verify import time_network
+
+    session, database = tuned.session, tuned.outcome.database
+    if not (session.trials > 0 or keeper.to):
+        return {}
+    network, hardware, compared = inputs.network, inputs.cfg.hardware, inputs.compared
+    values: dict[str, Any] = {}
+    with inputs.console.status("compiling and timing the network"):
+        try:
+            verified = _keep(inputs, database, keeper)
+            values |= verified.values
+            if session.trials > 0 and session.has_baseline:
+                built = {"tuned": verified.built, "default": inputs.untuned}
+                if compared is not None:
+                    built["compared"] = compile_network(network, hardware.target, compared)
+                values |= time_network(network, hardware, built, database, session)
+        except KeyboardInterrupt:
+            if not values:
+                raise
+            values["interrupted"] = True
     if compared is not None:
         values["compared_tasks"] = count_known(compared, inputs.tasks, hardware.target)
     return values
@@ -304,15 +393,6 @@ def line_of(batch: Batch, model: str, *, learns: bool) -> BatchLine:
     )
 
 
-def _state(batch: Batch) -> str:
-    rank = "  --" if batch.round.spearman is None else f"{batch.round.spearman:+.2f}"
-    failed = f", {batch.round.num_failed} failed" if batch.round.num_failed else ""
-    arm = "" if batch.round.next_arm is Arm.residual else f" by {batch.round.next_arm}"
-    wrong = f", {batch.num_wrong} WRONG in all" if batch.num_wrong else ""
-    best = f"best {batch.total_latency_s * 1e3:.3f} ms"
-    return f"{best} | rank {rank}{arm}{failed}{wrong} | {batch.task.name[:20]}"
-
-
 def _metrics(batch: Batch) -> dict[str, float]:
     values = {
         "tune/total_latency_ms": batch.total_latency_s * 1e3,
@@ -344,36 +424,3 @@ def _correlations(history: Sequence[Round]) -> dict[str, float]:
         if values:
             means[f"mean_{name}"] = statistics.fmean(values)
     return means
-
-
-def _above_the_roof(session: Session, hardware: HardwareConfig) -> list[str]:
-    """Return the tasks in which most time is lost above the hardware's roof, a line each; none where it has no roof."""
-    from tencost.profiles.roofline import Task, by_gain, roofs_of, work_of
-    from tencost.profiles.roofline_report import lines_of
-
-    try:
-        roofs = roofs_of(hardware)
-    except ProfileError:
-        return []
-    known = session.latency_s
-    tasks = [
-        Task(task.name, task.weight, work_of(task.mod, task.flop), known[identity])
-        for task, identity in zip(session.tasks, session.ids, strict=True)
-    ]
-    return lines_of(by_gain(tasks, roofs), _LOSERS)
-
-
-def _default_latency(session: Session, folder: WorkFolder) -> float:
-    pairs = zip(session.tasks, session.ids, strict=True)
-    return float(sum(task.weight * folder.baseline_s[identity] for task, identity in pairs))
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}"),
-        console=console,
-    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tencost.config import HardwareConfig
 from tencost.errors import TuneError
 from tencost.measure.run import cpus_of
-from tencost.networks.network import Network
+from tencost.networks.network import Network, NetworkTask
 from tencost.tune.breakdown import break_down, task_programs
 from tencost.tune.deploy import (
     MAX_TIMING_S,
@@ -24,67 +26,114 @@ from tencost.tune.deploy import (
     worst,
 )
 from tencost.tune.network_record import TIMES
+from tencost.tune.recording import by_workload
 from tencost.tune.session import Session
 from tencost.tune.suspects import mark_failed, wrong_programs
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, WorkerPool
 
+MAX_DEFAULT_S = 10.0
+"""A network whose default schedules take longer, as its tasks' do by themselves, is not timed with them."""
+MAX_TASK_S = 1.0
+"""A task whose best program takes longer is not timed again: its time while tuning stands."""
 
-def verify(
+
+@dataclass(frozen=True)
+class Verified:
+    """The tuned network, compiled, whose output agrees with PyTorch's.
+
+    Attributes:
+        built: its executable.
+        values: rows of the report.
+    """
+
+    built: Any
+    values: dict[str, Any]
+
+
+def compile_and_compare(
     network: Network,
     hardware: HardwareConfig,
     untuned: Any,
-    databases: Mapping[str, Any],
-    session: Session,
+    database: Any,
+    tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
-) -> dict[str, Any]:
-    """Compile the network with each database, compare the tuned output with PyTorch's, time all and the tasks in turn.
+) -> Verified:
+    """Compile the network with the tuned database and compare its output with PyTorch's.
 
     Args:
         network: the network.
         hardware: what it is compiled for.
         untuned: its executable with default schedules.
-        databases: by name: "tuned" and any others that are compared.
-        session: that tuned it.
-        folder: of the tuned database.
+        database: the tuned one.
+        tasks: that were tuned.
+        folder: of the database.
         options: how programs are timed, where the best ones have to be looked at.
+
+    Raises:
+        TuneError: the outputs differ.
+    """
+    built = compile_network(network, hardware.target, database)
+    agreements = compare_outputs(network, on_cores(hardware, Deployed(built, network).outputs))
+    agreement = worst(agreements)
+    if agreement.differs:
+        found = on_cores(hardware, Deployed(untuned, network).outputs)
+        before = worst(compare_outputs(network, found))
+        raise _disagreement(network, agreement, before, hardware, tasks, folder, options)
+    values: dict[str, Any] = {"outputs_that_say_nothing": meaningless(network)}
+    telling = {name: one for name, one in agreements.items() if one.accepted}
+    if telling:
+        values |= {"max_abs_error": worst(telling).max_abs, "max_rel_error": worst(telling).max_rel}
+    return Verified(built, values)
+
+
+def time_network(
+    network: Network,
+    hardware: HardwareConfig,
+    executables: Mapping[str, Any],
+    database: Any,
+    session: Session,
+) -> dict[str, Any]:
+    """Time the network's executables and its tasks' programs in turn, on the cores that programs are timed on.
+
+    Args:
+        network: the network.
+        hardware: what it is compiled for.
+        executables: by name: "tuned", "default" and any others that are compared; the default one is left out where its
+            tasks alone take more than MAX_DEFAULT_S.
+        database: the tuned one.
+        session: that tuned it.
 
     Returns:
         Rows of the report.
 
     Raises:
-        TuneError: the outputs differ.
+        KeyboardInterrupt: Ctrl-C; the turn under way is over.
     """
-    with on_cores(hardware.cores):
-        executables = {
-            name: compile_network(network, hardware.target, database)
-            for name, database in databases.items()
-        }
-        executables["default"] = untuned
-        deployed = {name: Deployed(built, network) for name, built in executables.items()}
-        agreements = compare_outputs(network, deployed["tuned"].outputs())
-        agreement = worst(agreements)
-        if agreement.differs:
-            before = worst(compare_outputs(network, deployed["default"].outputs()))
-        else:
-            tasks = dict(zip(session.ids, session.tasks, strict=True))
-            programs = task_programs(tasks, databases["tuned"], hardware.target)
-            times = times_in_turn({**deployed, **programs}, MAX_TIMING_S * (len(deployed) + 1))
-    if agreement.differs:
-        raise _disagreement(network, agreement, before, hardware, session, folder, options)
+    values: dict[str, Any] = {}
+    deployed = {name: Deployed(built, network) for name, built in executables.items()}
+    if session.default_latency_s > MAX_DEFAULT_S:
+        del deployed["default"]
+        values["network_default_at_least_s"] = session.default_latency_s
+    tasks = dict(zip(session.ids, session.tasks, strict=True))
+    known = session.latency_s
+    short = {identity: task for identity, task in tasks.items() if known[identity] <= MAX_TASK_S}
+    stop, limit_s = threading.Event(), MAX_TIMING_S * (len(deployed) + 1)
+
+    def timed() -> dict[str, list[float]]:
+        programs = task_programs(short, database, hardware.target)  # TVM draws numbers in threads
+        return times_in_turn({**deployed, **programs}, limit_s, stop)
+
+    times = on_cores(hardware, timed, stop.set)
     spread = {name: spread_of(times[name]) for name in deployed}
-    parts = break_down(times["tuned"], tasks, times, session.latency_s)
-    values: dict[str, Any] = {
-        "outputs_that_say_nothing": meaningless(network),
+    parts = break_down(times["tuned"], tasks, times, known)
+    values |= {
         "network_turns": spread["tuned"].repeats,
         TIMES: {name: times[name] for name in deployed},
         **parts.report(),
     }
-    telling = {name: one for name, one in agreements.items() if one.accepted}
-    if telling:
-        values |= {"max_abs_error": worst(telling).max_abs, "max_rel_error": worst(telling).max_rel}
     for name, found in spread.items():
         key = "network_latency" if name == "tuned" else f"network_{name}_latency"
         values |= {
@@ -103,7 +152,7 @@ def _disagreement(
     tuned: Agreement,
     untuned: Agreement,
     hardware: HardwareConfig,
-    session: Session,
+    tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
 ) -> TuneError:
@@ -121,8 +170,7 @@ def _disagreement(
         target_kind=str(hardware.target["kind"]),
     )
     try:
-        tasks = dict(zip(session.ids, session.tasks, strict=True))
-        wrong = wrong_programs(folder.path, tasks, pool)
+        wrong = wrong_programs(folder.path, by_workload(tasks), pool)
     finally:
         pool.close()
     if wrong:

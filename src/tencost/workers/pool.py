@@ -40,12 +40,14 @@ class Job:
         args: its arguments as JSON.
         reference: its unscheduled workload: a program faster than all others of that workload so far must compute
             the same, or it is a wrong_answer. None: nothing is compared.
+        run_timeout_s: longest time that all its runs together get; None: the pool's.
     """
 
     program: Path | TracedProgram
     target: dict[str, Any]
     args: Sequence[Any]
     reference: Reference | None = None
+    run_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,11 @@ class WorkerPool:
                 lambda: self._alone(worker),
                 expected=expected,
                 best=best,
+                run_timeout_s=job.run_timeout_s,
             )
+        except KeyboardInterrupt:
+            worker.close()  # it may be at the program still
+            raise
         finally:
             self._idle.put(worker)
         if job.reference is not None and timing.status is Status.ok:

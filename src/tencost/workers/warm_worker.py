@@ -19,6 +19,7 @@ from typing import Any
 
 from tencost.errors import HardwareError, MeasureError, UntrustedError
 from tencost.store.status import Status, Timing, timing_from_log
+from tencost.workers import threads
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.expected import Reference
 from tencost.workers.process import (
@@ -30,7 +31,7 @@ from tencost.workers.process import (
 
 START_TIMEOUT_S = 300.0
 """Longest time that importing TVM in a new worker may take."""
-EXPECT_TIMEOUT_S = 180.0
+EXPECT_TIMEOUT_S = 30.0
 """Longest time that an unscheduled workload, which is slow, gets to compute what its programs must."""
 DEVICE_TIMEOUT_S = 900.0
 """Longest time that a worker may wait for a remote device: it gives up by itself before."""
@@ -90,9 +91,7 @@ class WarmWorker:
         self._num_closed = 0
         environment = {
             **os.environ,
-            "TVM_NUM_THREADS": str(cores),
-            "OMP_NUM_THREADS": str(cores),
-            "TVM_BIND_THREADS": "0",  # our affinity decides
+            **threads.environment(cores),
             "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
         }
         settings = {"target_kind": target_kind, "max_rss_mib": max_rss_mib}
@@ -109,6 +108,7 @@ class WarmWorker:
         *,
         expected: Path | None = None,
         best: Callable[[], tuple[float, float] | None] = lambda: None,
+        run_timeout_s: float | None = None,
     ) -> Timing:
         """Build and time one program, a module file (TVM JSON) or a trace, and return what came of it.
 
@@ -120,6 +120,7 @@ class WarmWorker:
             expected: what :meth:`expect` wrote. A program that would be a new best is compared with it, and is a
                 wrong_answer if it computes something else. Not for remote devices.
             best: least mean and least median known, seconds; asked when the program may run. None: there are none.
+            run_timeout_s: longest time that all runs together get; None: that of the options.
 
         Raises:
             MeasureError: a worker cannot be started at all.
@@ -145,7 +146,7 @@ class WarmWorker:
                 return failed
             is_first = self.process.num_served == 1
             try:
-                return self._follow(run_slot, best)
+                return self._follow(run_slot, best, run_timeout_s or self.options.run_timeout_s)
             except ForeignAnswerError:
                 self.process.kill()
                 if (
@@ -179,6 +180,7 @@ class WarmWorker:
         self,
         run_slot: Callable[[], AbstractContextManager[Any]],
         best: Callable[[], tuple[float, float] | None],
+        run_timeout_s: float,
     ) -> Timing:
         """Go through the phases of a program that was begun with; raises ForeignAnswerError."""
         phase, limit, waits = "build", self.options.build_timeout_s, False
@@ -186,7 +188,7 @@ class WarmWorker:
             answer = self._read(limit)
             while "phase" in answer:
                 waits, phase = answer["phase"] == "wait", "run"
-                limit = DEVICE_TIMEOUT_S if waits else self.options.run_timeout_s
+                limit = DEVICE_TIMEOUT_S if waits else run_timeout_s
                 with nullcontext() if waits else run_slot():
                     if not waits:
                         self.process.send({"go": True, "best": best()}, limit)

@@ -1,0 +1,146 @@
+"""What a person sees while a network is tuned: its time now, what is left to gain, when it ends.
+
+The network's time is an estimate: the weighted sum of its tasks' best programs, and what it takes beyond them, measured
+once with default schedules. To gain is what its tasks take longer than the hardware's description says they
+must (:mod:`tencost.profiles.roofline`): what tuning could still gain, at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tencost.config import HardwareConfig
+from tencost.errors import ProfileError
+from tencost.profiles.roofline import Placed, Roofs, Task, by_gain, roofs_of, work_of
+from tencost.tune.guard import Arm
+
+if TYPE_CHECKING:
+    from tencost.tune.session import Batch, Session
+
+WIDTH = 100
+"""Columns of the line, at most."""
+_BEFORE = 38
+"""Columns that description, bar, programs (four digits) and seconds take while a network is tuned."""
+_SHORTEST = 5
+"""Characters of a task's name that say something."""
+
+
+def progress(console: Console) -> Progress:
+    """Return the line."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        console=console,
+    )
+
+
+class Outlook:
+    """Where a session stands against the roofs.
+
+    Args:
+        session: its tasks are known, their latencies come.
+        hardware: whose roofs count; one that tells none has nothing above them.
+
+    Attributes:
+        beyond_s: seconds of the network beyond its tasks; None: not measured.
+    """
+
+    def __init__(self, session: Session, hardware: HardwareConfig) -> None:
+        self.beyond_s: float | None = None
+        self._session = session
+        self._roofs: Roofs | None = None
+        self._works: dict[str, Any] = {}
+        try:
+            self._roofs = roofs_of(hardware)
+        except ProfileError:
+            return
+        pairs = zip(session.ids, session.tasks, strict=True)
+        self._works = {identity: work_of(task.mod, task.flop) for identity, task in pairs}
+
+    def placed(self) -> list[Placed]:
+        """Return the tasks against the roofs, the one with most to gain first; none where there are no roofs."""
+        if self._roofs is None:
+            return []
+        known = self._session.latency_s
+        tasks = [
+            Task(task.name, task.weight, self._works[identity], known[identity])
+            for task, identity in zip(self._session.tasks, self._session.ids, strict=True)
+        ]
+        return by_gain(tasks, self._roofs)
+
+    @property
+    def above_s(self) -> float | None:
+        """Seconds above the roofs in one run of the network; None: not known."""
+        known = [one.above_s for one in self.placed() if one.above_s is not None]
+        return sum(known) if known else None
+
+
+class Pace:
+    """How fast a run measures: as slow as on average, or as its last batch where that was slower, as searches are."""
+
+    def __init__(self) -> None:
+        self._programs = 0
+        self._elapsed_s = 0.0
+
+    def left_s(self, programs: int, elapsed_s: float, remaining: int) -> float:
+        """Return the seconds that are left.
+
+        Args:
+            programs: of the batch that was measured last.
+            elapsed_s: since the run began.
+            remaining: programs still to measure.
+        """
+        last_s, self._elapsed_s = elapsed_s - self._elapsed_s, elapsed_s
+        self._programs += programs
+        return remaining * max(elapsed_s / max(self._programs, 1), last_s / max(programs, 1))
+
+
+def state(batch: Batch, outlook: Outlook, left_s: float) -> str:
+    """Return what the line says after a batch; the least important is left out where it would be too wide.
+
+    Args:
+        batch: that was measured last.
+        outlook: where the session stands.
+        left_s: seconds that are left, about.
+    """
+    beyond = outlook.beyond_s
+    of = "tasks" if beyond is None else "network"
+    parts = [f"{of} {(batch.total_latency_s + (beyond or 0.0)) * 1e3:.3f} ms"]
+    if batch.num_wrong:
+        parts.append(f"{batch.num_wrong} WRONG")
+    if outlook.above_s is not None:
+        parts.append(f"{outlook.above_s * 1e3:.3f} to gain")
+    parts.append(f"{clock(left_s)} left")
+    if batch.round.spearman is not None:
+        parts.append(f"rank {batch.round.spearman:+.2f}")
+    if batch.round.num_failed:
+        parts.append(f"{batch.round.num_failed} failed")
+    if batch.round.next_arm is not Arm.residual:
+        parts.append(f"by {batch.round.next_arm}")
+    row = fitting(parts, WIDTH - _BEFORE)
+    room = WIDTH - _BEFORE - len(row) - 2
+    return f"{row}, {batch.task.name[:room]}" if room >= _SHORTEST else row
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """Return the parts in a row, from the first on, that fit into a width; one that does not is skipped."""
+    row = ""
+    for part in parts:
+        longer = f"{row}, {part}" if row else part
+        if len(longer) <= width:
+            row = longer
+    return row
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as 0:09, 12:34 or 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

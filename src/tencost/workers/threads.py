@@ -1,0 +1,72 @@
+"""TVM's threads: how many a program has, on which CPUs, and how long they stay awake while they wait.
+
+TVM makes a pool of threads for each thread that launches a parallel loop. Left alone it has half as many threads as
+the host has CPUs (`TVM_NUM_THREADS`, else `OMP_NUM_THREADS`, say otherwise), binds them to the host's first CPUs,
+whatever this process may use (`TVM_BIND_THREADS`), and lets a thread that waits call sched_yield 300,000 times before
+it sleeps (`TVM_THREAD_POOL_SPIN_COUNT`). Beside a busy process each such call may cost milliseconds, at the end of the
+process, too, which waits for its threads. docs/how-to/serving.md has what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SPIN_COUNT = 0
+"""How often a waiting thread asks for work before it sleeps."""
+_SHARED = -3
+"""TVM's mode in which threads share the CPUs."""
+NUM_THREADS, SPIN, BIND = "TVM_NUM_THREADS", "TVM_THREAD_POOL_SPIN_COUNT", "TVM_BIND_THREADS"
+
+
+def variables(cores: int) -> dict[str, str]:
+    """Return what a process has to find in its environment whose programs use so many of the CPUs that it may use."""
+    return {NUM_THREADS: str(cores), SPIN: str(SPIN_COUNT), BIND: "0"}
+
+
+def environment(cores: int) -> dict[str, str]:
+    """Return the same for a process of ours: how long threads stay awake may be said by whoever starts tencost."""
+    told = {SPIN: os.environ[SPIN]} if SPIN in os.environ else {}
+    return {**variables(cores), "OMP_NUM_THREADS": str(cores), **told}
+
+
+def run_on(
+    cpus: Sequence[int] | None,
+    cores: int,
+    function: Callable[[], T],
+    on_interrupt: Callable[[], object] = lambda: None,
+) -> T:
+    """Call a function in a thread of its own, whose TVM programs run on these CPUs, and return what it returns.
+
+    This thread's affinity and its pool stay as they are: a pool that is there can neither grow nor move.
+
+    Args:
+        cpus: as many as `cores`; None leaves them to the system, where it has no affinity.
+        cores: threads that a program has.
+        function: what is called.
+        on_interrupt: called on Ctrl-C, to have the function end soon; its end is waited for.
+    """
+    os.environ.setdefault(SPIN, str(SPIN_COUNT))  # read when the process starts its first pool
+    os.environ[BIND] = "0"
+
+    def call() -> T:
+        import tvm
+
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)  # of this thread, and so of the pool's
+        names = [
+            str(number) for number in range(cores)
+        ]  # only their number counts where nothing is bound
+        tvm.get_global_func("runtime.config_threadpool")(_SHARED, cores, names)
+        return function()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="network") as executor:
+        try:
+            return executor.submit(call).result()
+        except KeyboardInterrupt:
+            on_interrupt()
+            raise

@@ -1,0 +1,198 @@
+"""`tencost tune --to`: wherever Ctrl-C ends a run, a network that runs is there, or it is said why there is none."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from relax_networks import two_layers
+from tencost.networks.sources.saved import save_network
+from tencost.tune.keeping import Keeper
+
+pytestmark = pytest.mark.tvm
+
+PROJECT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 300.0
+
+
+class Run:
+    """`tencost tune --to model.so` of a small network, in a process and a folder of its own."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        self.library = folder / "model.so"
+        command = [
+            sys.executable, "-m", "tencost.cli.main", "tune", "network=saved", "network.trusted=true",
+            f"network.path={folder / 'small.npz'}", "hardware=local", "model_uri=scratch", "tuner.min_mflop=0.001",
+            "tuner.population=8", "tuner.generations=1", "tuner.number=1", "tuner.repeat=1", "tuner.min_repeat_ms=0",
+            f"tuner.workdir={folder / 'tuned'}", f"paths.store={folder / 'store'}", "jobs=1",
+            "--to", str(self.library), *words,
+        ]  # fmt: skip
+        uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.process = subprocess.Popen(
+            command, cwd=PROJECT, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "MLFLOW_TRACKING_URI": uri, "COLUMNS": "200"},
+        )  # fmt: skip
+        self.told = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                self.told += line
+
+    @property
+    def records(self) -> int:
+        """Programs measured so far."""
+        file = self.folder / "tuned" / "small-local" / "database_tuning_record.json"
+        return file.read_text().count("\n") if file.exists() else 0
+
+    def interrupt(self, when: Callable[[], bool]) -> int:
+        """Press Ctrl-C once something is the case; return the exit code."""
+        end = time.monotonic() + PATIENCE_S
+        while not when():
+            assert self.process.poll() is None, self.told
+            assert time.monotonic() < end, self.told
+            time.sleep(0.02)
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join()
+        return code
+
+    def runs(self) -> dict[str, object]:
+        """Run what was written with TVM's runtime; return what is said about it."""
+        done = subprocess.run(
+            [sys.executable, self.library.with_suffix(".py")],
+            cwd=self.folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        for line in done.stdout.splitlines():
+            assert float(line.split(", ")[-1].split()[0]) < 1e-4, line
+        told: dict[str, object] = json.loads(self.library.with_suffix(".json").read_text())
+        return told
+
+
+@pytest.fixture
+def start(tmp_path: Path, mlflow_database: Path) -> Iterator[Callable[..., Run]]:
+    shutil.copy(mlflow_database, tmp_path / "mlflow.db")
+    save_network(two_layers(), tmp_path / "small.npz")
+    with _ended() as started:
+
+        def make(*words: str) -> Run:
+            started.append(Run(tmp_path, *words))
+            return started[-1]
+
+        yield make
+
+
+@contextmanager
+def _ended() -> Iterator[list[Run]]:
+    runs: list[Run] = []
+    try:
+        yield runs
+    finally:
+        for run in runs:
+            if run.process.poll() is None:
+                run.process.kill()
+                run.wait()
+
+
+def test_before_the_network_is_compiled_it_says_why_there_is_none(
+    start: Callable[..., Run],
+) -> None:
+    run = start()
+    assert run.interrupt(lambda: "importing" in run.told) == 130
+    assert "model.so is not written: Ctrl-C came before" in run.told
+    assert not run.library.exists()
+    assert "Traceback" not in run.told
+
+
+def test_before_a_program_is_measured_default_schedules_are_left(start: Callable[..., Run]) -> None:
+    run = start()
+    assert run.interrupt(lambda: "starting points" in run.told) == 130
+    assert "Traceback" not in run.told
+    assert run.runs()["tuned_tasks"] == 0
+
+
+def test_while_it_searches_the_best_so_far_is_left(start: Callable[..., Run]) -> None:
+    run = start("tuner.trials=4000")
+    assert run.interrupt(lambda: run.records >= 8) == 0
+    assert "stopped by Ctrl-C" in run.told
+    assert 8 <= run.records < 4000
+    assert int(str(run.runs()["tuned_tasks"])) > 0
+
+
+def test_while_the_network_is_timed_it_is_there_already(start: Callable[..., Run]) -> None:
+    run = start("tuner.trials=16")
+    assert run.interrupt(run.library.exists) == 0
+    assert "stopped by Ctrl-C" in run.told
+    report = json.loads((run.folder / "tuned" / "small-local" / "report.json").read_text())
+    assert report["trials"] == 16
+    assert "network_latency_s" not in report
+    assert report["max_rel_error"] < 1e-4
+    assert int(str(run.runs()["tuned_tasks"])) > 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_on_two_cores_everything_is_of_two_cores(start: Callable[..., Run]) -> None:
+    run = start("hardware.cores=2", "tuner.trials=8")
+    assert run.wait() == 0, run.told
+    folder = run.folder / "tuned" / "small-local-2c"
+    session = json.loads((folder / "session.json").read_text())
+    assert session["target"]["num-cores"] == 2
+    records = (folder / "database_tuning_record.json").read_text().splitlines()
+    assert {json.loads(line)[1][2]["num-cores"] for line in records} == {2}
+    told = run.runs()
+    assert told["cores"] == 2
+    assert told["hardware"] == "local-2c"
+
+
+def test_more_cores_than_there_are(start: Callable[..., Run]) -> None:
+    run = start("hardware.cores=512")
+    assert run.wait() == 2
+    assert "expected 512 cores, found" in run.told
+    assert f"hardware.cores={len(os.sched_getaffinity(0))}" in run.told
+    assert not (run.folder / "tuned").exists()
+
+
+def pressed(keeper: Keeper, times: int) -> bool:
+    """Press Ctrl-C so often while a keeper holds it back; return whether what comes after it was reached."""
+    reached = False
+    with suppress(KeyboardInterrupt), keeper.held():
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        reached = True
+    return reached
+
+
+def test_one_ctrl_c_waits_for_the_library_and_a_second_one_does_not(tmp_path: Path) -> None:
+    out = io.StringIO()
+    keeper = Keeper(tmp_path / "model.so", Console(file=out, width=300))
+    before = signal.getsignal(signal.SIGINT)
+    assert pressed(keeper, 1)
+    assert not keeper.given_up
+    with pytest.raises(KeyboardInterrupt), keeper.held():
+        signal.raise_signal(signal.SIGINT)
+    assert not pressed(keeper, 2)
+    assert keeper.given_up
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "model.so first; Ctrl-C again gives it up" in out.getvalue()
+    assert not pressed(Keeper(None, Console(file=out)), 1)
