@@ -19,12 +19,16 @@ from tvm_ffi import structural_hash
 
 from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id
+from tencost.tune.cost_model import latencies_s
+from tencost.tune.nearby import Nearby
 from tencost.tune.refit import Refitter, starting_points
 
 MAX_REPEATED_BATCHES = 5
 """Stop a task after so many batches in a row that hold nothing new: its space is used up."""
 FIRST_BATCH = 4
 """Starting points measured at a time: a network's other tasks should not wait long for theirs."""
+TAKEN_OVER = 64
+"""Programs of earlier runs, the fastest of a task, that the search goes on from."""
 STARTS = 16
 """Starting points that a task gets, unless told."""
 
@@ -53,9 +57,12 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         room: Callable[[], int],
         refitter: Refitter | None = None,
         starts: int = STARTS,
+        population: int = 512,
+        generations: int = 4,
     ) -> None:
         super().__init__()
         self.search = search
+        self.population, self.generations = population, generations
         self.known = set() if known is None else known
         self.room = room
         self.refitter = refitter
@@ -67,6 +74,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._batch = 0
         self._fresh = False
         self._waiting: list[Any] = []
+        self._nearby: Nearby | None = None
+        self._database: Any = None
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         self.search._initialize_with_tune_context(context)
@@ -84,6 +93,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
         wanted = self.refitter is not None and cost_model is not None
         self._fresh = wanted and len(self.known) < self.starts
+        self._nearby, self._database = None, database
 
     def post_tuning(self) -> None:
         self.search.post_tuning()
@@ -96,7 +106,11 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             if candidates is None:
                 return None
             found = {program_key(candidate): candidate for candidate in candidates}
-            new = [key for key in found if key not in self.known][: max(0, self.room())]
+            new = [key for key in found if key not in self.known]
+            if self._nearby is not None and len(new) < len(candidates):
+                chosen = {id(found[key]) for key in new}
+                self._nearby.drop([one for one in candidates if id(one) not in chosen])
+            new = new[: max(0, min(self._batch, self.room()))]
             if new:
                 self.known.update(new)
                 return [found[key] for key in new]
@@ -110,8 +124,27 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             size = min(FIRST_BATCH, self._batch)
             batch, self._waiting = self._waiting[:size], self._waiting[size:]
             return batch
+        if self._model is not None:
+            near = self._neighbourhood().propose(self._model, 2 * self._batch)
+            if near:
+                return near
         found: list[Any] | None = self.search.generate_measure_candidates()
         return found
+
+    def _neighbourhood(self) -> Nearby:
+        """Return the search nearby; made when it is first asked, of what the database holds of the task."""
+        if self._nearby is None:
+            context = self._context
+            near = Nearby(
+                context, self._spaces, self.population, self.generations, int(context.rand_state)
+            )
+            if self._database is not None:
+                token = self._database.commit_workload(context.mod)
+                records = list(self._database.get_top_k(token, TAKEN_OVER))
+                candidates = [record.as_measure_candidate() for record in records]
+                near.learn(candidates, latencies_s(records))
+            self._nearby = near
+        return self._nearby
 
     def _starting_points(self) -> list[Any]:
         assert self.refitter is not None
@@ -131,10 +164,18 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
         self.search.notify_runner_results(measure_candidates, results)
+        if self._nearby is not None:
+            self._nearby.learn(measure_candidates, latencies_s(results))
 
     def clone(self) -> Any:
         return ResumableSearch(
-            self.search.clone(), self._given, self.room, self.refitter, self.starts
+            self.search.clone(),
+            self._given,
+            self.room,
+            self.refitter,
+            self.starts,
+            self.population,
+            self.generations,
         )
 
 
@@ -158,7 +199,7 @@ def evolutionary_search(
         starts: starting points that a task gets at most.
     """
     inner = _evolution(population, generations)
-    return ResumableSearch(inner, known, room, refitter, starts)
+    return ResumableSearch(inner, known, room, refitter, starts, population, generations)
 
 
 def search(model: Any, *, starts: int = STARTS, population: int = 512, generations: int = 4) -> Any:
@@ -176,7 +217,9 @@ def search(model: Any, *, starts: int = STARTS, population: int = 512, generatio
     book = None if model.bundle is None else shipped_starts(model.bundle.folder)
     refitter = Refitter(book) if book is not None and starts > 0 else None
     inner = _evolution(population, generations)
-    return ResumableSearch(inner, None, lambda: sys.maxsize, refitter, starts)
+    return ResumableSearch(
+        inner, None, lambda: sys.maxsize, refitter, starts, population, generations
+    )
 
 
 def _evolution(population: int, generations: int) -> Any:
