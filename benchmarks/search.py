@@ -147,6 +147,8 @@ def run_tencost(
     changes |= {key: json.loads(value) for key, value in (one.split("=") for one in given.set)}
     if arm == "random" and "population" not in changes:
         changes["population"] = min(64, cfg.tuner.population)  # more of what is random is no better
+    if arm in ("random", "starts"):
+        changes["learn"] = False
     if arm in ("alone", "random"):
         changes["starts"] = 0
     tuner = replace(cfg.tuner, **changes)

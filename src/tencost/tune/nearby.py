@@ -27,6 +27,7 @@ from tvm.s_tir import meta_schedule as ms
 from tencost.features.ragged import FloatArray
 from tencost.features.traces import trace_values
 from tencost.tune.draft import MIN_BATCH, Doubles, Draft
+from tencost.tune.kriging import Kriging
 from tencost.tune.refit import Decisions, Sketch, apply, decisions, factorizations, sketch
 
 PARENTS = 24
@@ -68,6 +69,11 @@ class Program:
     decisions: Decisions
     candidate: Any = None
     score: float = 0.0
+    """What the model says."""
+    value: float = 0.0
+    """The score, corrected by what was measured nearby."""
+    foreseen: float | None = None
+    """Of a measured program: the model's score before it was measured."""
     latency_s: float = math.nan
 
     @property
@@ -88,28 +94,38 @@ class Nearby:
         population: decisions in a generation.
         generations: generations a round.
         seed: of everything random.
+        learn: correct the model's scores by what was measured, see :mod:`tencost.tune.kriging`.
     """
 
     def __init__(
-        self, context: Any, designs: Sequence[Any], population: int, generations: int, seed: int
+        self,
+        context: Any,
+        designs: Sequence[Any],
+        population: int,
+        generations: int,
+        seed: int,
+        *,
+        learn: bool = True,
     ) -> None:
         self._context = context
         self._population, self._generations = population, generations
-        self._seed = seed
+        self._seed, self._learn = seed, learn
         self._random = np.random.default_rng(seed)
         self._spaces = [_space(design) for design in designs]
         self._kept: dict[bytes, Program] = {}
         self._measured: dict[bytes, Program] = {}
         self._refused: set[bytes] = set()
+        self._kriging = Kriging(columns(self._spaces, []), np.zeros(0))
 
     def learn(self, candidates: Sequence[Any], latencies_s: Doubles) -> None:
         """Take in measured programs; NaN seconds for a failure. Those of no design space of the task are left out."""
         for candidate, latency in zip(candidates, latencies_s, strict=True):
             program = self._read(candidate)
             if program is not None:
+                before = self._kept.pop(program.key, None)
                 program.latency_s = float(latency)
+                program.foreseen = None if before is None else before.score
                 self._measured[program.key] = program
-                self._kept.pop(program.key, None)
 
     def propose(self, model: Any, count: int) -> list[Any]:
         """Return up to so many new candidates, the best scored first.
@@ -118,7 +134,8 @@ class Nearby:
             model: the cost model.
             count: candidates wanted.
         """
-        self._score(model, [*self._measured.values()], [*self._kept.values()])
+        self._score(model, [*self._measured.values(), *self._kept.values()])
+        self._correct()
         if len(self._kept) + len(self._measured) < FIRST:
             self._begin(model)
         for _ in range(self._generations + 1):
@@ -126,9 +143,31 @@ class Nearby:
             if not offspring:
                 break
             self._make(model, self._promising(offspring))
-        best = sorted(self._kept.values(), key=lambda one: -one.score)
-        self._kept = {one.key: one for one in best[:MAX_KEPT]}
-        return [one.candidate for one in best[:count]]
+        best = sorted(self._kept.values(), key=lambda one: -one.value)[:MAX_KEPT]
+        self._kept = {one.key: one for one in best}
+        if not self._learn or not best:
+            return [one.candidate for one in best[:count]]
+        values = np.array([one.value for one in best], np.float64)
+        picked = self._kriging.pick(columns(self._spaces, best), values, count)
+        return [best[at].candidate for at in picked]
+
+    def _correct(self) -> None:
+        """Learn how the model errs on what was measured, and correct what is known."""
+        measured = list(self._measured.values()) if self._learn else []
+        for one in measured:
+            if one.foreseen is None:
+                one.foreseen = one.score
+        latency = np.array([one.latency_s for one in measured], np.float64)
+        fastest = np.nanmin(latency, initial=np.inf)
+        labels = np.nan_to_num(fastest / latency, nan=0.0, posinf=0.0)
+        foreseen = np.array([one.foreseen for one in measured], np.float64)
+        self._kriging = Kriging(columns(self._spaces, measured), labels - foreseen)
+        self._value([*self._measured.values(), *self._kept.values()])
+
+    def _value(self, programs: Sequence[Program]) -> None:
+        correction = self._kriging.correction(columns(self._spaces, programs))
+        for one, more in zip(programs, correction.tolist(), strict=True):
+            one.value = one.score + more
 
     def drop(self, candidates: Sequence[Any]) -> None:
         """Forget candidates whose modules were measured under other decisions."""
@@ -150,6 +189,7 @@ class Nearby:
                 self._kept[program.key] = program
                 made.append(program)
         self._score(model, made)
+        self._value(made)
 
     def _read(self, candidate: Any) -> Program | None:
         trace = candidate.sch.trace
@@ -166,9 +206,8 @@ class Nearby:
                 return Program(number, values, candidate)
         return None
 
-    def _score(self, model: Any, *groups: list[Program]) -> None:
+    def _score(self, model: Any, programs: Sequence[Program]) -> None:
         """Ask the model, in batches that are too small for a draft of its own."""
-        programs = [one for group in groups for one in group if one.candidate is not None]
         size = MIN_BATCH - 1
         for start in range(0, len(programs), size):
             batch = programs[start : start + size]
@@ -194,11 +233,12 @@ class Nearby:
             self._kept[one.key] = one
             made.append(one)
         self._score(model, made)
+        self._value(made)
 
     def _promising(self, offspring: Sequence[Program]) -> list[Program]:
         known = [*self._measured.values(), *self._kept.values()]
         draft = Draft(
-            columns(self._spaces, known), np.array([one.score for one in known], np.float64)
+            columns(self._spaces, known), np.array([one.value for one in known], np.float64)
         )
         guesses = draft.guess(columns(self._spaces, offspring))
         order = np.argsort(-guesses, kind="stable")
@@ -226,7 +266,7 @@ class Nearby:
     def _parents(self) -> list[Program]:
         ok = [one for one in self._measured.values() if math.isfinite(one.latency_s)]
         fastest = sorted(ok, key=lambda one: one.latency_s)[:PARENTS]
-        liked = sorted(self._kept.values(), key=lambda one: -one.score)[:SCORED_PARENTS]
+        liked = sorted(self._kept.values(), key=lambda one: -one.value)[:SCORED_PARENTS]
         return [*fastest, *liked]
 
     def _pick(self, parents: Sequence[Program]) -> Program:

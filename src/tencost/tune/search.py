@@ -59,10 +59,11 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         starts: int = STARTS,
         population: int = 512,
         generations: int = 4,
+        learn: bool = True,
     ) -> None:
         super().__init__()
         self.search = search
-        self.population, self.generations = population, generations
+        self.population, self.generations, self.learn = population, generations, learn
         self.known = set() if known is None else known
         self.room = room
         self.refitter = refitter
@@ -136,7 +137,12 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         if self._nearby is None:
             context = self._context
             near = Nearby(
-                context, self._spaces, self.population, self.generations, int(context.rand_state)
+                context,
+                self._spaces,
+                self.population,
+                self.generations,
+                int(context.rand_state),
+                learn=self.learn,
             )
             if self._database is not None:
                 token = self._database.commit_workload(context.mod)
@@ -176,6 +182,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             self.starts,
             self.population,
             self.generations,
+            self.learn,
         )
 
 
@@ -186,6 +193,7 @@ def evolutionary_search(
     room: Callable[[], int],
     refitter: Refitter | None = None,
     starts: int = STARTS,
+    learn: bool = True,
 ) -> Any:
     """Make the search of one task.
 
@@ -197,9 +205,10 @@ def evolutionary_search(
             ends.
         refitter: starting points for tasks without known programs; None begins with the search.
         starts: starting points that a task gets at most.
+        learn: let the search correct the model's scores by what it measured.
     """
     inner = _evolution(population, generations)
-    return ResumableSearch(inner, known, room, refitter, starts, population, generations)
+    return ResumableSearch(inner, known, room, refitter, starts, population, generations, learn)
 
 
 def search(model: Any, *, starts: int = STARTS, population: int = 512, generations: int = 4) -> Any:

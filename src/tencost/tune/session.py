@@ -231,6 +231,7 @@ class Session:
                     self._room,
                     self._refitter,
                     self._tuner.starts,
+                    self._tuner.learn,
                 ),
                 task_name=task.name,
                 logger=logger,
