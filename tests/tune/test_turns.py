@@ -50,7 +50,7 @@ def test_a_promise_is_of_what_was_gained_and_what_it_cost() -> None:
     assert History().promise() == 0.0
     assert history(0.05).promise() > history(0.01).promise() > history(0.0).promise()
     assert history(0.05, seconds=5.0).promise() == 2 * history(0.05).promise()
-    assert history(0.9).promise() == history(CAP).promise()
+    assert history(0.9).promise() == history(2 * CAP).promise()
 
 
 def test_faith_halves_while_a_task_stands_still() -> None:
