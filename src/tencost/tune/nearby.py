@@ -15,6 +15,7 @@ that was seen at this place; a cross takes each decision of one of two parents. 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,16 +28,16 @@ from tvm.s_tir import meta_schedule as ms
 from tencost.features.ragged import FloatArray
 from tencost.features.traces import trace_values
 from tencost.tune.draft import MIN_BATCH, Doubles, Draft
-from tencost.tune.kriging import Kriging
+from tencost.tune.kriging import MAX_KNOWN, Kriging
 from tencost.tune.refit import Decisions, Sketch, apply, decisions, factorizations, sketch
 
 PARENTS = 24
 """Measured programs that mutations come from, the fastest ones."""
 SCORED_PARENTS = 48
 """Programs made and not measured that they come from, too, those with the best scores."""
-MADE = 40
-"""Programs that are made and scored in a generation."""
-MAX_KEPT = 384
+FEWEST_MADE, MOST_MADE = 16, 80
+"""Programs that are made and scored in a generation, at least and at most."""
+MAX_KEPT = 256
 """Programs made and not measured that are remembered from round to round."""
 CROSSED = 0.3
 """Share of the offspring that has two parents."""
@@ -110,6 +111,7 @@ class Nearby:
         self._context = context
         self._population, self._generations = population, generations
         self._seed, self._learn = seed, learn
+        self._made, self._making_s = 0, 0.0
         self._random = np.random.default_rng(seed)
         self._spaces = [_space(design) for design in designs]
         self._kept: dict[bytes, Program] = {}
@@ -127,14 +129,15 @@ class Nearby:
                 program.foreseen = None if before is None else before.score
                 self._measured[program.key] = program
 
-    def propose(self, model: Any, count: int) -> list[Any]:
+    def propose(self, model: Any, count: int, budget_s: float = math.inf) -> list[Any]:
         """Return up to so many new candidates, the best scored first.
 
         Args:
             model: the cost model.
             count: candidates wanted.
+            budget_s: seconds that making programs may take; a few are made in any case.
         """
-        self._score(model, [*self._measured.values(), *self._kept.values()])
+        self._score(model, self._known())
         self._correct()
         if len(self._kept) + len(self._measured) < FIRST:
             self._begin(model)
@@ -142,7 +145,7 @@ class Nearby:
             offspring = self._offspring()
             if not offspring:
                 break
-            self._make(model, self._promising(offspring))
+            self._make(model, self._promising(offspring, self._affordable(budget_s)))
         best = sorted(self._kept.values(), key=lambda one: -one.value)[:MAX_KEPT]
         self._kept = {one.key: one for one in best}
         if not self._learn or not best:
@@ -151,9 +154,19 @@ class Nearby:
         picked = self._kriging.pick(columns(self._spaces, best), values, count)
         return [best[at].candidate for at in picked]
 
+    def _known(self) -> list[Program]:
+        """Return the programs that have a score: the latest measured ones, and those made and not measured."""
+        return [*list(self._measured.values())[-MAX_KNOWN:], *self._kept.values()]
+
+    def _affordable(self, budget_s: float) -> int:
+        """Return how many programs a generation makes for its part of the seconds, by what they took until now."""
+        each = self._making_s / self._made if self._made else 0.0
+        wanted = budget_s / (self._generations + 1) / each if each else math.inf
+        return int(min(MOST_MADE, max(FEWEST_MADE, wanted)))
+
     def _correct(self) -> None:
         """Learn how the model errs on what was measured, and correct what is known."""
-        measured = list(self._measured.values()) if self._learn else []
+        measured = list(self._measured.values())[-MAX_KNOWN:] if self._learn else []
         for one in measured:
             if one.foreseen is None:
                 one.foreseen = one.score
@@ -162,7 +175,7 @@ class Nearby:
         labels = np.nan_to_num(fastest / latency, nan=0.0, posinf=0.0)
         foreseen = np.array([one.foreseen for one in measured], np.float64)
         self._kriging = Kriging(columns(self._spaces, measured), labels - foreseen)
-        self._value([*self._measured.values(), *self._kept.values()])
+        self._value(self._known())
 
     def _value(self, programs: Sequence[Program]) -> None:
         correction = self._kriging.correction(columns(self._spaces, programs))
@@ -217,7 +230,8 @@ class Nearby:
 
     def _make(self, model: Any, programs: Sequence[Program]) -> None:
         """Make programs into schedules and score them; what cannot be made is not tried again."""
-        made = []
+        made: list[Program] = []
+        started = time.perf_counter()
         for one in programs:
             if one.key in self._kept or one.key in self._measured or one.key in self._refused:
                 continue
@@ -234,17 +248,22 @@ class Nearby:
             made.append(one)
         self._score(model, made)
         self._value(made)
+        self._made += len(made)
+        self._making_s += time.perf_counter() - started
 
-    def _promising(self, offspring: Sequence[Program]) -> list[Program]:
-        known = [*self._measured.values(), *self._kept.values()]
+    def _promising(self, offspring: Sequence[Program], count: int) -> list[Program]:
+        """Return so many of a generation: those that the draft guesses best, and a few at random."""
+        known = self._known()
+        if not known:
+            return list(offspring[:count])
         draft = Draft(
             columns(self._spaces, known), np.array([one.value for one in known], np.float64)
         )
         guesses = draft.guess(columns(self._spaces, offspring))
         order = np.argsort(-guesses, kind="stable")
-        lucky = int(LUCKY * MADE)
-        best = order[: MADE - lucky].tolist()
-        rest = order[MADE - lucky :]
+        lucky = math.ceil(LUCKY * count)
+        best = order[: count - lucky].tolist()
+        rest = order[count - lucky :]
         drawn = self._random.choice(rest, min(lucky, len(rest)), replace=False).tolist()
         return [offspring[at] for at in [*best, *drawn]]
 

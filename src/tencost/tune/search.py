@@ -1,4 +1,4 @@
-"""MetaSchedule's evolutionary search that begins with starting points and never proposes a program twice.
+"""A search of one task that begins with starting points and never proposes a program twice.
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
 a task that has hardly any measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`):
@@ -9,9 +9,11 @@ database holds are taken out of each batch before it is built.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -27,6 +29,10 @@ MAX_REPEATED_BATCHES = 5
 """Stop a task after so many batches in a row that hold nothing new: its space is used up."""
 FIRST_BATCH = 4
 """Starting points measured at a time: a network's other tasks should not wait long for theirs."""
+FIRST_SEARCH_S = 5.0
+"""Seconds that the first search of a task may take, before it is known what measuring takes."""
+SEARCH_SHARE = 0.5
+"""A round's search takes so much of the seconds that measuring takes; twice that after a round without a gain."""
 TAKEN_OVER = 64
 """Programs of earlier runs, the fastest of a task, that the search goes on from."""
 STARTS = 16
@@ -77,6 +83,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._waiting: list[Any] = []
         self._nearby: Nearby | None = None
         self._database: Any = None
+        self._proposed, self._measuring_s = 0.0, 0.0
+        self._fastest_s, self._stands = float("inf"), False
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         self.search._initialize_with_tune_context(context)
@@ -114,6 +122,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             new = new[: max(0, min(self._batch, self.room()))]
             if new:
                 self.known.update(new)
+                self._proposed = time.monotonic()
                 return [found[key] for key in new]
         return None
 
@@ -126,11 +135,17 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             batch, self._waiting = self._waiting[:size], self._waiting[size:]
             return batch
         if self._model is not None:
-            near = self._neighbourhood().propose(self._model, 2 * self._batch)
+            near = self._neighbourhood().propose(self._model, 2 * self._batch, self._budget_s())
             if near:
                 return near
         found: list[Any] | None = self.search.generate_measure_candidates()
         return found
+
+    def _budget_s(self) -> float:
+        """Return the seconds that the next round's search may take."""
+        if not self._measuring_s:
+            return FIRST_SEARCH_S
+        return SEARCH_SHARE * self._measuring_s * (2.0 if self._stands else 1.0)
 
     def _neighbourhood(self) -> Nearby:
         """Return the search nearby; made when it is first asked, of what the database holds of the task."""
@@ -170,8 +185,13 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
         self.search.notify_runner_results(measure_candidates, results)
+        latency = latencies_s(results)
+        self._measuring_s = (time.monotonic() - self._proposed) * self._batch / len(results)
+        fastest = float(np.nanmin(latency, initial=np.inf))
+        self._stands = fastest >= self._fastest_s
+        self._fastest_s = min(fastest, self._fastest_s)
         if self._nearby is not None:
-            self._nearby.learn(measure_candidates, latencies_s(results))
+            self._nearby.learn(measure_candidates, latency)
 
     def clone(self) -> Any:
         return ResumableSearch(
