@@ -128,6 +128,8 @@ class Nearby:
                 program.latency_s = float(latency)
                 program.foreseen = None if before is None else before.score
                 self._measured[program.key] = program
+        for one in list(self._measured.values())[:-MAX_KNOWN]:
+            one.candidate = None  # a schedule takes memory, and is not asked for again
 
     def propose(self, model: Any, count: int, budget_s: float = math.inf) -> list[Any]:
         """Return up to so many new candidates, the best scored first.

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -32,7 +31,7 @@ FIRST_BATCH = 4
 FIRST_SEARCH_S = 5.0
 """Seconds that the first search of a task may take, before it is known what measuring takes."""
 SEARCH_SHARE = 0.5
-"""A round's search takes so much of the seconds that measuring takes; twice that after a round without a gain."""
+"""Making a round's programs may take so much of the seconds that measuring a batch takes."""
 TAKEN_OVER = 64
 """Programs of earlier runs, the fastest of a task, that the search goes on from."""
 STARTS = 16
@@ -84,7 +83,6 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._nearby: Nearby | None = None
         self._database: Any = None
         self._proposed, self._measuring_s = 0.0, 0.0
-        self._fastest_s, self._stands = float("inf"), False
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         self.search._initialize_with_tune_context(context)
@@ -145,7 +143,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         """Return the seconds that the next round's search may take."""
         if not self._measuring_s:
             return FIRST_SEARCH_S
-        return SEARCH_SHARE * self._measuring_s * (2.0 if self._stands else 1.0)
+        return SEARCH_SHARE * self._measuring_s
 
     def _neighbourhood(self) -> Nearby:
         """Return the search nearby; made when it is first asked, of what the database holds of the task."""
@@ -185,13 +183,9 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
         self.search.notify_runner_results(measure_candidates, results)
-        latency = latencies_s(results)
         self._measuring_s = (time.monotonic() - self._proposed) * self._batch / len(results)
-        fastest = float(np.nanmin(latency, initial=np.inf))
-        self._stands = fastest >= self._fastest_s
-        self._fastest_s = min(fastest, self._fastest_s)
         if self._nearby is not None:
-            self._nearby.learn(measure_candidates, latency)
+            self._nearby.learn(measure_candidates, latencies_s(results))
 
     def clone(self) -> Any:
         return ResumableSearch(
