@@ -195,6 +195,7 @@ class Nearby:
     def _begin(self, model: Any) -> None:
         """Let TVM draw programs at random, which also tells what compute locations there are."""
         made = []
+        started = time.perf_counter()
         for _ in range(FIRST):
             self._seed += 1
             space = self._spaces[int(self._random.integers(len(self._spaces)))]
@@ -203,8 +204,14 @@ class Nearby:
             if program is not None and program.key not in self._measured:
                 self._kept[program.key] = program
                 made.append(program)
+        self._settle(model, made, started)
+
+    def _settle(self, model: Any, made: Sequence[Program], started: float) -> None:
+        """Score what was made since a moment, and note what it took."""
         self._score(model, made)
         self._value(made)
+        self._made += len(made)
+        self._making_s += time.perf_counter() - started
 
     def _read(self, candidate: Any) -> Program | None:
         trace = candidate.sch.trace
@@ -248,10 +255,7 @@ class Nearby:
                 continue
             self._kept[one.key] = one
             made.append(one)
-        self._score(model, made)
-        self._value(made)
-        self._made += len(made)
-        self._making_s += time.perf_counter() - started
+        self._settle(model, made, started)
 
     def _promising(self, offspring: Sequence[Program], count: int) -> list[Program]:
         """Return so many of a generation: those that the draft guesses best, and a few at random."""
