@@ -53,9 +53,11 @@ RESULTS = ROOT / "benchmarks" / "results" / "search"
 TASKS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "dense": ("bert_tiny", "fused_matmul3_", ()),
     "batch_matmul": ("bert_tiny", "matmul1", ()),
+    "network": ("bert_tiny", "", ()),
     "conv2d": ("resnet_18", "fused_conv2d6_", ("network.config.hidden_sizes=[56,112,224,448]",)),
 }
-"""Name -> network, what the task's name starts with, changes of the network. None is in the champion's data."""
+"""Name -> network, what the task's name starts with, changes of the network. None is in the champion's data. `network`
+is all five tasks, of which the weighted sum counts: what the task scheduler makes of the budget."""
 ARMS = ("tencost", "alone", "random", "starts", "stock")
 GOALS = ("random", "stock")
 
@@ -104,12 +106,14 @@ class Watch(ms.measure_callback.PyMeasureCallback):
         self.batches.append({"seconds": seconds, "latencies_s": found})
 
 
-def load(name: str, hardware: str) -> tuple[Any, NetworkTask]:
-    """Return the configuration and the task."""
+def load(name: str, hardware: str) -> tuple[Any, list[NetworkTask]]:
+    """Return the configuration and the task, or all tasks of the network."""
     network, start, changes = TASKS[name]
     cfg, root = compose([f"network={network}", f"hardware={hardware}", *changes])
-    tasks = load_network(cfg.network, root).tasks(cfg.hardware.target)
-    return cfg, next(replace(one, weight=1) for one in tasks if one.name.startswith(start))
+    tasks = load_network(cfg.network, root).tasks(cfg.hardware.target, cfg.tuner.min_mflop)
+    if not start:
+        return cfg, list(tasks)
+    return cfg, [next(replace(one, weight=1) for one in tasks if one.name.startswith(start))]
 
 
 def run_stock(cfg: Any, task: NetworkTask, seed: int, trials: int, pool: Any) -> dict[str, Any]:
@@ -139,7 +143,13 @@ def run_stock(cfg: Any, task: NetworkTask, seed: int, trials: int, pool: Any) ->
 
 
 def run_tencost(
-    cfg: Any, task: NetworkTask, seed: int, given: argparse.Namespace, arm: str, pool: Any
+    cfg: Any,
+    tasks: list[NetworkTask],
+    seed: int,
+    given: argparse.Namespace,
+    arm: str,
+    pool: Any,
+    path: Path,
 ) -> dict[str, Any]:
     loaded = load_cost_model(given.model, root=ROOT)
     model = RandomScores(seed) if arm in ("random", "starts") else loaded
@@ -169,15 +179,16 @@ def run_tencost(
         open_folder(Path(folder), "task", "here", cfg.hardware.target) as opened,
     ):
         session = Session(
-            [task], cfg.hardware.target, tuner, model, opened, pool, threads=1, on_batch=note, book=book
+            tasks, cfg.hardware.target, tuner, model, opened, pool, threads=1, on_batch=note, book=book
         )  # fmt: skip
         session.measure_baseline()
         before = time.perf_counter()
         outcome = session.run()
         seconds = time.perf_counter() - before
     if model is loaded:
-        loaded.save(str(RESULTS / f"{given.name}-{task.name}-{arm}-{seed}.npz"))
-    return {"batches": batches, "run_seconds": seconds, "tuned_seconds": outcome.seconds}
+        loaded.save(str(path.with_suffix(".npz")))
+    settled = getattr(outcome, "settled", False)
+    return {"batches": batches, "run_seconds": seconds, "settled": settled}
 
 
 def measured(pool: WorkerPool, spent: list[float]) -> None:
@@ -201,15 +212,15 @@ def collect(given: argparse.Namespace) -> None:
                 path = RESULTS / f"{given.name}-{name}-{arm}-{seed}.json"
                 if path.exists():
                     continue
-                cfg, task = load(name, given.hardware)
+                cfg, tasks = load(name, given.hardware)
                 pool = WorkerPool(MeasureOptions(), target_kind="llvm")
                 spent: list[float] = []
                 measured(pool, spent)
                 try:
                     if arm == "stock":
-                        found = run_stock(cfg, task, seed, given.trials, pool)
+                        found = run_stock(cfg, tasks[0], seed, given.trials, pool)
                     else:
-                        found = run_tencost(cfg, task, seed, given, arm, pool)
+                        found = run_tencost(cfg, tasks, seed, given, arm, pool, path)
                 finally:
                     pool.close()
                 found["measuring"] = sum(spent)
@@ -287,7 +298,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        default=[one for one in TASKS if one != "network"],
+        choices=list(TASKS),
+    )
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--trials", type=int, default=128)

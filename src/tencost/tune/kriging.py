@@ -18,7 +18,7 @@ from tencost.tune.draft import Doubles
 
 LENGTH = 1.0
 """Distance, in standard deviations of the columns (root mean square), at which programs know e^-1 of each other."""
-NOISE = 0.5
+NOISE = 0.2
 """Variance of what columns do not say, as a share of the variance of the errors."""
 LEAST_SPREAD = 0.02
 """Errors of the scores are taken to spread at least so much."""

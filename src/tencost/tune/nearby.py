@@ -35,7 +35,7 @@ PARENTS = 24
 """Measured programs that mutations come from, the fastest ones."""
 SCORED_PARENTS = 48
 """Programs made and not measured that they come from, too, those with the best scores."""
-FEWEST_MADE, MOST_MADE = 16, 80
+FEWEST_MADE, MOST_MADE = 16, 40
 """Programs that are made and scored in a generation, at least and at most."""
 MAX_KEPT = 256
 """Programs made and not measured that are remembered from round to round."""

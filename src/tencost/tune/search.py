@@ -30,7 +30,7 @@ FIRST_BATCH = 4
 """Starting points measured at a time: a network's other tasks should not wait long for theirs."""
 FIRST_SEARCH_S = 5.0
 """Seconds that the first search of a task may take, before it is known what measuring takes."""
-SEARCH_SHARE = 0.5
+SEARCH_SHARE = 1.0
 """Making a round's programs may take so much of the seconds that measuring a batch takes."""
 TAKEN_OVER = 64
 """Programs of earlier runs, the fastest of a task, that the search goes on from."""
