@@ -1,6 +1,6 @@
 """Evolution on decisions: programs are guessed by what their trace decides, and only promising ones are made.
 
-MetaSchedule's EvolutionarySearch makes every candidate, which takes 2 to 9 milliseconds, before anybody asks what it is
+MetaSchedule's EvolutionarySearch makes every candidate, which takes 2 to 11 ms, before anybody asks what it is
 worth, and as long again to extract its features: 2,560 candidates for 16 programs to measure. But a program of a design
 space is its decisions (tile factors, unroll limits, compute locations). Here these are mutated and crossed as plain
 numbers, a draft (:mod:`tencost.tune.draft`) guesses their scores from tile columns, and only the best guesses are made

@@ -2,8 +2,9 @@
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
 a task that has hardly any measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`):
-they are measured before anything is searched, and the evolution begins from the best of them. Programs that the
-database holds are taken out of each batch before it is built.
+they are measured before anything is searched, and the evolution (:mod:`tencost.tune.nearby`) begins from the best of
+them. MetaSchedule's own evolutionary search is asked where that finds nothing new. Programs that the database holds are
+taken out of each batch before it is built.
 """
 
 from __future__ import annotations
@@ -45,14 +46,17 @@ def program_key(candidate: Any) -> int:
 
 @derived_object
 class ResumableSearch(ms.search_strategy.PySearchStrategy):
-    """An evolutionary search of one task that knows the programs measured before and how many more may be.
+    """A search of one task that knows the programs measured before and how many more may be.
 
     Args:
-        search: the search behind it.
+        search: MetaSchedule's, for tasks whose decisions cannot be evolved.
         known: keys of programs that were measured before; None begins with none, and so does every clone.
         room: how many programs may still be measured.
         refitter: starting points for a task without known programs; None begins with the search.
         starts: starting points that a task gets at most.
+        population: decisions in a generation.
+        generations: generations a round.
+        learn: correct the model's scores by what was measured.
     """
 
     def __init__(
@@ -213,7 +217,7 @@ def evolutionary_search(
 
     Args:
         population: programs in a generation.
-        generations: generations a round; `population * (generations + 1)` candidates are scored.
+        generations: generations a round; `population * (generations + 1)` programs are guessed, some 200 of them made.
         known: keys of programs that were measured before, see :func:`program_key`; the search adds its own.
         room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
             ends.
@@ -229,7 +233,8 @@ def search(model: Any, *, starts: int = STARTS, population: int = 512, generatio
     """Return a search for `strategy=` of ms.tune_tir, tune_tasks and tune_relax that begins with starting points.
 
     Args:
-        model: from :func:`tencost.load_cost_model`; its bundle ships the fastest programs of its training side.
+        model: from :func:`tencost.load_cost_model`; its bundle ships the fastest programs of its training side. If it
+            is frozen, the search does not learn either.
         starts: programs that each task measures before it searches; 0 for none.
         population: programs in a generation.
         generations: generations a round.
@@ -240,8 +245,9 @@ def search(model: Any, *, starts: int = STARTS, population: int = 512, generatio
     book = None if model.bundle is None else shipped_starts(model.bundle.folder)
     refitter = Refitter(book) if book is not None and starts > 0 else None
     inner = _evolution(population, generations)
+    learn = not model.frozen
     return ResumableSearch(
-        inner, None, lambda: sys.maxsize, refitter, starts, population, generations
+        inner, None, lambda: sys.maxsize, refitter, starts, population, generations, learn
     )
 
 
