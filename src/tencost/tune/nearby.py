@@ -51,11 +51,10 @@ FIRST = 64
 
 @dataclass
 class Space:
-    """A design space: its trace, as TVM has it, without decisions and as plain values, and what it decides."""
+    """A design space: its trace, with and without decisions, and what it decides."""
 
     trace: Any
     undecided: Any
-    plain: list[Any]
     sketch: Sketch
     start: Decisions
     seen: list[set[int]]
@@ -113,7 +112,7 @@ class Nearby:
         self._seed, self._learn = seed, learn
         self._made, self._making_s = 0, 0.0
         self._random = np.random.default_rng(seed)
-        self._spaces = [_space(design) for design in designs]
+        self._spaces = _spaces(designs)
         self._kept: dict[bytes, Program] = {}
         self._measured: dict[bytes, Program] = {}
         self._refused: set[bytes] = set()
@@ -132,13 +131,15 @@ class Nearby:
             one.candidate = None  # a schedule takes memory, and is not asked for again
 
     def propose(self, model: Any, count: int, budget_s: float = math.inf) -> list[Any]:
-        """Return up to so many new candidates, the best scored first.
+        """Return up to so many new candidates, the best scored first; none where a design space cannot be read.
 
         Args:
             model: the cost model.
             count: candidates wanted.
             budget_s: seconds that making programs may take; a few are made in any case.
         """
+        if not self._spaces:
+            return []
         self._score(model, self._known())
         self._correct()
         if len(self._kept) + len(self._measured) < FIRST:
@@ -214,10 +215,9 @@ class Nearby:
         self._making_s += time.perf_counter() - started
 
     def _read(self, candidate: Any) -> Program | None:
-        trace = candidate.sch.trace
-        if trace is None:
+        plain = _plain(candidate.sch.trace)
+        if plain is None:
             return None
-        plain = trace_values(trace, remove_postproc=True)
         made = sketch(plain)
         for number, space in enumerate(self._spaces):
             if (space.sketch.choices, space.sketch.primitives) == (made.choices, made.primitives):
@@ -364,7 +364,7 @@ def columns(spaces: Sequence[Space], programs: Sequence[Program]) -> FloatArray:
     factors of each level and of each level with those inside it, in octaves; of the last tile whether its innermost
     factor fills vectors of 16. Absent decisions are -9.
     """
-    width = max(_width(space.sketch) for space in spaces)
+    width = max((_width(space.sketch) for space in spaces), default=0)
     found = np.full((len(programs), width), -9.0, np.float32)
     for row, one in zip(found, programs, strict=True):
         values: list[float] = [one.space]
@@ -420,10 +420,24 @@ def _candidate(schedule: Any) -> Any:
     return ms.MeasureCandidate(schedule, args)
 
 
-def _space(design: Any) -> Space:
-    trace = design.trace.simplified(True)
-    plain = trace_values(trace)
-    made = sketch(plain)
-    start = plain_decisions(decisions(plain, made))
-    seen = [{value} if isinstance(value, int) else set() for value in start]
-    return Space(trace, Trace(trace.insts, {}), plain, made, start, seen)
+def _plain(trace: Any) -> list[Any] | None:
+    """Return a trace as plain values without post-processing; None where it holds what has none, an index map."""
+    try:
+        return None if trace is None else trace_values(trace, remove_postproc=True)
+    except TypeError:
+        return None
+
+
+def _spaces(designs: Sequence[Any]) -> list[Space]:
+    """Return the design spaces; none of them where one cannot be read, as it would never be searched."""
+    found = []
+    for design in designs:
+        trace = design.trace.simplified(True)
+        plain = _plain(trace)
+        if plain is None:
+            return []
+        made = sketch(plain)
+        start = plain_decisions(decisions(plain, made))
+        seen = [{value} if isinstance(value, int) else set() for value in start]
+        found.append(Space(trace, Trace(trace.insts, {}), made, start, seen))
+    return found
