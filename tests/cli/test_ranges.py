@@ -93,6 +93,7 @@ def test_the_edges_are_allowed() -> None:
         "model.eta=1",
         "model.gamma=0",
         "tuner.starts=0",
+        "tuner.min_gain=0",
         "tuner.min_repeat_ms=0",
         "measure.slow_ms=0",
     ]

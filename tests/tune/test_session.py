@@ -158,6 +158,23 @@ def test_ctrl_c_ends_in_order_and_the_next_run_goes_on(
         assert session.trials == 16
 
 
+def test_a_run_ends_where_no_task_promises_enough(
+    tmp_path: Path, target: dict[str, Any], tune: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tencost.tune.turns.CAP", 0.0)
+    monkeypatch.setattr("tencost.tune.turns.FAITH", 0.0)
+    with opened(tmp_path, target) as folder:
+        session, outcome, batches, _ = tune(folder, 64, min_gain=0.001)
+        assert outcome.settled
+        assert not outcome.interrupted
+        assert {batch.task.name for batch in batches} == {"matmul_48", "matmul_32"}
+        assert len(batches) == 2
+    with opened(tmp_path, target) as folder:
+        session, outcome, _, _ = tune(folder, 64, min_gain=0.0)
+        assert not outcome.settled
+        assert session.trials == 64
+
+
 def test_metaschedule_stays_off_the_terminal(
     tmp_path: Path, target: dict[str, Any], tune: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -257,6 +257,8 @@ class TunerConfig:
     """Programs known to be fast elsewhere, re-fitted to a task, that it measures before it searches; 0 for none."""
     trials_per_task: int | None = None
     """Programs measured for one task at most; None leaves it to the task scheduler."""
+    min_gain: float = 0.001
+    """The run ends when no task promises to save this share of all tasks' time a minute; 0 goes on to `trials`."""
     learn: bool = True
     """Learn from the measurements (a residual over the registered model); False keeps the model frozen."""
     min_mflop: float = 0.5
@@ -285,6 +287,7 @@ class TunerConfig:
     def __post_init__(self) -> None:
         within("tuner", self, trials="[1, inf)", trials_per_round="[1, inf)", starts="[0, inf)")
         within("tuner", self, trials_per_task="[1, inf)", min_mflop="[0, inf)")
+        within("tuner", self, min_gain="[0, 1]")
         within("tuner", self, population="[1, inf)", generations="[0, inf)")
         within("tuner", self, number="[1, inf)", repeat="[1, inf)", min_repeat_ms="[0, inf)")
         within("tuner", self, default_timeout_s="(0, inf)")

@@ -1,14 +1,16 @@
-"""MetaSchedule's evolutionary search that begins with starting points and never proposes a program twice.
+"""A search of one task that begins with starting points and never proposes a program twice.
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
 a task that has hardly any measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`):
-they are measured before anything is searched, and the evolution begins from the best of them. Programs that the
-database holds are taken out of each batch before it is built.
+they are measured before anything is searched, and the evolution (:mod:`tencost.tune.nearby`) begins from the best of
+them. MetaSchedule's own evolutionary search is asked where that finds nothing new. Programs that the database holds are
+taken out of each batch before it is built.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,12 +21,20 @@ from tvm_ffi import structural_hash
 
 from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id
+from tencost.tune.cost_model import latencies_s
+from tencost.tune.nearby import Nearby
 from tencost.tune.refit import Refitter, starting_points
 
 MAX_REPEATED_BATCHES = 5
 """Stop a task after so many batches in a row that hold nothing new: its space is used up."""
 FIRST_BATCH = 4
 """Starting points measured at a time: a network's other tasks should not wait long for theirs."""
+FIRST_SEARCH_S = 5.0
+"""Seconds that the first search of a task may take, before it is known what measuring takes."""
+SEARCH_SHARE = 1.0
+"""Making a round's programs may take so much of the seconds that measuring a batch takes."""
+TAKEN_OVER = 64
+"""Programs of earlier runs, the fastest of a task, that the search goes on from."""
 STARTS = 16
 """Starting points that a task gets, unless told."""
 
@@ -36,14 +46,17 @@ def program_key(candidate: Any) -> int:
 
 @derived_object
 class ResumableSearch(ms.search_strategy.PySearchStrategy):
-    """An evolutionary search of one task that knows the programs measured before and how many more may be.
+    """A search of one task that knows the programs measured before and how many more may be.
 
     Args:
-        search: the search behind it.
+        search: MetaSchedule's, for tasks whose decisions cannot be evolved.
         known: keys of programs that were measured before; None begins with none, and so does every clone.
         room: how many programs may still be measured.
         refitter: starting points for a task without known programs; None begins with the search.
         starts: starting points that a task gets at most.
+        population: decisions in a generation.
+        generations: generations a round.
+        learn: correct the model's scores by what was measured.
     """
 
     def __init__(
@@ -53,9 +66,13 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         room: Callable[[], int],
         refitter: Refitter | None = None,
         starts: int = STARTS,
+        population: int = 512,
+        generations: int = 4,
+        learn: bool = True,
     ) -> None:
         super().__init__()
         self.search = search
+        self.population, self.generations, self.learn = population, generations, learn
         self.known = set() if known is None else known
         self.room = room
         self.refitter = refitter
@@ -67,6 +84,9 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._batch = 0
         self._fresh = False
         self._waiting: list[Any] = []
+        self._nearby: Nearby | None = None
+        self._database: Any = None
+        self._proposed, self._measuring_s = 0.0, 0.0
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         self.search._initialize_with_tune_context(context)
@@ -84,6 +104,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
         wanted = self.refitter is not None and cost_model is not None
         self._fresh = wanted and len(self.known) < self.starts
+        self._nearby, self._database = None, database
 
     def post_tuning(self) -> None:
         self.search.post_tuning()
@@ -96,9 +117,14 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             if candidates is None:
                 return None
             found = {program_key(candidate): candidate for candidate in candidates}
-            new = [key for key in found if key not in self.known][: max(0, self.room())]
+            new = [key for key in found if key not in self.known]
+            if self._nearby is not None and len(new) < len(candidates):
+                chosen = {id(found[key]) for key in new}
+                self._nearby.drop([one for one in candidates if id(one) not in chosen])
+            new = new[: max(0, min(self._batch, self.room()))]
             if new:
                 self.known.update(new)
+                self._proposed = time.monotonic()
                 return [found[key] for key in new]
         return None
 
@@ -110,8 +136,38 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             size = min(FIRST_BATCH, self._batch)
             batch, self._waiting = self._waiting[:size], self._waiting[size:]
             return batch
+        if self._model is not None:
+            near = self._neighbourhood().propose(self._model, 2 * self._batch, self._budget_s())
+            if near:
+                return near
         found: list[Any] | None = self.search.generate_measure_candidates()
         return found
+
+    def _budget_s(self) -> float:
+        """Return the seconds that the next round's search may take."""
+        if not self._measuring_s:
+            return FIRST_SEARCH_S
+        return SEARCH_SHARE * self._measuring_s
+
+    def _neighbourhood(self) -> Nearby:
+        """Return the search nearby; made when it is first asked, of what the database holds of the task."""
+        if self._nearby is None:
+            context = self._context
+            near = Nearby(
+                context,
+                self._spaces,
+                self.population,
+                self.generations,
+                int(context.rand_state),
+                learn=self.learn,
+            )
+            if self._database is not None:
+                token = self._database.commit_workload(context.mod)
+                records = list(self._database.get_top_k(token, TAKEN_OVER))
+                candidates = [record.as_measure_candidate() for record in records]
+                near.learn(candidates, latencies_s(records))
+            self._nearby = near
+        return self._nearby
 
     def _starting_points(self) -> list[Any]:
         assert self.refitter is not None
@@ -131,10 +187,20 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
         self.search.notify_runner_results(measure_candidates, results)
+        self._measuring_s = (time.monotonic() - self._proposed) * self._batch / len(results)
+        if self._nearby is not None:
+            self._nearby.learn(measure_candidates, latencies_s(results))
 
     def clone(self) -> Any:
         return ResumableSearch(
-            self.search.clone(), self._given, self.room, self.refitter, self.starts
+            self.search.clone(),
+            self._given,
+            self.room,
+            self.refitter,
+            self.starts,
+            self.population,
+            self.generations,
+            self.learn,
         )
 
 
@@ -145,27 +211,30 @@ def evolutionary_search(
     room: Callable[[], int],
     refitter: Refitter | None = None,
     starts: int = STARTS,
+    learn: bool = True,
 ) -> Any:
     """Make the search of one task.
 
     Args:
         population: programs in a generation.
-        generations: generations a round; `population * (generations + 1)` candidates are scored.
+        generations: generations a round; `population * (generations + 1)` programs are guessed, some 200 of them made.
         known: keys of programs that were measured before, see :func:`program_key`; the search adds its own.
         room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
             ends.
         refitter: starting points for tasks without known programs; None begins with the search.
         starts: starting points that a task gets at most.
+        learn: let the search correct the model's scores by what it measured.
     """
     inner = _evolution(population, generations)
-    return ResumableSearch(inner, known, room, refitter, starts)
+    return ResumableSearch(inner, known, room, refitter, starts, population, generations, learn)
 
 
 def search(model: Any, *, starts: int = STARTS, population: int = 512, generations: int = 4) -> Any:
     """Return a search for `strategy=` of ms.tune_tir, tune_tasks and tune_relax that begins with starting points.
 
     Args:
-        model: from :func:`tencost.load_cost_model`; its bundle ships the fastest programs of its training side.
+        model: from :func:`tencost.load_cost_model`; its bundle ships the fastest programs of its training side. If it
+            is frozen, the search does not learn either.
         starts: programs that each task measures before it searches; 0 for none.
         population: programs in a generation.
         generations: generations a round.
@@ -176,7 +245,10 @@ def search(model: Any, *, starts: int = STARTS, population: int = 512, generatio
     book = None if model.bundle is None else shipped_starts(model.bundle.folder)
     refitter = Refitter(book) if book is not None and starts > 0 else None
     inner = _evolution(population, generations)
-    return ResumableSearch(inner, None, lambda: sys.maxsize, refitter, starts)
+    learn = not model.frozen
+    return ResumableSearch(
+        inner, None, lambda: sys.maxsize, refitter, starts, population, generations, learn
+    )
 
 
 def _evolution(population: int, generations: int) -> Any:

@@ -1,4 +1,4 @@
-"""One tuning run: MetaSchedule's gradient scheduler over a network's tasks, a cost model, a database that goes on."""
+"""One tuning run: a scheduler that knows seconds over a network's tasks, a cost model, a database that goes on."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
 from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search, program_key
+from tencost.tune.turns import BySeconds
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.expected import Reference
 from tencost.workers.pool import Job, WorkerPool
@@ -67,11 +68,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: seconds it tuned, whether Ctrl-C ended it, the database."""
+    """How a run ended: seconds it tuned, whether Ctrl-C ended it, the database, whether no task promised enough."""
 
     seconds: float
     interrupted: bool
     database: Any
+    settled: bool = False
 
 
 class Session:
@@ -110,7 +112,7 @@ class Session:
             else None
         )
         self._started = 0.0
-        self._scheduler = ms.task_scheduler.GradientBased(seed=tuner.seed)
+        self._counts = [0] * len(tasks)
 
     @property
     def latency_s(self) -> dict[str, float]:
@@ -185,13 +187,22 @@ class Session:
             remaining = self._tuner.trials - self.trials
             self._started = time.monotonic()
             on_ready()
+            settled = False
             if remaining > 0:
                 with self._stop_on_interrupt():
-                    self._tune(database, contexts, remaining)
-        return Outcome(time.monotonic() - self._started, self._stop.is_set(), database)
+                    settled = self._tune(database, contexts, remaining)
+        seconds = time.monotonic() - self._started
+        return Outcome(seconds, self._stop.is_set(), database, settled)
 
-    def _tune(self, database: Any, contexts: list[Any], remaining: int) -> None:
+    def _tune(self, database: Any, contexts: list[Any], remaining: int) -> bool:
+        """Tune; return whether it ended because no task promised enough."""
         runner = WarmRunner(self._pool, self._references)
+        scheduler = BySeconds(
+            [float(task.weight) for task in self.tasks],
+            lambda place: self.latency_s[self.ids[place]],
+            lambda place: self._counts[place],
+            self._tuner.min_gain,
+        )
         observer = _Observer(self._observe)
         callbacks = [
             ms.measure_callback.AddToDatabase(),
@@ -214,7 +225,7 @@ class Session:
                 database=database,
                 cost_model=self._model,
                 measure_callbacks=callbacks,
-                task_scheduler=self._scheduler,
+                task_scheduler=scheduler,
             )
         except (Exception, KeyboardInterrupt):
             failure = runner.failure or observer.failure
@@ -222,6 +233,7 @@ class Session:
                 raise failure from None
             if not self._stop.is_set():  # a second Ctrl-C ends the run from wherever it is
                 raise
+        return bool(scheduler.settled)
 
     def _contexts(self, loggers: Sequence[logging.Logger]) -> list[Any]:
         seeds = fork_seed(self._tuner.seed, n=len(self.tasks))
@@ -237,6 +249,7 @@ class Session:
                     self._room,
                     self._refitter,
                     self._tuner.starts,
+                    self._tuner.learn,
                 ),
                 task_name=task.name,
                 logger=logger,
@@ -289,17 +302,12 @@ class Session:
         return next((self._origins[place] for place in places), None)
 
     def _room(self) -> int:
-        """Take in finished batches, then say how many programs may still be measured; none after Ctrl-C.
-
-        In its first turn through the tasks the stock scheduler leaves finished batches until the turn is over: the
-        model would learn nothing meanwhile, and a run that is stopped would lose them.
-        """
-        for place in range(len(self.tasks)):
-            self._scheduler.touch_task(place)
+        """Return how many programs may still be measured; none after Ctrl-C."""
         return 0 if self._stop.is_set() else self._tuner.trials - self.trials
 
     def _observe(self, place: int, results: Sequence[Any]) -> None:
         self.trials += len(results)
+        self._counts[place] += len(results)
         self._note_best(place, results)
         task, identity = self.tasks[place], self.ids[place]
         timings = tuple(timing_from_result(result) for result in results)

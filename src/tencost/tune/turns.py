@@ -1,0 +1,141 @@
+"""Which task is tuned next: the one that promises most of the network's time for a second of tuning.
+
+MetaSchedule's GradientBased scheduler weighs what a round of each task may gain, but not what it costs: a
+convolution's round takes ten times a small product's. Here both are known. What a task's next round may gain is told by
+its last ones, as a share of the task's latency (of a first round, which starts from the default schedule, at most CAP),
+and by a faith in it that halves with every so many programs without a gain: a task that stands still gives its turns
+away, and gets one again when the others stand as still. Every task has one turn first, in the order given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+CAP = 0.1
+"""A round counts with at most this gain, as a share of the latency before it."""
+FAITH = 0.02
+"""What a round is expected to gain of a task that gained just now, beside what its last rounds say."""
+HALF = 16
+"""Programs without a gain that halve the faith."""
+WINDOW = 32
+"""Programs whose rounds say what the next one gains, and what it costs."""
+
+
+@dataclass
+class Turn:
+    """A round of a task: programs measured, seconds it took with its search, latency of the task before and after."""
+
+    programs: int
+    seconds: float
+    before_s: float
+    after_s: float
+
+    @property
+    def gain(self) -> float:
+        """The share of the latency that is gone, in [0, CAP]."""
+        return min(CAP, max(0.0, 1.0 - self.after_s / self.before_s)) if self.before_s else 0.0
+
+
+@dataclass
+class History:
+    """The turns of a task."""
+
+    turns: list[Turn] = field(default_factory=list)
+
+    def promise(self) -> float:
+        """Return what share of its latency the task may lose by a second more; 0 before its first turn."""
+        recent, programs = [], 0
+        for turn in reversed(self.turns):
+            if programs >= WINDOW:
+                break
+            recent.append(turn)
+            programs += turn.programs
+        seconds = sum(turn.seconds for turn in recent)
+        if programs == 0 or seconds <= 0:
+            return 0.0
+        seen = sum(turn.gain for turn in recent) / programs
+        hoped = FAITH / HALF * 0.5 ** (self._since_gain() / HALF)
+        return (seen + hoped) * programs / seconds
+
+    def _since_gain(self) -> int:
+        programs = 0
+        for turn in reversed(self.turns):
+            if turn.gain > 0:
+                break
+            programs += turn.programs
+        return programs
+
+
+@derived_object
+class BySeconds(ms.task_scheduler.PyTaskScheduler):
+    """Task scheduler that knows seconds.
+
+    Args:
+        weights: how often the network calls each task.
+        latency_s: best latency known of the task at a place, seconds.
+        measured: programs measured of the task at a place.
+        min_gain: the run ends when no task promises more than this share of all tasks' time per minute; 0 never.
+
+    Attributes:
+        settled: whether the run ended by `min_gain`.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float],
+        latency_s: Callable[[int], float],
+        measured: Callable[[int], int],
+        min_gain: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.settled = False
+        self.histories = [History() for _ in weights]
+        self._weights, self._latency_s, self._measured = weights, latency_s, measured
+        self._min_gain = min_gain
+        self._running: tuple[int, float, int, float] | None = None
+        self._waiting = list(range(len(weights)))
+
+    def next_task_id(self) -> int:
+        scheduler = self._outer()
+        self._take_in(scheduler)
+        alive = [at for at, task in enumerate(scheduler.tasks_) if not task.is_terminated]
+        self._waiting = [at for at in self._waiting if at in alive]
+        place = self._waiting.pop(0) if self._waiting else self._best(alive)
+        if place >= 0:
+            self._running = (
+                place, time.monotonic(), self._measured(place), self._latency_s(place)
+            )  # fmt: skip
+        return place
+
+    def _best(self, alive: Sequence[int]) -> int:
+        """Return the task that promises most; -1 where there is none, or none that promises enough."""
+        if not alive:
+            return -1
+        worth = {
+            at: self._weights[at] * self._latency_s(at) * self.histories[at].promise()
+            for at in alive
+        }
+        best = max(alive, key=lambda at: worth[at])
+        total = sum(weight * self._latency_s(at) for at, weight in enumerate(self._weights))
+        if 60.0 * worth[best] < self._min_gain * total:
+            self.settled = True
+            return -1
+        return best
+
+    def _take_in(self, scheduler: Any) -> None:
+        """Take in the round that is over."""
+        if self._running is None:
+            return
+        place, started, programs, latency = self._running
+        self._running = None
+        scheduler.touch_task(place)
+        found = self._measured(place) - programs
+        if found:
+            turn = Turn(found, time.monotonic() - started, latency, self._latency_s(place))
+            self.histories[place].turns.append(turn)
