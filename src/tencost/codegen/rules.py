@@ -31,6 +31,8 @@ PARALLEL_WORK = 65_536
 """Operations below which waking other cores costs more than they save."""
 MAX_ROWS, MAX_COLUMNS = 6, 64
 """Sums held in registers at a time: of the 32 registers of AVX-512, 24 and what is read."""
+MIN_DEPTH = 16
+"""Numbers of a sum below which registers are not worth filling: a depthwise convolution has nine."""
 _DEAR = ("exp", "erf", "tanh", "sigmoid", "pow", "log", "sqrt", "rsqrt", "sin", "cos")
 """Functions whose value is kept rather than computed twice."""
 
@@ -219,7 +221,9 @@ def _order(schedule: Any) -> None:
         sums = [loops[axis] for axis, kind in enumerate(kinds) if kind == "R"]
         outer = [axis for axis, kind in enumerate(kinds) if kind == "S" and axis != inner]
         shared = _shared_axis(stmt, outer, inner, kinds)
-        tile = _tile(schedule, loops[shared], loops[inner]) if shared is not None else None
+        depth = math.prod(_extent(schedule, one) for one in sums)
+        wanted = shared is not None and depth >= MIN_DEPTH
+        tile = _tile(schedule, loops[shared], loops[inner]) if wanted else None
         if shared is None or tile is None:
             schedule.reorder(*(loops[axis] for axis in outer), *sums, loops[inner])
             schedule.decompose_reduction(block, sums[0])
@@ -255,7 +259,7 @@ def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> in
 def _tile(schedule: Any, shared: Any, inner: Any) -> tuple[int, int] | None:
     """Return rows and columns that are summed in registers at a time; None where the extents do not divide."""
     height, width = _extent(schedule, shared), _extent(schedule, inner)
-    columns = [one for one in (8, 16, 32, MAX_COLUMNS) if width % one == 0]  # LLVM's vectors
+    columns = [one for one in (16, 32, MAX_COLUMNS) if width % one == 0]  # LLVM's vectors
     if not columns:
         return None
     rows = max(one for one in range(1, MAX_ROWS + 1) if height % one == 0)
