@@ -157,13 +157,13 @@ def test_cpp_runs_it(tuned: Path, network: Network, tmp_path: Path) -> None:
     assert "input_0.bin: expected 512 bytes" in done.stderr
 
 
-def test_without_a_database_schedules_are_the_default_ones(
+def test_without_a_database_schedules_are_by_rule(
     saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiled(saved, tmp_path / "plain.so")
     assert json.loads((tmp_path / "plain.json").read_text())["tuned_tasks"] == 0
-    assert "default schedules" in " ".join(capsys.readouterr().err.split())
-    assert [run.engine for run in read_runs(f"{tmp_path}-store")] == ["tvm"]
+    assert "schedules by rule" in " ".join(capsys.readouterr().err.split())
+    assert [run.engine for run in read_runs(f"{tmp_path}-store")] == ["tencost"]
 
 
 def test_a_store_that_cannot_be_written_does_not_undo_what_was_compiled(
@@ -306,7 +306,7 @@ def test_programs_that_tvm_refuses_are_one_sentence(
 ) -> None:
     from tencost.tune.compiled import run as compile_it
 
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("there is no such block\nmore of it")
 
     monkeypatch.setattr("tencost.tune.compiled.compile_network", refuse)

@@ -81,7 +81,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._context: Any = None
         self._spaces: Sequence[Any] = ()
         self._model: Any = None
-        self._batch = 0
+        self._batch = self._left = 0
         self._fresh = False
         self._waiting: list[Any] = []
         self._nearby: Nearby | None = None
@@ -102,6 +102,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
     ) -> None:
         self.search.pre_tuning(max_trials, num_trials_per_iter, design_spaces, database, cost_model)
         self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
+        self._left = max_trials
         wanted = self.refitter is not None and cost_model is not None
         self._fresh = wanted and len(self.known) < self.starts
         self._nearby, self._database = None, database
@@ -111,7 +112,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
 
     def generate_measure_candidates(self) -> list[Any] | None:
         for _ in range(MAX_REPEATED_BATCHES):
-            if self.room() <= 0:
+            if min(self.room(), self._left) <= 0:
                 return None
             candidates = self._next()
             if candidates is None:
@@ -121,8 +122,9 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             if self._nearby is not None and len(new) < len(candidates):
                 chosen = {id(found[key]) for key in new}
                 self._nearby.drop([one for one in candidates if id(one) not in chosen])
-            new = new[: max(0, min(self._batch, self.room()))]
+            new = new[: max(0, min(self._batch, self._left, self.room()))]
             if new:
+                self._left -= len(new)
                 self.known.update(new)
                 self._proposed = time.monotonic()
                 return [found[key] for key in new]

@@ -10,8 +10,9 @@ process, too, which waits for its threads. docs/how-to/serving.md has what was m
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -64,9 +65,23 @@ def run_on(
         tvm.get_global_func("runtime.config_threadpool")(_SHARED, cores, names)
         return function()
 
-    with ThreadPoolExecutor(1, thread_name_prefix="network") as executor:
+    result: Future[T] = Future()
+    running = threading.Event()
+
+    def body() -> None:
+        running.set()
         try:
-            return executor.submit(call).result()
-        except KeyboardInterrupt:
-            on_interrupt()
-            raise
+            result.set_result(call())
+        except BaseException as error:  # noqa: BLE001, raised where it is waited for
+            result.set_exception(error)
+
+    thread = threading.Thread(target=body, name="network")
+    try:
+        thread.start()
+        return result.result()
+    except KeyboardInterrupt:
+        on_interrupt()
+        # Ctrl-C may come while the thread is being started: it runs all the same.
+        if running.wait(1.0):
+            wait([result])
+        raise
