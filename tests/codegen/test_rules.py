@@ -122,6 +122,16 @@ def test_a_mask_of_infinities_stays_a_mask(target: dict[str, Any]) -> None:
     assert np.all(found[:, 5:] == 0)
 
 
+def test_what_is_no_number_is_still_found(target: dict[str, Any]) -> None:
+    """Networks replace it: a row of attention that is masked as a whole, for example."""
+    body = lambda x: op.where(op.isnan(x), relax.const(7.0), x)  # noqa: E731
+    mod = rules.schedule_rest(network([(4, 64)], body), target)
+    values = np.ones((4, 64), np.float32)
+    values[1, ::3] = np.nan
+    found = run(mod, [values], target)
+    assert np.all(found == np.where(np.isnan(values), 7, values))
+
+
 def loops(function: Any) -> list[str]:
     return [
         line.strip() for line in function.script().splitlines() if line.strip().startswith("for ")

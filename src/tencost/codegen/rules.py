@@ -25,8 +25,10 @@ from typing import Any
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
 
-Infinities stay what they are: masks of transformers are full of them.
+Infinities stay what they are: masks of transformers are full of them. A function that asks what is no number keeps what
+it would find: it gets no leave for that.
 """
+_NO_NUMBERS = "fast-math-nnan"
 PARALLEL_WORK = 65_536
 """Operations below which waking other cores costs more than they save."""
 MAX_ROWS, MAX_COLUMNS = 6, 64
@@ -75,13 +77,16 @@ def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
 
     if target.get("kind") != "llvm":
         return mod
-    granted = Target(lenient(target))
+    granted = lenient(target)
+    careful = {name: value for name, value in granted.items() if name != _NO_NUMBERS}
     cores = int(target.get("num-cores", 1))
     functions = dict(mod.functions.items())
     for name, function in functions.items():
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
-            functions[name] = scheduled(function, cores).with_attr("target", granted)
+            asks = _calls(function.body) & {"isnan", "isinf", "isfinite"}
+            allowed = Target(careful if asks else granted)
+            functions[name] = scheduled(function, cores).with_attr("target", allowed)
     return IRModule(functions, attrs=mod.attrs)
 
 
