@@ -122,10 +122,18 @@ def test_a_mask_of_infinities_stays_a_mask(target: dict[str, Any]) -> None:
     assert np.all(found[:, 5:] == 0)
 
 
+def leave_of(mod: Any, what: str) -> bool:
+    (function,) = functions(mod)
+    return bool(dict(dict(function.attrs)["target"].attrs).get(f"fast-math-{what}", False))
+
+
 def test_what_is_no_number_is_still_found(target: dict[str, Any]) -> None:
     """Networks replace it: a row of attention that is masked as a whole, for example."""
     body = lambda x: op.where(op.isnan(x), relax.const(7.0), x)  # noqa: E731
     mod = rules.schedule_rest(network([(4, 64)], body), target)
+    assert not leave_of(mod, "nnan")
+    assert leave_of(mod, "reassoc")
+    assert leave_of(rules.schedule_rest(network([(8, 32)], softmax), target), "nnan")
     values = np.ones((4, 64), np.float32)
     values[1, ::3] = np.nan
     found = run(mod, [values], target)
