@@ -108,17 +108,22 @@ def test_a_network_in_this_process_has_them_too(
     assert run_it() == here
 
 
-def test_ctrl_c_is_told_and_the_function_s_end_waited_for() -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_ctrl_c_is_told_and_the_function_s_end_waited_for(*, elsewhere: bool) -> None:
+    """The system may give the signal to another thread than the one that waits, which it does not wake then."""
     begun, told, ended = threading.Event(), threading.Event(), []
 
     def wait() -> None:
         begun.set()
-        assert told.wait(60)
+        assert told.wait(30)
         ended.append(True)
 
     def press() -> None:
         assert begun.wait(60)
-        os.kill(os.getpid(), signal.SIGINT)
+        if elsewhere:
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
 
     presser = threading.Thread(target=press)
     presser.start()

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 SPIN_COUNT = 0
 """How often a waiting thread asks for work before it sleeps."""
+_LOOK_S = 0.2
+"""Seconds after which a Ctrl-C is seen at the latest."""
 _SHARED = -3
 """TVM's mode in which threads share the CPUs."""
 NUM_THREADS, SPIN, BIND = "TVM_NUM_THREADS", "TVM_THREAD_POOL_SPIN_COUNT", "TVM_BIND_THREADS"
@@ -78,6 +80,9 @@ def run_on(
     thread = threading.Thread(target=body, name="network")
     try:
         thread.start()
+        # Looked at again and again: a Ctrl-C that another thread was given is seen by this one when it wakes.
+        while not wait([result], timeout=_LOOK_S).done:
+            pass
         return result.result()
     except KeyboardInterrupt:
         on_interrupt()
