@@ -4,6 +4,7 @@ programs of it from MetaSchedule's own design space, and bundles of every family
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -62,6 +63,16 @@ def loggers_speak() -> None:
     for logger in logging.Logger.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
             logger.disabled = False
+
+
+_CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
+
+@pytest.fixture(autouse=True)
+def every_cpu_is_there() -> None:
+    """TVM binds a thread that runs a parallel program to one CPU; the next test may count them."""
+    if _CPUS is not None:
+        os.sched_setaffinity(0, _CPUS)
 
 
 # A busy machine is no finding.
