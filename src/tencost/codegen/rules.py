@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
+
+from tencost.codegen.blocks import called, extent_of, kinds_of, moves, nests_of, size_of, tried
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
@@ -58,10 +59,10 @@ def scheduled(function: Any, cores: int = 1) -> Any:
 
     schedule = Schedule(IRModule({"main": function}))
     for step in (_inline, _split, _order):
-        _tried(schedule, step)
+        tried(step, schedule)
     schedule = _gathered(schedule)
     if cores > 1:
-        _tried(schedule, lambda one: _parallel(one, cores))
+        tried(_parallel, schedule, cores)
     return schedule.mod["main"]
 
 
@@ -84,93 +85,37 @@ def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
     for name, function in functions.items():
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
-            asks = _calls(function.body) & {"isnan", "isinf", "isfinite"}
+            asks = called(function.body) & {"isnan", "isinf", "isfinite"}
             allowed = Target(careful if asks else granted)
             functions[name] = scheduled(function, cores).with_attr("target", allowed)
     return IRModule(functions, attrs=mod.attrs)
-
-
-def _tried(schedule: Any, step: Any) -> None:
-    """Take a step; what cannot be scheduled stays as it was before it."""
-    from tvm.s_tir.schedule import ScheduleError
-
-    with suppress(ScheduleError, RuntimeError, ValueError):
-        step(schedule)
-
-
-def _blocks(schedule: Any) -> list[Any]:
-    """Return the loop nests' blocks in order, without blocks inside of blocks."""
-    return list(schedule.get_child_blocks(schedule.get_sblock("root")))
-
-
-def _kinds(schedule: Any, block: Any) -> str:
-    """Return S for each data-parallel and R for each summed axis of a block; O for others."""
-    from tvm import tirx
-
-    letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
-    return "".join(letters.get(one.iter_type, "O") for one in schedule.get(block).iter_vars)
-
-
-def _extent(schedule: Any, loop: Any) -> int:
-    extent = schedule.get(loop).extent
-    return int(extent) if hasattr(extent, "value") else 0
-
-
-def _calls(node: Any) -> set[str]:
-    """Return the names of functions that a statement calls, and "if" where it chooses."""
-    from tvm import ir, tirx
-    from tvm_ffi import structural_walk
-
-    found: set[str] = set()
-
-    def called(one: Any) -> None:
-        name = str(getattr(one.op, "name", "")).removeprefix("tirx.")
-        found.add("if" if name == "if_then_else" else name)
-
-    callbacks = [(ir.Call, called), (tirx.Select, lambda _: found.add("if"))]
-    structural_walk(node, callbacks)
-    return found
-
-
-def _size(schedule: Any, block: Any) -> int:
-    return math.prod(_extent(schedule, loop) for loop in schedule.get_loops(block))
 
 
 def _inline(schedule: Any) -> None:
     changed = True
     while changed:
         changed = False
-        for block in _blocks(schedule):
-            if set(_kinds(schedule, block)) - {"S"}:
+        for block in nests_of(schedule):
+            if set(kinds_of(schedule, block)) - {"S"}:
                 continue
             readers = schedule.get_consumers(block)
             if not readers or not _worth_inlining(schedule, block, readers):
                 continue
-            if _can(schedule.compute_inline, block):
+            if tried(schedule.compute_inline, block):
                 changed = True
                 break
     # What follows a nest and only rearranges or scales its values.
-    for block in _blocks(schedule):
+    for block in nests_of(schedule):
         writers = schedule.get_producers(block)
-        chain = len(writers) == 1 and set(_kinds(schedule, block)) == {"S"}
-        if chain and "R" not in _kinds(schedule, writers[0]):
-            _can(schedule.reverse_compute_inline, block)
-
-
-def _can(primitive: Any, *args: Any) -> bool:
-    from tvm.s_tir.schedule import ScheduleError
-
-    try:
-        primitive(*args)
-    except (ScheduleError, RuntimeError, ValueError):
-        return False
-    return True
+        chain = len(writers) == 1 and set(kinds_of(schedule, block)) == {"S"}
+        if chain and "R" not in kinds_of(schedule, writers[0]):
+            tried(schedule.reverse_compute_inline, block)
 
 
 def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
-    calls = _calls(schedule.get(block).body)
-    size = _size(schedule, block)
-    reads = sum(_size(schedule, one) for one in readers)
+    calls = called(schedule.get(block).body)
+    size = size_of(schedule, block)
+    reads = sum(size_of(schedule, one) for one in readers)
     if calls & set(_DEAR):
         return len(readers) == 1 and reads <= size
     if "if" in calls:
@@ -183,17 +128,17 @@ def _split(schedule: Any) -> None:
     from tvm import tirx
     from tvm_ffi import structural_walk
 
-    for block in _blocks(schedule):
+    for block in nests_of(schedule):
         loops = schedule.get_loops(block)
         stmt = schedule.get(block)
-        if len(loops) != len(stmt.iter_vars) or set(_kinds(schedule, block)) != {"S"}:
+        if len(loops) != len(stmt.iter_vars) or set(kinds_of(schedule, block)) != {"S"}:
             continue
         for loop, iteration in zip(loops, stmt.iter_vars, strict=True):
-            extent = _extent(schedule, loop)
+            extent = extent_of(schedule, loop)
             divisors: set[int] = set()
 
             def divided(node: Any, name: Any = iteration.var, found: set[int] = divisors) -> None:
-                if isinstance(node.b, tirx.IntImm) and _moves(node.a, name):
+                if isinstance(node.b, tirx.IntImm) and moves(node.a, name):
                     found.add(int(node.b.value))
 
             structural_walk(stmt.body, ((tirx.FloorDiv, tirx.FloorMod), divided))
@@ -204,8 +149,8 @@ def _split(schedule: Any) -> None:
 
 def _order(schedule: Any) -> None:
     """Put the axis innermost along which the fewest operands of a sum jump; of equal ones one that is not summed."""
-    for block in _blocks(schedule):
-        kinds = _kinds(schedule, block)
+    for block in nests_of(schedule):
+        kinds = kinds_of(schedule, block)
         if "R" not in kinds or "S" not in kinds or "O" in kinds:
             continue
         loops = schedule.get_loops(block)
@@ -216,7 +161,7 @@ def _order(schedule: Any) -> None:
         strided = {
             axis: sum(_jumps(region, name) for region in (*stmt.reads, *stmt.writes))
             for axis, name in enumerate(names)
-            if _extent(schedule, loops[axis]) > 1
+            if extent_of(schedule, loops[axis]) > 1
         }
         if not strided:
             continue
@@ -226,7 +171,7 @@ def _order(schedule: Any) -> None:
         sums = [loops[axis] for axis, kind in enumerate(kinds) if kind == "R"]
         outer = [axis for axis, kind in enumerate(kinds) if kind == "S" and axis != inner]
         shared = _shared_axis(stmt, outer, inner, kinds)
-        depth = math.prod(_extent(schedule, one) for one in sums)
+        depth = math.prod(extent_of(schedule, one) for one in sums)
         wanted = shared is not None and depth >= MIN_DEPTH
         tile = _tile(schedule, loops[shared], loops[inner]) if wanted else None
         if shared is None or tile is None:
@@ -251,7 +196,7 @@ def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> in
     sums = [names[axis] for axis, kind in enumerate(kinds) if kind == "R"]
 
     def moved(region: Any, name: Any) -> bool:
-        return any(_moves(one.min, name) for one in region.region)
+        return any(moves(one.min, name) for one in region.region)
 
     for axis in reversed(outer):
         for region in block.reads:
@@ -263,7 +208,7 @@ def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> in
 
 def _tile(schedule: Any, shared: Any, inner: Any) -> tuple[int, int] | None:
     """Return rows and columns that are summed in registers at a time; None where the extents do not divide."""
-    height, width = _extent(schedule, shared), _extent(schedule, inner)
+    height, width = extent_of(schedule, shared), extent_of(schedule, inner)
     columns = [one for one in (16, 32, MAX_COLUMNS) if width % one == 0]  # LLVM's vectors
     if not columns:
         return None
@@ -273,20 +218,7 @@ def _tile(schedule: Any, shared: Any, inner: Any) -> tuple[int, int] | None:
 
 def _jumps(region: Any, name: Any) -> bool:
     """Say whether a step along an axis leaves the tensor's last dimension."""
-    return any(_moves(one.min, name) for one in list(region.region)[:-1])
-
-
-def _moves(index: Any, name: Any) -> bool:
-    from tvm import tirx
-    from tvm_ffi import structural_walk
-
-    found: list[bool] = []
-
-    def compared(one: Any) -> None:
-        found.append(one.same_as(name))
-
-    structural_walk(index, (tirx.Var, compared))
-    return any(found)
+    return any(moves(one.min, name) for one in list(region.region)[:-1])
 
 
 def _gathered(schedule: Any) -> Any:
@@ -294,19 +226,19 @@ def _gathered(schedule: Any) -> Any:
 
     Rows of as many axes as may be, but nothing is computed twice for it: a sum over everything stays before all rows.
     """
-    blocks = _blocks(schedule)
-    kinds = [_kinds(schedule, block) for block in blocks]
+    blocks = nests_of(schedule)
+    kinds = [kinds_of(schedule, block) for block in blocks]
     rows = [len(one) - len(one.lstrip("S")) for one in kinds if "R" in one]
     if len(blocks) < 2 or not rows or set(kinds[-1]) != {"S"}:
         return schedule
     for depth in range(min(min(rows), len(kinds[-1]) - 1), 0, -1):
         trial = schedule.copy()
-        *others, last = _blocks(trial)
+        *others, last = nests_of(trial)
         loops = trial.get_loops(last)
         if len(loops) < depth:
             continue
         for block in reversed(others):
-            _can(trial.compute_at, block, loops[depth - 1])
+            tried(trial.compute_at, block, loops[depth - 1])
         if _work(trial) <= _work(schedule):
             return trial
     return schedule
@@ -314,24 +246,24 @@ def _gathered(schedule: Any) -> Any:
 
 def _work(schedule: Any) -> int:
     """Return how often all blocks run."""
-    return sum(_size(schedule, block) for block in _blocks(schedule))
+    return sum(size_of(schedule, block) for block in nests_of(schedule))
 
 
 def _parallel(schedule: Any, cores: int) -> None:
     done: list[Any] = []
-    for block in _blocks(schedule):
+    for block in nests_of(schedule):
         loops = schedule.get_loops(block)
         if not loops or any(schedule.get(loops[0]).same_as(one) for one in done):
             continue
-        kinds = _kinds(schedule, block)
-        if _size(schedule, block) < PARALLEL_WORK:
+        kinds = kinds_of(schedule, block)
+        if size_of(schedule, block) < PARALLEL_WORK:
             continue
         outer, extent = [], 1
         for loop, kind in zip(loops, kinds, strict=False):
             if kind != "S" or extent >= 4 * cores:
                 break
             outer.append(loop)
-            extent *= _extent(schedule, loop)
+            extent *= extent_of(schedule, loop)
         if len(loops) == len(outer):
             outer.pop()
         if not outer or extent < cores:

@@ -1,0 +1,70 @@
+"""Reading and trying on TVM's schedules, as rules do it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def tried(primitive: Any, *args: Any) -> bool:
+    """Take a step of a schedule; say whether it could be taken. What cannot be scheduled stays as it was."""
+    from tvm.s_tir.schedule import ScheduleError
+
+    try:
+        primitive(*args)
+    except (ScheduleError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def nests_of(schedule: Any) -> list[Any]:
+    """Return the loop nests' blocks in order, without blocks inside of blocks."""
+    return list(schedule.get_child_blocks(schedule.get_sblock("root")))
+
+
+def kinds_of(schedule: Any, block: Any) -> str:
+    """Return S for each data-parallel and R for each summed axis of a block; O for others."""
+    from tvm import tirx
+
+    letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
+    return "".join(letters.get(one.iter_type, "O") for one in schedule.get(block).iter_vars)
+
+
+def extent_of(schedule: Any, loop: Any) -> int:
+    """Return a loop's extent; 0 where it is no constant."""
+    extent = schedule.get(loop).extent
+    return int(extent) if hasattr(extent, "value") else 0
+
+
+def size_of(schedule: Any, block: Any) -> int:
+    """Return how often a block runs."""
+    return math.prod(extent_of(schedule, loop) for loop in schedule.get_loops(block))
+
+
+def called(node: Any) -> set[str]:
+    """Return the names of functions that a statement calls, and "if" where it chooses."""
+    from tvm import ir, tirx
+    from tvm_ffi import structural_walk
+
+    found: set[str] = set()
+
+    def call(one: Any) -> None:
+        name = str(getattr(one.op, "name", "")).removeprefix("tirx.")
+        found.add("if" if name == "if_then_else" else name)
+
+    structural_walk(node, [(ir.Call, call), (tirx.Select, lambda _: found.add("if"))])
+    return found
+
+
+def moves(index: Any, name: Any) -> bool:
+    """Say whether an index depends on a variable."""
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    found: list[bool] = []
+
+    def compared(one: Any) -> None:
+        found.append(one.same_as(name))
+
+    structural_walk(index, (tirx.Var, compared))
+    return any(found)
