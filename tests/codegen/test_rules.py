@@ -14,6 +14,7 @@ from tencost.codegen import rules, vector_math
 
 pytestmark = pytest.mark.tvm
 op = relax.op
+TARGET = {"kind": "llvm", "mcpu": "x86-64-v3"}
 
 
 def network(shapes: list[tuple[int, ...]], body: Callable[..., Any], kind: str = "float32") -> Any:
@@ -149,20 +150,20 @@ def loops(function: Any) -> list[str]:
 def test_what_a_chain_stores_between_is_gone() -> None:
     (function,) = functions(network([(12, 100), (100,)], lambda x, b: op.nn.silu(op.add(x, b))))
     assert "alloc_buffer" in function.script()
-    scheduled = rules.scheduled(function).script()
+    scheduled = rules.scheduled(function, TARGET).script()
     assert "alloc_buffer" not in scheduled
     assert scheduled.count("T.sblock(") == 2  # the function's own, and one
 
 
 def test_an_exponential_is_not_computed_twice() -> None:
     (function,) = functions(network([(8, 32)], softmax))
-    assert rules.scheduled(function).script().count("T.exp(") == 1
+    assert rules.scheduled(function, TARGET).script().count("T.exp(") == 1
 
 
 def test_rows_of_a_softmax_are_computed_together() -> None:
     (function,) = functions(network([(8, 32)], softmax))
     assert len([line for line in loops(function) if "(8)" in line or "8)" in line]) > 1
-    text = rules.scheduled(function).script()
+    text = rules.scheduled(function, TARGET).script()
     assert text.count("range(T.int64(8))") == 1
 
 
@@ -174,7 +175,7 @@ def test_a_sum_over_everything_is_not_computed_for_each_row() -> None:
             lambda x, g, b: op.nn.group_norm(x, g, b, 1, 1, [2, 3]),
         )
     )
-    text = rules.scheduled(function).script()
+    text = rules.scheduled(function, TARGET).script()
     sums = next(line for line in text.splitlines() if "T.grid" in line)
     assert sums.strip().startswith(
         "for ax0_1, ax1, ax2 in T.grid(T.int64(20), T.int64(7), T.int64(7))"
@@ -185,7 +186,7 @@ def test_a_convolution_in_groups_walks_along_pixels() -> None:
     (function,) = functions(
         network([(1, 12, 40), (12, 3, 1)], lambda x, w: op.nn.conv1d(x, w, groups=4))
     )
-    after = rules.scheduled(function).script()
+    after = rules.scheduled(function, TARGET).script()
     innermost = [line for line in after.splitlines() if "T.grid" in line][-1]
     assert innermost.rstrip(":").rstrip(")").endswith("T.int64(40")
 
@@ -193,7 +194,7 @@ def test_a_convolution_in_groups_walks_along_pixels() -> None:
 def test_a_product_walks_along_rows() -> None:
     """Innermost lies what lies together in memory: 30 times faster than the order that TVM lowers it in."""
     (function,) = functions(network([(17, 64), (64, 48)], op.matmul))
-    before, after = function.script(), rules.scheduled(function).script()
+    before, after = function.script(), rules.scheduled(function, TARGET).script()
     assert before.index("SSR") > 0
     innermost = [line for line in after.splitlines() if "T.grid" in line][-1]
     assert innermost.rstrip(":").endswith("T.int64(48))")
@@ -202,9 +203,9 @@ def test_a_product_walks_along_rows() -> None:
 def test_cores_share_large_functions_only() -> None:
     small = functions(network([(8, 32)], softmax))[0]
     large = functions(network([(64, 12, 128)], softmax))[0]
-    assert "parallel" not in rules.scheduled(small, cores=4).script()
-    assert "parallel" in rules.scheduled(large, cores=4).script()
-    assert "parallel" not in rules.scheduled(large, cores=1).script()
+    assert "parallel" not in rules.scheduled(small, TARGET | {"num-cores": 4}).script()
+    assert "parallel" in rules.scheduled(large, TARGET | {"num-cores": 4}).script()
+    assert "parallel" not in rules.scheduled(large, TARGET | {"num-cores": 1}).script()
 
 
 def test_tuned_functions_and_other_targets_are_left_alone() -> None:

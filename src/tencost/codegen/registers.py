@@ -151,6 +151,33 @@ def designs(mod: Any, target: Any) -> list[Design]:
     return made
 
 
+def by_rule(mod: Any, target: Any) -> Any:
+    """Return a workload as its first seed schedules it, with nothing measured; None where no tile fits.
+
+    Weights whose layout is a program's own get a block that reorders them, as MetaSchedule's programs have it.
+    """
+    from tvm.s_tir.meta_schedule import postproc
+
+    for one in designs(mod, target)[:1]:
+        schedule = one.schedule
+        rules = [postproc.RewriteReductionBlock()]
+        if free_buffers(schedule):
+            rules.append(postproc.RewriteLayout())
+        if all(rule.apply(schedule) for rule in rules):
+            return schedule.mod
+    return None
+
+
+def interleaved(found: Sequence[Design]) -> list[tuple[Design, Decisions]]:
+    """Return all designs' seeds in the order in which they are worth measuring: the first one's best first."""
+    ranked = [
+        (rank * (1 + place), place, rank, one, seed)
+        for place, one in enumerate(found)
+        for rank, seed in enumerate(one.seeds)
+    ]
+    return [(one, seed) for *_, one, seed in sorted(ranked, key=lambda row: row[:3])]
+
+
 def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     """Return the product of an unscheduled function, None where there is none, or more than one, or another shape."""
     blocks = nests_of(schedule)
@@ -175,7 +202,7 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     if len(columns) != 1:
         return None
     column = columns[0]
-    free = _free_buffers(schedule)
+    free = free_buffers(schedule)
     for region in stmt.reads:
         moved = any(moves(one.min, names[column]) for one in region.region)
         if moved and not (
@@ -381,8 +408,7 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
 
 def _pad(schedule: Any, pad: Any, lanes: int, cores: int) -> None:
     """Schedule a pass that pads: zeros first, then what is padded, whole vectors of its last two axes together."""
-    first, *loops = schedule.get_loops(pad)
-    zeros = schedule.decompose_padding(pad, first)
+    zeros = schedule.decompose_padding(pad, schedule.get_loops(pad)[0])
     for block in (zeros, pad):
         *others, column, number = schedule.get_loops(block)
         row = schedule.fuse(column, number)
@@ -412,7 +438,7 @@ def _beside(index: Any, name: Any) -> bool:
     return bool(found) and hasattr(found[0], "value") and int(found[0].value) == 1
 
 
-def _free_buffers(schedule: Any) -> set[str]:
+def free_buffers(schedule: Any) -> set[str]:
     """Return the names of the function's buffers whose layout is a program's own."""
     function = schedule.mod["main"]
     given = dict(function.attrs or {}).get("layout_free_buffers", ())

@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tencost.codegen import registers
 from tencost.codegen.blocks import called, extent_of, kinds_of, moves, nests_of, size_of, tried
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
@@ -47,20 +48,24 @@ def lenient(target: dict[str, Any]) -> dict[str, Any]:
     return target | dict.fromkeys(LENIENT, True)
 
 
-def scheduled(function: Any, cores: int = 1) -> Any:
+def scheduled(function: Any, target: dict[str, Any]) -> Any:
     """Return a PrimFunc with the rules' schedule; it computes the same, up to the order of sums.
 
     Args:
         function: as Relax lowered it, unscheduled.
-        cores: that it may run on.
+        target: for which CPU: its vectors and registers, and num-cores that it may run on.
     """
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
+    tiled = registers.by_rule(IRModule({"main": function}), target)
+    if tiled is not None:
+        return tiled["main"]
     schedule = Schedule(IRModule({"main": function}))
     for step in (_inline, _split, _order):
         tried(step, schedule)
     schedule = _gathered(schedule)
+    cores = int(target.get("num-cores", 1))
     if cores > 1:
         tried(_parallel, schedule, cores)
     return schedule.mod["main"]
@@ -80,14 +85,13 @@ def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
         return mod
     granted = lenient(target)
     careful = {name: value for name, value in granted.items() if name != _NO_NUMBERS}
-    cores = int(target.get("num-cores", 1))
     functions = dict(mod.functions.items())
     for name, function in functions.items():
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
             asks = called(function.body) & {"isnan", "isinf", "isfinite"}
             allowed = Target(careful if asks else granted)
-            functions[name] = scheduled(function, cores).with_attr("target", allowed)
+            functions[name] = scheduled(function, target).with_attr("target", allowed)
     return IRModule(functions, attrs=mod.attrs)
 
 

@@ -255,6 +255,8 @@ class TunerConfig:
     """Programs measured before the model is asked again."""
     starts: int = 16
     """Programs known to be fast elsewhere, re-fitted to a task, that it measures before it searches; 0 for none."""
+    register_tiles: bool = True
+    """Search register tiles (tencost.codegen.registers), too; False leaves TVM's design spaces alone."""
     trials_per_task: int | None = None
     """Programs measured for one task at most; None leaves it to the task scheduler."""
     min_gain: float = 0.001

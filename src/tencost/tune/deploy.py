@@ -185,10 +185,10 @@ def compile_network(
     if database is not None:
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
-        if network.packed:
-            mod = with_packed_weights(mod)
     if by_rule:
         mod = schedule_rest(mod, target)
+    if network.packed and (by_rule or database is not None):
+        mod = with_packed_weights(mod)
     return tvm.compile(mod, target=tvm_target)
 
 

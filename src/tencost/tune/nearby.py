@@ -26,10 +26,17 @@ from tvm.s_tir import Trace
 from tvm.s_tir import meta_schedule as ms
 
 from tencost.features.ragged import FloatArray
-from tencost.features.traces import trace_values
 from tencost.tune.draft import MIN_BATCH, Doubles, Draft
 from tencost.tune.kriging import MAX_KNOWN, Kriging
-from tencost.tune.refit import Decisions, Sketch, apply, decisions, factorizations, sketch
+from tencost.tune.refit import (
+    Decisions,
+    Sketch,
+    apply,
+    decisions,
+    factorizations,
+    plain_values,
+    sketch,
+)
 
 PARENTS = 24
 """Measured programs that mutations come from, the fastest ones."""
@@ -215,7 +222,7 @@ class Nearby:
         self._making_s += time.perf_counter() - started
 
     def _read(self, candidate: Any) -> Program | None:
-        plain = _plain(candidate.sch.trace)
+        plain = plain_values(candidate.sch.trace, remove_postproc=True)
         if plain is None:
             return None
         made = sketch(plain)
@@ -420,20 +427,12 @@ def _candidate(schedule: Any) -> Any:
     return ms.MeasureCandidate(schedule, args)
 
 
-def _plain(trace: Any) -> list[Any] | None:
-    """Return a trace as plain values without post-processing; None where it holds what has none, an index map."""
-    try:
-        return None if trace is None else trace_values(trace, remove_postproc=True)
-    except TypeError:
-        return None
-
-
 def _spaces(designs: Sequence[Any]) -> list[Space]:
     """Return the design spaces; none of them where one cannot be read, as it would never be searched."""
     found = []
     for design in designs:
         trace = design.trace.simplified(True)
-        plain = _plain(trace)
+        plain = plain_values(trace, remove_postproc=True)
         if plain is None:
             return []
         made = sketch(plain)

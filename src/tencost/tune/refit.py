@@ -144,8 +144,12 @@ def starting_points(
     Returns:
         tvm.s_tir.meta_schedule.MeasureCandidate, after post-processing, with different decisions.
     """
-    spaces = [space.trace.simplified(True) for space in designs]
-    plain = [trace_values(space) for space in spaces]
+    readable = [
+        (trace, values)
+        for trace in (space.trace.simplified(True) for space in designs)
+        if (values := plain_values(trace)) is not None
+    ]
+    spaces, plain = [trace for trace, _ in readable], [values for _, values in readable]
     sketches = [sketch(trace) for trace in plain]
     found: list[Any] = []
     for number, fitted in enumerate(refitter.fitted(workload, plain)):
@@ -160,6 +164,14 @@ def starting_points(
         return []
     liked = [int(at) for at in np.argsort(-model.predict(context, found), kind="stable")]
     return [found[at] for at in interleaved(liked, list(range(len(found))))[:count]]
+
+
+def plain_values(trace: Any, *, remove_postproc: bool = False) -> list[Any] | None:
+    """Return a trace as plain values; None where it holds what has none, an index map."""
+    try:
+        return trace_values(trace, remove_postproc=remove_postproc)
+    except TypeError:
+        return None
 
 
 def interleaved(liked: Sequence[int], nearest: Sequence[int]) -> list[int]:

@@ -1,8 +1,8 @@
 """A search of one task that begins with starting points and never proposes a program twice.
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
-a task that has hardly any measurements yet are programs known to be fast, re-fitted to it (:mod:`tencost.tune.refit`):
-they are measured before anything is searched, and the evolution (:mod:`tencost.tune.nearby`) begins from the best of
+a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.tune.spaces`) and programs known to
+be fast, re-fitted to it (:mod:`tencost.tune.refit`): they are measured before anything is searched, and the evolution (:mod:`tencost.tune.nearby`) begins from the best of
 them. MetaSchedule's own evolutionary search is asked where that finds nothing new. Programs that the database holds are
 taken out of each batch before it is built.
 """
@@ -24,6 +24,7 @@ from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
 from tencost.tune.nearby import Nearby
 from tencost.tune.refit import Refitter, starting_points
+from tencost.tune.spaces import seeds
 
 MAX_REPEATED_BATCHES = 5
 """Stop a task after so many batches in a row that hold nothing new: its space is used up."""
@@ -37,6 +38,8 @@ TAKEN_OVER = 64
 """Programs of earlier runs, the fastest of a task, that the search goes on from."""
 STARTS = 16
 """Starting points that a task gets, unless told."""
+SEEDS = 6
+"""Of them, register tiles, where a task is a product that they fit."""
 
 
 def program_key(candidate: Any) -> int:
@@ -52,7 +55,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         search: MetaSchedule's, for tasks whose decisions cannot be evolved.
         known: keys of programs that were measured before; None begins with none, and so does every clone.
         room: how many programs may still be measured.
-        refitter: starting points for a task without known programs; None begins with the search.
+        refitter: starting points for a task without known programs; None begins with register tiles, or the search.
         starts: starting points that a task gets at most.
         population: decisions in a generation.
         generations: generations a round.
@@ -103,8 +106,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self.search.pre_tuning(max_trials, num_trials_per_iter, design_spaces, database, cost_model)
         self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
         self._left = max_trials
-        wanted = self.refitter is not None and cost_model is not None
-        self._fresh = wanted and len(self.known) < self.starts
+        self._fresh = cost_model is not None and len(self.known) < self.starts
         self._nearby, self._database = None, database
 
     def post_tuning(self) -> None:
@@ -172,18 +174,21 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         return self._nearby
 
     def _starting_points(self) -> list[Any]:
-        assert self.refitter is not None
         context = self._context
-        workload = workload_id(str(save_json(context.mod)))
-        return starting_points(
-            self.refitter,
-            workload,
-            context,
-            self._spaces,
-            self._model,
-            self.starts,
-            int(context.rand_state),
-        )
+        seed = int(context.rand_state)
+        found = seeds(context, self._spaces, min(SEEDS, self.starts), seed)
+        if self.refitter is not None and len(found) < self.starts:
+            workload = workload_id(str(save_json(context.mod)))
+            found += starting_points(
+                self.refitter,
+                workload,
+                context,
+                self._spaces,
+                self._model,
+                self.starts - len(found),
+                seed,
+            )
+        return found
 
     def notify_runner_results(
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
@@ -223,7 +228,7 @@ def evolutionary_search(
         known: keys of programs that were measured before, see :func:`program_key`; the search adds its own.
         room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
             ends.
-        refitter: starting points for tasks without known programs; None begins with the search.
+        refitter: starting points for tasks without known programs; None begins with register tiles, or the search.
         starts: starting points that a task gets at most.
         learn: let the search correct the model's scores by what it measured.
     """

@@ -31,6 +31,7 @@ from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
 from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search, program_key
+from tencost.tune.spaces import search_space
 from tencost.tune.turns import BySeconds
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.expected import Reference
@@ -241,7 +242,9 @@ class Session:
             ms.TuneContext(
                 mod=task.mod,
                 target=self._tvm_target(),
-                space_generator="post-order-apply",
+                space_generator=search_space(self._target)
+                if self._tuner.register_tiles
+                else "post-order-apply",
                 search_strategy=evolutionary_search(
                     self._tuner.population,
                     self._tuner.generations,
