@@ -9,7 +9,8 @@ Multiplication, 2008; BLIS), which needs things that this space fixes and that t
     rows        up to two axes that one operand has and the other lacks, unrolled inside the sum; tiles o1 o2 i
     sum         runs over everything else; a part of each axis may be unrolled; tiles o i
     order       o1 of columns and rows, o2 of rows and columns, o of the sum, i of the sum, rows, vectors
-    epilogue    what follows (bias, activation, residual) where a tile of sums is done, from the registers
+    epilogue    what follows (bias, activation, residual) where a tile of sums is done, from the registers; what calls
+                functions is a loop over the tile, as their code would stand there for each vector of it
     before      padding stays a pass of its own; what only computes is inlined
 
 Weights that the graph lets programs reorder (``network.pack_weights``) are laid out tile by tile by MetaSchedule's
@@ -36,6 +37,8 @@ BUSY = 8
 """Sums at a time that keep two units busy which need four cycles each."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
+CONSTANTS = 14
+"""Registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
 SEEDS = 8
 """Tiles that :func:`seeds` returns at most."""
 
@@ -58,6 +61,7 @@ class Product:
         block: its block's name.
         inlined, copied: names of the blocks before it: computed where they are read, or passes of their own (padding).
         after: names of the blocks after it.
+        dear: whether these call functions.
         extents: of all axes.
         batch, rows, sums: axes of each part; rows are at most two, the innermost ones.
         column: the axis of vectors.
@@ -70,6 +74,7 @@ class Product:
     inlined: tuple[str, ...]
     copied: tuple[str, ...]
     after: tuple[str, ...]
+    dear: bool
     extents: tuple[int, ...]
     batch: tuple[int, ...]
     rows: tuple[int, ...]
@@ -250,6 +255,7 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         inlined=tuple(schedule.get(one).name_hint for one in plain),
         copied=tuple(schedule.get(one).name_hint for one in blocks[:place] if one not in plain),
         after=tuple(schedule.get(one).name_hint for one in blocks[place + 1 :]),
+        dear=any(called(schedule.get(one).body) - {"if"} for one in blocks[place + 1 :]),
         extents=extents,
         batch=tuple(axis for axis in outer if axis not in rows),
         rows=rows,
@@ -299,11 +305,12 @@ def _tiles(
     options = [_divisors(product.extents[axis], MAX_ROWS) for axis in product.rows]
     lanes_lost = vectors.lanes / product.lanes
     depth = math.prod(product.extents[axis] for axis in product.sums)
+    room = vectors.registers - (CONSTANTS if product.dear else 0)
     for wide in _divisors(product.columns, MAX_VECTORS):
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
             held = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
-            if held > vectors.registers and sums > 1:
+            if held > room and sums > 1:
                 continue
             loads = sum(
                 math.prod(one for axis, one in zip(product.rows, rows, strict=True) if axis in axes)
@@ -377,20 +384,24 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     schedule.reorder(*outer, *middle, *(one[0] for one in sums), *inside, lane)
     if product.after:
         last = schedule.get_sblock(product.after[-1])
-        schedule.reverse_compute_at(last, column[1], preserve_unit_loops=True)
-        schedule.set_scope(block, 0, "local")
+        finished = [(last, not product.dear)]
+        if product.dear:
+            finished.insert(0, (schedule.cache_write(block, 0, "local"), True))
     else:
-        last = schedule.cache_write(block, 0, "local")
-        schedule.reverse_compute_at(last, column[1], preserve_unit_loops=True)
+        finished = [(schedule.cache_write(block, 0, "local"), True)]
+    for one, _ in finished:
+        schedule.reverse_compute_at(one, column[1], preserve_unit_loops=True)
+    if product.after:
+        schedule.set_scope(finished[0][0] if product.dear else block, 0, "local")
     for loop in inside:
         schedule.unroll(loop)
     schedule.vectorize(lane)
-    written = schedule.get_loops(last)[len(outer) + len(middle) :]
-    *others, final = written
-    whole, lane = schedule.split(final, [None, product.lanes])
-    for loop in (*others, whole):
-        schedule.unroll(loop)
-    schedule.vectorize(lane)
+    for one, is_unrolled in finished:
+        *others, final = schedule.get_loops(one)[len(outer) + len(middle) :]
+        whole, lane = schedule.split(final, [None, product.lanes])
+        for loop in (*others, whole) if is_unrolled else ():
+            schedule.unroll(loop)
+        schedule.vectorize(lane)
     last_outer = outer[-1]
     if cores > 1:
         last_outer = schedule.fuse(*outer)

@@ -71,6 +71,14 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     return schedule.mod["main"]
 
 
+def leave(function: Any, target: dict[str, Any]) -> dict[str, Any]:
+    """Return the target that a function by rule is compiled for: `lenient`, but what asks for no number keeps them."""
+    granted = lenient(target)
+    if called(function.body) & {"isnan", "isinf", "isfinite"}:
+        granted = {name: value for name, value in granted.items() if name != _NO_NUMBERS}
+    return granted
+
+
 def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
     """Return a network's module in which every function without a schedule has that of the rules.
 
@@ -83,14 +91,11 @@ def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
 
     if target.get("kind") != "llvm":
         return mod
-    granted = lenient(target)
-    careful = {name: value for name, value in granted.items() if name != _NO_NUMBERS}
     functions = dict(mod.functions.items())
     for name, function in functions.items():
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
-            asks = called(function.body) & {"isnan", "isinf", "isfinite"}
-            allowed = Target(careful if asks else granted)
+            allowed = Target(leave(function, target))
             functions[name] = scheduled(function, target).with_attr("target", allowed)
     return IRModule(functions, attrs=mod.attrs)
 

@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
+from tencost.codegen.rules import leave, scheduled
 from tencost.config import HardwareConfig
 from tencost.networks.network import Network, NetworkTask
 from tencost.tune.deploy import Deployed, Spread, on_cores, spread_of
@@ -23,7 +24,7 @@ from tencost.workers.worker import build
 
 
 class TaskProgram:
-    """A task's program as the network runs it: the database's best one, or the default schedule where it has none.
+    """A task's program as the network runs it: the database's best one, or the rules' where it has none.
 
     Raises:
         ValueError: arguments that cannot be drawn.
@@ -31,7 +32,14 @@ class TaskProgram:
 
     def __init__(self, task: NetworkTask, database: Any, target: dict[str, Any]) -> None:
         schedule = database.query_schedule(task.mod, tvm.target.Target(target), "main")
-        mod = task.mod if schedule is None else schedule.mod
+        if schedule is not None:
+            mod = schedule.mod
+        elif target.get("kind") == "llvm":
+            function = task.mod["main"]
+            mod = tvm.IRModule({"main": scheduled(function, target)})
+            target = leave(function, target)
+        else:
+            mod = task.mod
         self._function = build(mod, target).jit()
         facts = read_facts(task.mod)
         drawn = draw(facts)

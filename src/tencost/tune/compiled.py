@@ -41,6 +41,7 @@ from tencost.tune.deploy import (
     MAX_TIMING_S,
     TOLERANCE,
     Deployed,
+    better_than_rules,
     check_shapes,
     compare_outputs,
     compile_network,
@@ -54,6 +55,7 @@ from tencost.tune.deploy import (
 )
 from tencost.tune.inputs import NOTE, native_messages_to
 from tencost.tune.network_record import record_compiled
+from tencost.tune.workfolder import read_rule_times
 from tencost.workers import threads
 from tencost.writing import scratch_beside, whole_file
 
@@ -119,6 +121,8 @@ def run(
         network = load_network(cfg.network, root)
         tasks = network.tasks(target)
     check_shapes(network, tasks)
+    if given:
+        opened = better_than_rules(opened, tasks, target, read_rule_times(folder))
     tuned = count_known(opened, tasks, target) if given else 0
     if given and not tuned:
         console.print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.ir import save_json
 
 from tencost.codegen import vector_math
 from tencost.codegen.rules import schedule_rest
@@ -23,6 +25,7 @@ from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
+from tencost.store.ids import workload_id
 from tencost.tune.workfolder import check_database
 from tencost.workers.pool import CpuPlan
 from tencost.workers.threads import run_on
@@ -157,6 +160,31 @@ def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, A
     tvm_target = tvm.target.Target(target)
     found = (database.query_tuning_record(task.mod, tvm_target, "main") for task in tasks)
     return sum(record is not None for record in found)
+
+
+def better_than_rules(
+    database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any], rule_s: Mapping[str, float]
+) -> Any:
+    """Return a database of the programs that are worth it: each task's best one, if it is faster than by rule.
+
+    Args:
+        database: MetaSchedule's.
+        tasks: of the network.
+        target: for which hardware.
+        rule_s: seconds of tasks by rule, by workload id, as a tuning run's session keeps them.
+    """
+    tvm_target = tvm.target.Target(target)
+    kept = tvm.s_tir.meta_schedule.database.MemoryDatabase()
+    for task in tasks:
+        record = database.query_tuning_record(task.mod, tvm_target, "main")
+        if record is None:
+            continue
+        limit = rule_s.get(workload_id(str(save_json(task.mod))), math.inf)
+        seconds = [float(one) for one in record.run_secs or ()]
+        if seconds and statistics.median(seconds) < limit:
+            kept.commit_workload(task.mod)
+            kept.commit_tuning_record(record)
+    return kept
 
 
 def compile_network(

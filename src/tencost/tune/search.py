@@ -1,10 +1,10 @@
 """A search of one task that begins with starting points and never proposes a program twice.
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
-a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.tune.spaces`) and programs known to
-be fast, re-fitted to it (:mod:`tencost.tune.refit`): they are measured before anything is searched, and the evolution (:mod:`tencost.tune.nearby`) begins from the best of
-them. MetaSchedule's own evolutionary search is asked where that finds nothing new. Programs that the database holds are
-taken out of each batch before it is built.
+a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.tune.spaces`) and programs known
+to be fast, re-fitted to it (:mod:`tencost.tune.refit`): they are measured before anything is searched, and the
+evolution (:mod:`tencost.tune.nearby`) begins from the best of them. MetaSchedule's own evolutionary search is asked
+where that finds nothing new. Programs that the database holds are taken out of each batch before it is built.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tvm import IRModule
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -22,6 +23,7 @@ from tvm.s_tir.meta_schedule.logging import get_loggers_from_work_dir
 from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
+from tencost.codegen.rules import leave, scheduled
 from tencost.config import TunerConfig
 from tencost.errors import TencostError
 from tencost.networks.network import NetworkTask
@@ -117,10 +119,13 @@ class Session:
 
     @property
     def latency_s(self) -> dict[str, float]:
-        """The best latency known of each task, by workload id; the default schedule's where it is faster."""
-        baseline = self._folder.baseline_s
+        """The best latency known of each task, by workload id; by rule, or by default, where that is faster."""
+        baseline, rule = self._folder.baseline_s, self._folder.rule_s
+        never = float("inf")
         return {
-            identity: min(self.best_s.get(identity, baseline[identity]), baseline[identity])
+            identity: min(
+                self.best_s.get(identity, never), baseline[identity], rule.get(identity, never)
+            )
             for identity in self.ids
         }
 
@@ -150,19 +155,30 @@ class Session:
         return sum(self._folder.baseline_s[identity] >= limit for identity in self.ids)
 
     def measure_baseline(self, on_task: Callable[[int], None] = lambda _done: None) -> None:
-        """Time every task with the default schedule, where an earlier run has not.
+        """Time every task with the default schedule and by rule, where an earlier run has not.
 
         A task whose default schedule cannot be timed, or takes longer than tuner.default_timeout_s, counts with that.
         """
         limit = self._tuner.default_timeout_s
         for done, (task, identity) in enumerate(zip(self.tasks, self.ids, strict=True)):
             on_task(done)
-            if identity in self._folder.baseline_s:
-                continue
-            timing = self._time(task.mod, limit_s=limit)
-            seconds = statistics.median(timing.run_secs) if timing.status is Status.ok else limit
-            self._folder.baseline_s[identity] = seconds
-            self._folder.save_session()
+            if identity not in self._folder.rule_s:
+                seconds = self._by_rule_s(task, limit)
+                self._folder.rule_s[identity] = seconds
+                self._folder.save_session()
+            if identity not in self._folder.baseline_s:
+                seconds = _median_s(self._time(task.mod, limit_s=limit), limit)
+                self._folder.baseline_s[identity] = seconds
+                self._folder.save_session()
+
+    def _by_rule_s(self, task: NetworkTask, limit_s: float) -> float:
+        """Return the seconds of a task as it runs without a program, infinite where it cannot be timed."""
+        function, target = task.mod["main"], self._target
+        if target.get("kind") != "llvm":
+            return float("inf")
+        mod = IRModule({"main": scheduled(function, target)})
+        timing = self._time(mod, limit_s=limit_s, target=leave(function, target))
+        return _median_s(timing, float("inf"))
 
     def time_here(self, place: int, mod: Any) -> Timing:
         """Time a program of a task, which is no trial; compared with its workload if it is the fastest one so far.
@@ -321,7 +337,7 @@ class Session:
             timings=timings,
             round=self._round(task.name),
             total_latency_s=self.total_latency_s,
-            task_latency_s=self.best_s.get(identity, self._folder.baseline_s[identity]),
+            task_latency_s=self.latency_s[identity],
             elapsed_s=time.monotonic() - self._started,
             num_wrong=self.num_wrong,
         )
@@ -341,14 +357,24 @@ class Session:
             self.best_s[identity] = min([*latencies, self.best_s.get(identity, float("inf"))])
 
     def _time(
-        self, mod: Any, reference: Reference | None = None, limit_s: float | None = None
+        self,
+        mod: Any,
+        reference: Reference | None = None,
+        limit_s: float | None = None,
+        target: dict[str, Any] | None = None,
     ) -> Timing:
         args = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)
         with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as folder:
             module = Path(folder) / "module.json"
             module.write_text(str(save_json(mod)), encoding="utf-8")
             return self._pool.measure_one(
-                Job(module, self._target, [arg_json(arg) for arg in args], reference, limit_s)
+                Job(
+                    module,
+                    target or self._target,
+                    [arg_json(arg) for arg in args],
+                    reference,
+                    limit_s,
+                )
             )
 
     def _tvm_target(self) -> Any:
@@ -412,6 +438,10 @@ class _Observer(ms.measure_callback.PyMeasureCallback):
             except TencostError as error:
                 self.failure = error
                 raise
+
+
+def _median_s(timing: Timing, otherwise: float) -> float:
+    return statistics.median(timing.run_secs) if timing.status is Status.ok else otherwise
 
 
 @contextmanager

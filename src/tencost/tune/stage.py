@@ -325,13 +325,15 @@ def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
 
 def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     """Compile the network, compare, keep and time it; Ctrl-C leaves out what has not been timed."""
-    from tencost.tune.deploy import compile_network, count_known
+    from tencost.tune.deploy import better_than_rules, compile_network, count_known
     from tencost.tune.verify import time_network
 
-    session, database = tuned.session, tuned.outcome.database
+    session = tuned.session
     if not (session.trials > 0 or keeper.to):
         return {}
     network, hardware, compared = inputs.network, inputs.cfg.hardware, inputs.compared
+    rule_s = inputs.folder.rule_s
+    database = better_than_rules(tuned.outcome.database, inputs.every, hardware.target, rule_s)
     values: dict[str, Any] = {}
     with inputs.console.status("compiling and timing the network"):
         try:

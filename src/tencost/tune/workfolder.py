@@ -4,8 +4,9 @@
         database_workload.json, database_tuning_record.json   stock MetaSchedule database, see formats/metaschedule.py
         adopted.jsonl      {"line", "record_id", "timed"} for each record of the database that came from a store: its
                            line, from 1, its id there, whether its times were taken here; written before the line is
-        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds}}; older
-                           folders: "adopted", too, so many records at the beginning came from a store
+        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds},
+                           "rule_s": the same by rule}; older folders: no "rule_s", and "adopted", so many records at
+                           the beginning came from a store
         batches.jsonl      how well each batch was predicted before the model saw it, see batches.py
         tuning_curve.csv, tuning_curve.png, network.png, report.json, logs/
 
@@ -66,11 +67,13 @@ class WorkFolder:
     Attributes:
         path: the folder.
         baseline_s: seconds of each workload under the default schedule, by workload id.
+        rule_s: the same as the rules schedule it (tencost.codegen); infinite where that cannot be timed.
         adopted: what came from a store and not from the search, by line.
     """
 
     path: Path
     baseline_s: dict[str, float] = field(default_factory=dict)
+    rule_s: dict[str, float] = field(default_factory=dict)
     adopted: dict[int, Mark] = field(default_factory=dict)
     _header: dict[str, Any] = field(default_factory=dict)
     _num_read: int = 0
@@ -110,7 +113,7 @@ class WorkFolder:
 
     def save_session(self) -> None:
         """Write session.json."""
-        values = {**self._header, "baseline_s": self.baseline_s}
+        values = {**self._header, "baseline_s": self.baseline_s, "rule_s": self.rule_s}
         _replace(self.path / "session.json", json.dumps(values, indent=2) + "\n")
 
     def mark_next(self, record_id: str, *, timed: bool) -> None:
@@ -185,8 +188,8 @@ def open_folder(
             "hardware": hardware,
             "target": target,
         }
-        baseline, count = _read_session(path / "session.json", header)
-        folder = WorkFolder(path, baseline, {}, header)
+        baseline, rule, count = _read_session(path / "session.json", header)
+        folder = WorkFolder(path, baseline, rule, {}, header)
         _mend(path)
         folder.adopted = _read_marks(path, count)
         folder.logs.mkdir(exist_ok=True)
@@ -197,14 +200,26 @@ def open_folder(
         lock.release()
 
 
-def _read_session(path: Path, header: dict[str, Any]) -> tuple[dict[str, float], int]:
+def read_rule_times(folder: Path) -> dict[str, float]:
+    """Return a folder's seconds of each workload by rule; none where it is no folder of a tuning run."""
+    try:
+        found = json.loads((folder / "session.json").read_text(encoding="utf-8"))
+        return {str(key): float(value) for key, value in found.get("rule_s", {}).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _read_session(
+    path: Path, header: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, float], int]:
     if not path.exists():
-        return {}, 0
+        return {}, {}, 0
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         same = all(found[key] == header[key] for key in ("version", "network", "hardware"))
         same = same and canonical_target(found["target"]) == canonical_target(header["target"])
         baseline = {str(key): float(value) for key, value in found["baseline_s"].items()}
+        rule = {str(key): float(value) for key, value in found.get("rule_s", {}).items()}
         adopted = int(found.get("adopted", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(
@@ -216,7 +231,7 @@ def _read_session(path: Path, header: dict[str, Any]) -> tuple[dict[str, float],
             f"{path}: expected a tuning session of {header}, found {told}. A database holds programs of one target "
             "only: tune into another folder (tuner.workdir=...) or move this one away."
         )
-    return baseline, adopted
+    return baseline, rule, adopted
 
 
 def _read_marks(path: Path, count: int) -> dict[int, Mark]:
