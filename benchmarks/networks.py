@@ -109,7 +109,7 @@ def stored(given: argparse.Namespace, results: Sequence[table.Result]) -> bool:
     uri = networks_uri(given.store)
     if results:
         arms = sum(len(result["arms"]) for result in results)
-        print(f"{added.records} of {arms} timings are new in {uri}", flush=True)
+        print(f"{added.records} of {arms} arms are new in {uri}", flush=True)
     if added.quarantined:
         print(
             f"{added.quarantined} of them are in quarantine, as their repeats contradict each other: tencost records "
