@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -115,6 +117,26 @@ def test_more_cores_than_there_are(tmp_path: Path) -> None:
     process.communicate(timeout=300)
     assert process.returncode == 2
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.slow
+def test_what_it_compiles_stays_out_of_the_live_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its seconds are over and its database is empty, so that it only compiles."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    networks = import_module("networks")
+    database = tmp_path / "tencost" / "tuned" / "bert"
+    database.mkdir(parents=True)
+    (database / "report.json").write_text('{"model": "none"}')
+    for name in ("database_tuning_record.json", "database_workload.json"):
+        (database / name).touch()
+    about = {"network": "bert_tiny", "via": "", "cores": 1, "hardware": "local"}
+    case = networks.Case(**about, settings=SMALL, folder=str(tmp_path))
+    given = argparse.Namespace(seconds=0.0, seed=0, model=None, trials=1)
+    clock = networks.Clock(tmp_path / "spent.json")
+    assert networks.prepare_tencost(given, case, clock)["tasks_tuned"] == 0
+    assert [run.engine for run in read_runs(str(tmp_path / "tencost" / "store"))] == ["tencost"]
 
 
 @pytest.mark.tvm
