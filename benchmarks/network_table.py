@@ -6,9 +6,12 @@ import json
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tencost.store.record_store import Added
 
 PEER = "onnxruntime"
 """Ratios are to this arm."""
@@ -18,13 +21,15 @@ TOLERANCE = 1e-4
 ENGINES = {
     "eager": "pytorch",
     "compile": "torch.compile",
-    "compile-frozen": "torch.compile",
     PEER: "onnxruntime",
     "untuned": "tvm",
     "stock": "metaschedule",
     "tencost": "tencost",
 }
-"""What an arm's engine is called in records; what sets an arm of the same engine apart is in its configuration."""
+"""What an arm's engine is called in records; `compile-frozen` is `torch.compile-frozen`, `stock-x10` is
+`metaschedule-x10`: one name would put their times together."""
+UNNAMED = "unknown"
+"""The host of results that do not say where they were taken: not the one that stores them."""
 
 Result = dict[str, Any]
 
@@ -34,31 +39,54 @@ def record_rows(result: Result) -> Iterator[dict[str, Any]]:
 
     The one place where results become records: names are those of a network's timing in the store.
     """
+    versions = result["versions"]
     for arm, row in result["arms"].items():
-        engine = ENGINES[arm.partition("-x")[0].removesuffix("-warm")]
+        plain, dash, kind = arm.partition("-")
+        engine = ENGINES[plain]
         tuned = "programs" in row
+        prepared_s = None if plain == "eager" else row.get("seconds")
+        around = (
+            ("tencost", "tvm") if engine in ("tencost", "tvm", "metaschedule") else ("tencost",)
+        )
         yield {
             "network": result["plain_name"],
             "variant": result["via"],
             "batch": result["batch"],
             "size": result["size"],
-            "engine": engine,
-            "engine_version": result["versions"][engine],
-            "engine_config": {"arm": arm, "overrides": result["settings"]},
+            "engine": f"{engine}{dash}{kind}",
+            "engine_version": versions[engine],
+            "engine_config": {"arm": arm, "overrides": result["settings"]}
+            | ({"model": row["model"]} if "model" in row else {}),
             "hardware": result["hardware"],
             "cores": result["cores"],
+            "host": result["host"].get("name", UNNAMED),
             "hw_model": result["host"]["cpu"],
             "timestamp": result["timestamp"],
             "seconds": () if "error" in row else tuple(row["times_s"]),
             "error": row.get("error", ""),
             "code_size": row.get("code_bytes"),
-            "compile_seconds": None if tuned else row.get("seconds"),
-            "tuning_seconds": row.get("seconds") if tuned else None,
+            "compile_seconds": None if tuned else prepared_s,
+            "tuning_seconds": prepared_s if tuned else None,
             "tuning_programs": row.get("programs"),
             "max_rel_error": row.get("max_rel_error"),
-            "info": {"busy": result["busy"]},
+            "info": {
+                "busy": result["busy"],
+                "versions": {name: versions[name] for name in around if name in versions},
+            },
             "source": "benchmarks/networks.py",
         }
+
+
+def store(results: Sequence[Result], store_uri: str) -> Added:
+    """Write every arm of results as a record beside a record store, those that are not there; return what was added.
+
+    Raises:
+        RecordError: the table cannot be written, what is there is none, or a result has times that are none.
+    """
+    from tencost.records.networks import NetworkTiming, write_timings
+
+    rows = [row for result in results for row in record_rows(result)]
+    return write_timings(store_uri, [NetworkTiming(**row) for row in rows])
 
 
 def read_results(folder: Path) -> list[Result]:

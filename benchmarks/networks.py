@@ -2,6 +2,7 @@
 
     python benchmarks/networks.py [--networks bert_tiny resnet_18:onnx ...] [--cores 1 4] [--arms ...] [--seconds 900]
                                   [--stock-times 10] [--stock-warm] [--set OVERRIDE ...] [--again ARM ...] [--report]
+                                  [--store URI]
 
 Arms, all with the same number of threads on the same CPUs:
 
@@ -23,7 +24,9 @@ what PyTorch computes.
 `bert_tiny:onnx` and `vit_s:torch_export` go through a file for TVM: saved by PyTorch, read by that network.source.
 
 Results: one file a network and number of cores in benchmarks/results/networks; --report prints the tables, draws the
-plots and measures nothing.
+plots and measures nothing. --store URI writes every arm beside that record store, too, where `tencost records compare`
+and `regress` read it: with --report of all results that are there, else of each network as it is timed. What the store
+has is not written again.
 """
 
 from __future__ import annotations
@@ -45,9 +48,10 @@ from network_arms import Case
 from network_processes import ROOT, Clock, Failed, Resident, child, command, ended, start, write
 
 from tencost.config.composition import compose
-from tencost.errors import TuneError
+from tencost.errors import RecordError, TuneError
 from tencost.measure.host_state import host_facts
 from tencost.records.formats.metaschedule import RECORD_FILE
+from tencost.records.networks import host_name, networks_uri
 from tencost.tune.deploy import times_in_turn
 from tencost.workers.noise import host_load, is_busy
 
@@ -69,6 +73,10 @@ ENDLESS = 1_000_000
 def main() -> int:
     given = arguments()
     results = given.results
+    # Without a result it is only looked whether the place is a store: before hours, not after them.
+    if not stored(given, table.read_results(results) if given.report else []):
+        return 2
+    all_stored = True
     if not given.report:
         cpus = sorted(os.sched_getaffinity(0))
         if max(given.cores) > len(cpus):
@@ -81,9 +89,34 @@ def main() -> int:
         results.mkdir(parents=True, exist_ok=True)
         for cores in given.cores:
             for named in given.networks:
-                benchmark(given, case_of(given, named, cores), cpus)
+                file = benchmark(given, case_of(given, named, cores), cpus)
+                if file is not None:
+                    all_stored &= stored(given, [json.loads(file.read_text(encoding="utf-8"))])
     print(table.report(results))
-    return 0
+    return 0 if all_stored else 2
+
+
+def stored(given: argparse.Namespace, results: Sequence[table.Result]) -> bool:
+    """Write results into the store that is named, if one is, and say so; returns whether that could be done."""
+    if given.store is None:
+        return True
+    try:
+        added = table.store(results, given.store)
+    except RecordError as error:
+        print(f"--store {given.store}: {error}", file=sys.stderr, flush=True)
+        print("Results are kept; to store them: --report --store URI", file=sys.stderr, flush=True)
+        return False
+    uri = networks_uri(given.store)
+    if results:
+        arms = sum(len(result["arms"]) for result in results)
+        print(f"{added.records} of {arms} arms are new in {uri}", flush=True)
+    if added.quarantined:
+        print(
+            f"{added.quarantined} of them are in quarantine, as their repeats contradict each other: tencost records "
+            f"quarantine --store {uri}",
+            flush=True,
+        )
+    return True
 
 
 def arguments() -> argparse.Namespace:
@@ -110,7 +143,10 @@ def arguments() -> argparse.Namespace:
         "--results", type=Path, default=ROOT / "benchmarks" / "results" / "networks"
     )
     parser.add_argument("--report", action="store_true", help="print what is there, run nothing")
+    parser.add_argument("--store", metavar="URI", help="record store beside which arms are records")
     given = parser.parse_args()
+    if given.store is not None and not given.store.strip():
+        parser.error("--store: expected a folder or a URI of a record store, found nothing")
     for named in given.networks:
         network, _, via = named.partition(":")
         if via not in ("", "onnx", "torch_export"):
@@ -141,14 +177,17 @@ def arms_of(given: argparse.Namespace, network: str) -> list[str]:
     return arms
 
 
-def benchmark(given: argparse.Namespace, case: Case, cpus: Sequence[int]) -> None:
-    """Prepare what is not prepared yet, then time all arms, unless the same ones have been."""
+def benchmark(given: argparse.Namespace, case: Case, cpus: Sequence[int]) -> Path | None:
+    """Prepare what is not prepared yet, then time all arms, unless the same ones have been; returns the result's file.
+
+    None: the network could not be prepared.
+    """
     case.path.mkdir(parents=True, exist_ok=True)
     try:
         prepare_network(case, cpus)
     except Failed as failed:
         print(f"{case.name}: left out: {failed}", file=sys.stderr, flush=True)
-        return
+        return None
     for arm in arms_of(given, case.network):
         prepare_once(given, case, arm, cpus)
     prepared = {
@@ -156,9 +195,10 @@ def benchmark(given: argparse.Namespace, case: Case, cpus: Sequence[int]) -> Non
     }
     file = given.results / f"{case.name}-{case.cores}c.json"
     if "timing" not in given.again and file.exists() and is_of(file, prepared):
-        return
+        return file
     print(f"{case.name}, {case.cores} cores: timing {len(prepared)} arms", flush=True)
     write(file, time_all(case, prepared, cpus[-case.cores :]))
+    return file
 
 
 def is_of(file: Path, prepared: Mapping[str, dict[str, Any]]) -> bool:
@@ -234,7 +274,8 @@ def prepare_tencost(given: argparse.Namespace, case: Case, clock: Clock) -> dict
     """Tune and compile with the command line, as a user does."""
     folder = case.path / "tencost"
     tuned = folder / "tuned"
-    own = [f"paths.store={folder / 'store'}", f"tuner.workdir={tuned}", f"tuner.seed={given.seed}"]
+    store = f"paths.store={folder / 'store'}"
+    own = [store, f"tuner.workdir={tuned}", f"tuner.seed={given.seed}"]
     model = [f"model_uri={given.model}"] if given.model else []
     log = folder / "log.txt"
     for attempt in range(1, TRIES + 1):
@@ -255,9 +296,8 @@ def prepare_tencost(given: argparse.Namespace, case: Case, clock: Clock) -> dict
     if not reports:
         raise Failed(f"`tencost tune` left no report after {clock.spent:.0f} s, see {log}")
     database, library = reports[0].parent, folder / "library.so"
-    command(
-        ["compile", *case.overrides, "--database", str(database), "--to", str(library)], log, clock
-    )
+    paths = ["--database", str(database), "--to", str(library)]
+    command(["compile", *case.overrides, store, *paths], log, clock)
     about = json.loads(library.with_suffix(".json").read_text())
     report = json.loads(reports[0].read_text())
     return {
@@ -309,7 +349,7 @@ def time_all(
         "hardware": case.hardware,
         "settings": list(case.settings),
         "timestamp": round(time.time()),
-        "host": host_facts(cpus),
+        "host": host_facts(cpus) | {"name": host_name()},
         "versions": versions(),
         "load_before": before,
         "load_after": after,

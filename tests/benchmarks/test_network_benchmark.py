@@ -1,13 +1,16 @@
-"""benchmarks/networks.py: two cheap arms of a small network, stopped and gone on with; the tables."""
+"""benchmarks/networks.py: two cheap arms of a small network, stopped and gone on with; the tables; the records."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tencost import cli
+from tencost.records.network_runs import read_runs
+from tencost.records.networks import host_name
+from tencost.store.record_store import Added
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+RESULTS = BENCHMARKS / "results" / "networks"
 SMALL = (
     *("network.size=16", "network.config.hidden_size=16", "network.config.num_hidden_layers=1"),
     *("network.config.intermediate_size=32", "network.inputs.input_ids.high=50"),
@@ -73,7 +82,8 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert of(tmp_path) == []
 
-    second = started(tmp_path)
+    store = ("--store", str(tmp_path / "store"))
+    second = started(tmp_path, *store)
     said, _ = second.communicate(timeout=500)
     assert second.returncode == 0
     assert "bert_tiny, 1 cores: eager" not in said
@@ -88,9 +98,15 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path) -> None:
     assert result["arms"]["eager"]["max_rel_error"] == 0
     assert result["arms"]["onnxruntime"]["sittings"] == 2
     assert of(tmp_path) == []
+    assert "2 of 2 arms are new" in said
+    for run in read_runs(store[1]):
+        arm = {"pytorch": "eager", "onnxruntime": "onnxruntime"}[run.engine]
+        assert run.seconds.tolist() == result["arms"][arm]["times_s"]
+        assert (run.host, run.network) == (host_name(), "bert_tiny-s16")
 
-    third = started(tmp_path)
+    third = started(tmp_path, *store)
     said, _ = third.communicate(timeout=500)
+    assert "0 of 2 arms are new" in said
     assert "timing" not in said  # nothing was left to do
     assert "| bert_tiny |" in said
 
@@ -101,6 +117,26 @@ def test_more_cores_than_there_are(tmp_path: Path) -> None:
     process.communicate(timeout=300)
     assert process.returncode == 2
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.slow
+def test_what_it_compiles_stays_out_of_the_live_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its seconds are over and its database is empty, so that it only compiles."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    networks = import_module("networks")
+    database = tmp_path / "tencost" / "tuned" / "bert"
+    database.mkdir(parents=True)
+    (database / "report.json").write_text('{"model": "none"}')
+    for name in ("database_tuning_record.json", "database_workload.json"):
+        (database / name).touch()
+    about = {"network": "bert_tiny", "via": "", "cores": 1, "hardware": "local"}
+    case = networks.Case(**about, settings=SMALL, folder=str(tmp_path))
+    given = argparse.Namespace(seconds=0.0, seed=0, model=None, trials=1)
+    clock = networks.Clock(tmp_path / "spent.json")
+    assert networks.prepare_tencost(given, case, clock)["tasks_tuned"] == 0
+    assert [run.engine for run in read_runs(str(tmp_path / "tencost" / "store"))] == ["tencost"]
 
 
 @pytest.mark.tvm
@@ -168,3 +204,98 @@ def test_an_arm_that_failed_has_no_ratio(table: ModuleType, tmp_path: Path) -> N
     assert rows["tencost"]["seconds"] == ()
     assert rows["tencost"]["error"] == "its process ended with -9"
     assert rows["tencost"]["network"] == "net"
+
+
+def report(store: Path, results: Path) -> subprocess.CompletedProcess[str]:
+    words = ("--report", "--results", str(results), "--store", str(store))
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "networks.py"), *words],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_results_that_are_there_become_records(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    shutil.copy(RESULTS / "bert_tiny-1c.json", results)
+    done = report(tmp_path / "store", results)
+    assert done.returncode == 0
+    assert f"5 of 5 arms are new in {tmp_path / 'store'}-networks" in done.stdout
+    assert "| bert_tiny |" in done.stdout
+    (tmp_path / "file").touch()
+    refused = report(tmp_path / "file" / "store", results)
+    assert refused.returncode == 2
+    assert "file/store-networks" in refused.stderr
+    assert "Results are kept" in refused.stderr
+
+
+def compared(store: Path, *words: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Return the rows of `tencost records compare`."""
+    cli.main(["records", "compare", "--store", str(store), *words, "--json"])
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_records_set_the_engines_side_by_side(
+    table: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, results = tmp_path / "store", table.read_results(RESULTS)
+    arms = sum(len(one["arms"]) for one in results)
+    assert table.store(results, str(store)) == Added(arms, 0, 0)
+    assert table.store(results, str(store)) == Added(0, 0, 0)
+    (bert,) = [one for one in results if one["network"] == "bert_tiny"]
+    words = ("--network", "bert_tiny", "--baseline", "onnxruntime")
+    rows = compared(store, *words, capsys=capsys)
+    assert len(rows) == len(bert["arms"])
+    by_engine = {row["engine"]: row for row in rows}
+    peer = table.quartiles_ms(bert["arms"]["onnxruntime"])[1]
+    for arm, values in bert["arms"].items():
+        row, median = by_engine[table.ENGINES[arm]], table.quartiles_ms(values)[1]
+        assert 1e3 * row["median_s"] == pytest.approx(median)
+        assert row["ratio"] == pytest.approx(median / peer, abs=1e-4)  # four digits
+        assert row["version"] == bert["versions"][row["engine"]]
+        assert (row["hardware"], row["cores"]) == (bert["hardware"], bert["cores"])
+
+
+def test_records_are_of_where_and_with_what_a_result_was_taken(
+    table: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be stored on another machine, with other versions, twice."""
+    found = result(
+        tencost={"times_s": [0.002] * 3, "seconds": 7.0, "programs": 5, "model": "a/1"},
+        eager={"times_s": [0.002] * 3, "seconds": 0.1},
+    )
+    found["versions"]["tvm"] = "2"
+    for host in ("here", "there"):
+        monkeypatch.setenv("TENCOST_HOST", host)
+        table.store([found], str(tmp_path))
+    found["host"]["name"] = "named"
+    table.store([found], str(tmp_path))
+    runs = read_runs(str(tmp_path))
+    assert len(runs) == 4
+    assert {run.host for run in runs} == {"unknown", "named"}
+    versions = {run.engine: dict(run.versions) for run in runs}
+    assert versions == {"tencost": {"tencost": "1", "tvm": "2"}, "pytorch": {"tencost": "1"}}
+    info = {run.engine: run.info for run in runs}
+    assert (info["tencost"]["tuning_seconds"], info["tencost"]["tuning_programs"]) == (7.0, 5)
+    assert "compile_time" not in info["pytorch"]  # eager compiles nothing
+
+
+def test_arms_of_one_engine_are_not_mixed(
+    table: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {
+        "stock": "metaschedule", "stock-warm": "metaschedule-warm", "stock-x10": "metaschedule-x10",
+        "compile": "torch.compile", "compile-frozen": "torch.compile-frozen",
+    }  # fmt: skip
+    arms = {arm: {"times_s": [at * 1e-3] * 3} for at, arm in enumerate(names, 1)}
+    found = result(**arms, tencost={"error": "does not compile"})
+    found["versions"] |= {"torch.compile": "4"}
+    table.store([found], str(tmp_path))
+    rows = {row["engine"]: row for row in compared(tmp_path, capsys=capsys)}
+    medians = {engine: row["median_s"] for engine, row in rows.items()}
+    expected = {name: at * 1e-3 for at, name in enumerate(names.values(), 1)}
+    assert medians == pytest.approx(expected | {"tencost": None})
+    assert rows["tencost"]["failed"] == 1
+    assert rows["metaschedule-x10"]["version"] == "2"

@@ -168,3 +168,21 @@ def test_make_help_shows_an_example_for_the_default_dataset() -> None:
     for name in hardware.removeprefix("hardware=").split(","):
         assert f"hardware/{name}" in listed or name in listed, f"{dataset} has no records of {name}"
         composition.compose([f"hardware={name}"])
+
+
+def test_defaults_of_networks_times_are_those_of_their_room() -> None:
+    """Helps do not import the room, so that they are written there and in the command line."""
+    from tencost.records.network_compare import COLUMNS, DEFAULT_BY
+    from tencost.records.network_regress import BEFORE, MARGIN
+    from tencost.records.networks import Granularity
+
+    compare, regress = (
+        {item.name: item for item in COMMANDS[f"records {name}"].params}
+        for name in ("compare", "regress")
+    )
+    assert compare["by"].default == ",".join(DEFAULT_BY)
+    assert f": {', '.join(COLUMNS)}." in compare["by"].help
+    assert (regress["margin"].default / 100, regress["runs"].default) == (MARGIN, BEFORE)
+    for command in (compare, regress):
+        assert list(command["granularity"].type.choices) == [one.value for one in Granularity]
+        assert command["granularity"].default == Granularity.end_to_end

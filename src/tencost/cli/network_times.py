@@ -37,12 +37,21 @@ def _network_runs(function: F) -> F:
     return function
 
 
-def _chosen(keywords: dict[str, Any]) -> Any:
+def _asked(
+    *,
+    store: str | None,
+    as_json: bool,
+    as_csv: bool,
+    limit: int | None,
+    granularity: str,
+    **words: Any,
+) -> tuple[Any, ...]:
+    """Return what the options of :func:`_network_runs` say: the store, how the answer is printed, which runs."""
     from tencost.records.network_runs import Chosen
     from tencost.records.networks import Granularity
 
-    words = {name: keywords.pop(name) for name in ("network", "hardware", "engine")}
-    return Chosen(**words, granularity=Granularity(keywords.pop("granularity")))
+    chosen = Chosen(**words, granularity=Granularity(granularity))
+    return store, form_of(as_json, as_csv, limit), chosen
 
 
 @RECORDS.command(
@@ -65,15 +74,7 @@ def _chosen(keywords: dict[str, Any]) -> Any:
     type=Text("VALUE"),
     help="What others are divided by, a value of these columns. [default: pytorch, or what was timed first]",
 )
-def compare_networks(
-    by: str,
-    baseline: str | None,
-    store: str | None,
-    as_json: bool,
-    as_csv: bool,
-    limit: int | None,
-    **keywords: Any,
-) -> None:
+def compare_networks(by: str, baseline: str | None, **keywords: Any) -> None:
     """Print whole networks' times side by side: engines, versions, hosts, days.
 
     Medians and quartiles, each run with the same weight; ratios to a baseline with their 95 % bootstrap interval.
@@ -81,9 +82,7 @@ def compare_networks(
     from tencost.records import network_command
 
     network_command.show_comparison(
-        store,
-        form_of(as_json, as_csv, limit),
-        _chosen(keywords),
+        *_asked(**keywords),
         by=[name.strip() for name in by.split(",") if name.strip()],
         baseline=baseline,
     )
@@ -129,10 +128,6 @@ def regress(
     any_host: bool,
     programs: bool,
     plot: Path | None,
-    store: str | None,
-    as_json: bool,
-    as_csv: bool,
-    limit: int | None,
     **keywords: Any,
 ) -> None:
     """Find what became slower beyond its noise: exit code 1 if something did, 0 if not.
@@ -143,9 +138,7 @@ def regress(
     from tencost.records import network_command
 
     found = network_command.show_regressions(
-        store,
-        form_of(as_json, as_csv, limit),
-        _chosen(keywords),
+        *_asked(**keywords),
         since=since,
         margin=margin / 100,
         last=runs,
