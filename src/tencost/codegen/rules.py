@@ -11,7 +11,7 @@ stored and read again, sums one number at a time, one core. :func:`scheduled` pu
     gathered   softmax, layer norm: the nests that share rows run row by row, what lies between stays in the cache
     parallel   the outermost axes over the cores, if there is more than one and the work is worth waking them
 
-Vector instructions are LLVM's part, which needs leave to reorder sums: :func:`lenient` is the target that grants it.
+Vector instructions are LLVM's part, which needs leave to reorder sums: :func:`leave` is the target that grants it.
 A function that a rule does not fit stays as it was.
 """
 
@@ -27,10 +27,11 @@ from tencost.codegen.blocks import called, extent_of, kinds_of, moves, nests_of,
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
 
-Infinities stay what they are: masks of transformers are full of them. A function that asks what is no number keeps what
+Infinities stay what they are: masks of transformers are full of them. A network that asks what is no number keeps what
 it would find: it gets no leave for that.
 """
 _NO_NUMBERS = "fast-math-nnan"
+_ASKS = {"isnan", "isinf", "isfinite"}
 PARALLEL_WORK = 65_536
 """Operations below which waking other cores costs more than they save."""
 MAX_ROWS, MAX_COLUMNS = 6, 64
@@ -71,11 +72,21 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     return schedule.mod["main"]
 
 
-def leave(function: Any, target: dict[str, Any]) -> dict[str, Any]:
-    """Return the target that a function by rule is compiled for: `lenient`, but what asks for no number keeps them."""
+def leave(mod: Any, target: dict[str, Any]) -> dict[str, Any]:
+    """Return the target that a module by rule is compiled for: :func:`lenient`, as far as its functions allow.
+
+    LLVM is told per module, not per function: a target in a function's attributes changes nothing.
+
+    Args:
+        mod: a network's module, or one with a single function.
+        target: the hardware's.
+    """
+    from tvm import tirx
+
     granted = lenient(target)
-    if called(function.body) & {"isnan", "isinf", "isfinite"}:
-        granted = {name: value for name, value in granted.items() if name != _NO_NUMBERS}
+    for function in mod.functions.values():
+        if isinstance(function, tirx.PrimFunc) and called(function.body) & _ASKS:
+            return {name: value for name, value in granted.items() if name != _NO_NUMBERS}
     return granted
 
 
@@ -87,7 +98,6 @@ def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
         target: the network's; the rules are for CPUs, others get the module as it is.
     """
     from tvm import IRModule, tirx
-    from tvm.target import Target
 
     if target.get("kind") != "llvm":
         return mod
@@ -95,8 +105,7 @@ def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
     for name, function in functions.items():
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
-            allowed = Target(leave(function, target))
-            functions[name] = scheduled(function, target).with_attr("target", allowed)
+            functions[name] = scheduled(function, target)
     return IRModule(functions, attrs=mod.attrs)
 
 

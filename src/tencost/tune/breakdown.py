@@ -35,12 +35,10 @@ class TaskProgram:
         if schedule is not None:
             mod = schedule.mod
         elif target.get("kind") == "llvm":
-            function = task.mod["main"]
-            mod = tvm.IRModule({"main": scheduled(function, target)})
-            target = leave(function, target)
+            mod = tvm.IRModule({"main": scheduled(task.mod["main"], target)})
         else:
             mod = task.mod
-        self._function = build(mod, target).jit()
+        self._function = build(mod, leave(mod, target)).jit()
         facts = read_facts(task.mod)
         drawn = draw(facts)
         fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")

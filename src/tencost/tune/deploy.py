@@ -18,7 +18,7 @@ from tvm import relax
 from tvm.ir import save_json
 
 from tencost.codegen import vector_math
-from tencost.codegen.rules import schedule_rest
+from tencost.codegen.rules import leave, schedule_rest
 from tencost.config import HardwareConfig
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
@@ -215,6 +215,7 @@ def compile_network(
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
     if by_rule:
         mod = schedule_rest(mod, target)
+        tvm_target = tvm.target.Target(leave(mod, target))
     if network.packed and (by_rule or database is not None):
         mod = with_packed_weights(mod)
     return tvm.compile(mod, target=tvm_target)

@@ -177,7 +177,7 @@ class Session:
         if target.get("kind") != "llvm":
             return float("inf")
         mod = IRModule({"main": scheduled(function, target)})
-        timing = self._time(mod, limit_s=limit_s, target=leave(function, target))
+        timing = self._time(mod, limit_s=limit_s, target=leave(mod, target))
         return _median_s(timing, float("inf"))
 
     def time_here(self, place: int, mod: Any) -> Timing:
