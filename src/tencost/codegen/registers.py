@@ -65,7 +65,8 @@ class Product:
         extents: of all axes.
         batch, rows, sums: axes of each part; rows are at most two, the innermost ones.
         column: the axis of vectors.
-        lanes: numbers of a vector; divides the column's extent.
+        group: columns that read the same of every operand without them: all, but of a convolution in groups.
+        lanes: numbers of a vector; divides a group.
         channels: extent of the last axis of what is padded; 1 where nothing is.
         operands: for each operand, the axes that its indices move with, and its size in bytes.
     """
@@ -80,14 +81,15 @@ class Product:
     rows: tuple[int, ...]
     column: int
     sums: tuple[int, ...]
+    group: int
     lanes: int
     channels: int
     operands: tuple[tuple[frozenset[int], int], ...]
 
     @property
     def columns(self) -> int:
-        """Vectors of a row."""
-        return self.extents[self.column] // self.lanes
+        """Vectors of a row, in a group."""
+        return self.group // self.lanes
 
     @property
     def apart(self) -> bool:
@@ -208,23 +210,23 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         return None
     column = columns[0]
     free = free_buffers(schedule)
+    group = extents[column]
+    operands = []
     for region in stmt.reads:
-        moved = any(moves(one.min, names[column]) for one in region.region)
-        if moved and not (
+        axes = {
+            axis
+            for axis, name in enumerate(names)
+            if any(moves(one.min, name) for one in region.region)
+        }
+        if column in axes and not (
             _beside(region.region[-1].min, names[column]) or region.source.name in free
         ):
-            return None
-    operands = tuple(
-        (
-            frozenset(
-                axis
-                for axis, name in enumerate(names)
-                if any(moves(one.min, name) for one in region.region)
-            ),
-            4 * math.prod(int(size) for size in region.source.shape),
-        )
-        for region in stmt.reads
-    )
+            group = _group_of([one.min for one in region.region], names[column])
+            if not group or extents[column] % group:
+                return None
+            axes.remove(column)
+        size = 4 * math.prod(int(one) for one in region.source.shape)
+        operands.append((frozenset(axes), size))
     if not any(column in axes for axes, _ in operands):
         return None
     outer = [axis for axis, kind in enumerate(letters) if kind == "S" and axis != column]
@@ -235,11 +237,7 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     ]
     rows = tuple(shared[-MAX_ROW_AXES:])
     lanes = next(
-        (
-            one
-            for one in (vectors.lanes, vectors.lanes // 2)
-            if one >= 4 and extents[column] % one == 0
-        ),
+        (one for one in (vectors.lanes, vectors.lanes // 2) if one >= 4 and group % one == 0),
         0,
     )
     if not lanes:
@@ -263,7 +261,8 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         sums=tuple(axis for axis, kind in enumerate(letters) if kind == "R"),
         lanes=lanes,
         channels=math.gcd(*widths) if widths else 1,
-        operands=operands,
+        operands=tuple(operands),
+        group=group,
     )
 
 
@@ -373,11 +372,12 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
         factors = schedule.sample_perfect_tile(loop, parts, largest, decision=next(decided))
         return list(schedule.split(loop, factors))
 
-    columns, lane = schedule.split(loops[product.column], [None, product.lanes])
+    groups, inside_group = schedule.split(loops[product.column], [None, product.group])
+    columns, lane = schedule.split(inside_group, [None, product.lanes])
     column = sampled(columns, 3, MAX_VECTORS)
     rows = [sampled(loops[axis], 3, MAX_ROWS) for axis in product.rows]
     sums = [sampled(loops[axis], 2, MAX_UNROLLED) for axis in product.sums]
-    batch = [loops[axis] for axis in product.batch]
+    batch = [*(loops[axis] for axis in product.batch), groups]
     outer = [*batch, column[0], *(row[0] for row in rows)]
     middle = [*(row[1] for row in rows), column[1]]
     inside = [*(one[1] for one in sums), *(row[2] for row in rows), column[2]]
@@ -427,6 +427,24 @@ def _pad(schedule: Any, pad: Any, lanes: int, cores: int) -> None:
             schedule.vectorize(schedule.split(row, [None, lanes])[1])
         if cores > 1:
             schedule.parallel(schedule.fuse(*others))
+
+
+def _group_of(indices: Sequence[Any], name: Any) -> int:
+    """Return by what a variable is divided wherever indices depend on it; 0 where it is not, or not by one number."""
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    divisors: list[int] = []
+    used: list[bool] = []
+
+    def divided(node: Any) -> None:
+        if isinstance(node.b, tirx.IntImm) and node.a.same_as(name):
+            divisors.append(int(node.b.value))
+
+    for index in indices:
+        structural_walk(index, (tirx.FloorDiv, divided))
+        structural_walk(index, (tirx.Var, lambda one: used.append(one.same_as(name))))
+    return divisors[0] if len(set(divisors)) == 1 and sum(used) == len(divisors) else 0
 
 
 def _divisors(extent: int, largest: int) -> list[int]:
