@@ -1,0 +1,237 @@
+"""Register tiles: the same numbers for every tile, seeds that fit the registers, no space where no tile fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tencost.codegen import registers, vector_math
+from tencost.codegen.registers import Design, Vectors
+from tencost.networks.rewriting import with_free_weights, with_packed_weights
+from tencost.store.allowed import check_trace
+from tencost.tune.refit import apply, plain_values, sketch
+
+pytestmark = pytest.mark.tvm
+op = relax.op
+TARGET = {"kind": "llvm", "mcpu": "x86-64-v3"}
+Body = Callable[..., Any]
+Shapes = Sequence[tuple[int, ...]]
+
+
+def nhwc(x: Any, w: Any, groups: int = 1, strides: int = 1, padding: int = 1) -> Any:
+    return op.nn.conv2d(
+        x, w, strides, padding, groups=groups, data_layout="NHWC", kernel_layout="HWIO"
+    )
+
+
+PRODUCTS: dict[str, tuple[Shapes, Body]] = {
+    "dense": ([(12, 24), (24, 32)], op.matmul),
+    "one row": ([(1, 24), (24, 40)], op.matmul),
+    "batched": ([(3, 12, 10), (3, 10, 16)], op.matmul),
+    "dense, bias, residual": (
+        [(12, 24), (24, 32), (32,), (12, 32)],
+        lambda x, w, b, r: op.add(op.add(op.matmul(x, w), b), r),
+    ),
+    "dense, its values dear": (
+        [(12, 24), (24, 32), (32,)],
+        lambda x, w, b: op.nn.silu(op.add(op.matmul(x, w), b)),
+    ),
+    "convolution": (
+        [(1, 14, 12, 8), (3, 3, 8, 24)],
+        lambda x, w: op.nn.relu(nhwc(x, w)),
+    ),
+    "strided": ([(2, 15, 13, 3), (3, 3, 3, 16)], lambda x, w: nhwc(x, w, strides=2)),
+    "depthwise": (
+        [(1, 14, 14, 16), (3, 3, 1, 16)],
+        lambda x, w: op.nn.relu(nhwc(x, w, groups=16)),
+    ),
+    "in groups": ([(1, 7, 7, 16), (3, 3, 8, 16)], lambda x, w: nhwc(x, w, groups=2)),
+    "without padding": ([(1, 7, 7, 24), (1, 1, 24, 16)], lambda x, w: nhwc(x, w, padding=0)),
+}
+
+
+def fused(shapes: Shapes, body: Body) -> Any:
+    """Return a fused Relax module of one function; every input but the first is a weight."""
+    builder = relax.BlockBuilder()
+    types = [relax.TensorType(shape, "float32") for shape in shapes]
+    variables = [relax.Var(f"x{at}", one) for at, one in enumerate(types)]
+    with builder.function("main", variables, attrs={"num_input": 1}):
+        with builder.dataflow():
+            output = builder.emit_output(builder.normalize(body(*variables)))
+        builder.emit_func_output(output)
+    return relax.get_pipeline("zero")(builder.get())
+
+
+def task_of(mod: Any) -> Any:
+    """Return the module of the one function that multiplies."""
+    (function,) = [one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc)]
+    named = function.with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": named})
+
+
+def call(mod: Any, arrays: list[Any], shape: tuple[int, ...], target: dict[str, Any]) -> Any:
+    mod = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
+    out = tvm.runtime.empty(shape, "float32")
+    tvm.compile(mod, target=tvm.target.Target(target))["main"](
+        *map(tvm.runtime.tensor, arrays), out
+    )
+    return out.numpy()
+
+
+def drawn(shapes: Shapes) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def context_of(mod: Any, target: dict[str, Any]) -> Any:
+    return ms.TuneContext(
+        mod=mod, target=tvm.target.Target(target), space_generator="post-order-apply", num_threads=1
+    )
+
+
+def programs(design: Design, context: Any) -> list[Any]:
+    """Return some of a design's seeds, and of the programs that TVM draws of it at random, as scheduled modules."""
+    trace = design.schedule.trace.simplified(True)
+    places = sketch(plain_values(trace)).places
+    made = [apply(context, trace, places, one, 1) for one in design.seeds[::3]]
+    assert all(one is not None for one in made), "a seed cannot be made"
+    undecided = type(trace)(trace.insts, {})
+    made += [apply(context, undecided, (), (), seed) for seed in range(2)]
+    return [one.mod for one in made if one is not None]
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_every_tile_computes_the_same(name: str, cores: int) -> None:
+    shapes, body = PRODUCTS[name]
+    vector_math.register()
+    target = TARGET | {"num-cores": cores}
+    task = task_of(fused(shapes, body))
+    arrays = drawn(shapes)
+    shape = tuple(int(one) for one in task["main"].params[-1].ty.shape)
+    expected = call(task, arrays, shape, target)
+    designs = registers.designs(task, target)
+    assert len(designs) == (2 if "pad" in str(task) and "if_then_else" in str(task) else 1)
+    for design in designs:
+        for mod in programs(design, context_of(task, target)):
+            found = call(mod, arrays, shape, target)
+            assert np.allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_trace_is_plain_and_allowed(name: str) -> None:
+    """It goes into databases and stores, and comes back from them."""
+    for design in registers.designs(task_of(fused(*PRODUCTS[name])), TARGET):
+        values = plain_values(design.schedule.trace)
+        assert values is not None
+        check_trace(values, "here")
+
+
+def test_weights_of_their_own_order_are_laid_out_tile_by_tile() -> None:
+    shapes = [(12, 24), (24, 32)]
+    mod = with_free_weights(fused(shapes, op.matmul))
+    task = task_of(mod)
+    assert dict(task["main"].attrs)["layout_free_buffers"]
+    scheduled = registers.by_rule(task, TARGET)
+    assert "layout_rewrite_preproc" in scheduled.script()
+    (name,) = [one for one in mod.functions if isinstance(mod[one], tirx.PrimFunc)]
+    mod[name] = registers.by_rule(tvm.IRModule({"main": mod[name]}), TARGET)["main"]
+    packed = with_packed_weights(mod)
+    built = tvm.compile(packed, target=tvm.target.Target(TARGET))
+    arrays = drawn(shapes)
+    found = relax.VirtualMachine(built, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays))
+    assert np.allclose(found.numpy(), arrays[0] @ arrays[1], rtol=1e-4, atol=1e-4)
+
+
+NONE: dict[str, tuple[Shapes, Body]] = {
+    "softmax": ([(8, 32)], lambda x: op.nn.softmax(x, axis=-1)),
+    "a row is no whole vector": ([(8, 24), (24, 47)], op.matmul),
+    "nothing is multiplied": ([(8, 24)], lambda x: op.sum(x, axis=1)),
+    "channels first": (
+        [(1, 4, 7, 7), (8, 4, 3, 3)],
+        lambda x, w: op.nn.conv2d(x, w, padding=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_no_space_where_no_tile_fits(name: str) -> None:
+    task = task_of(fused(*NONE[name]))
+    assert registers.designs(task, TARGET) == []
+    assert registers.by_rule(task, TARGET) is None
+
+
+def test_no_space_where_columns_are_not_beside_each_other() -> None:
+    a, b = te.placeholder((8, 24), name="a"), te.placeholder((32, 24), name="b")
+    k = te.reduce_axis((0, 24), name="k")
+    product = te.compute((8, 32), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="c")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, product])})
+    assert registers.designs(mod, TARGET) == []
+    free = mod["main"].with_attr("layout_free_buffers", [1])
+    assert registers.designs(tvm.IRModule({"main": free}), TARGET)
+
+
+def test_no_space_for_other_devices() -> None:
+    task = task_of(fused(*PRODUCTS["dense"]))
+    assert registers.designs(task, {"kind": "cuda", "arch": "sm_80"}) == []
+
+
+@pytest.mark.parametrize("vectors", [Vectors(16, 32), Vectors(8, 16), Vectors(4, 32)])
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_seeds_fit_registers_and_axes(name: str, cores: int, vectors: Vectors) -> None:
+    product = registers.product_of(Schedule(task_of(fused(*PRODUCTS[name]))), vectors)
+    assert product is not None
+    for near in (False, True):
+        found = list(registers.seeds(product, vectors, cores, near=near))
+        assert len(found) == len(set(found)) > 0
+        for columns, *others in found:
+            rows = others[: len(product.rows)]
+            assert math.prod(columns) == product.columns
+            assert [math.prod(one) for one in rows] == [product.extents[at] for at in product.rows]
+            sums = columns[-1] * math.prod(one[-1] for one in rows)
+            assert sums == 1 or sums + columns[-1] < vectors.registers
+
+
+def test_a_tile_feeds_both_units_where_it_can() -> None:
+    """Eight sums at a time at least: with fewer, a core waits for the sum before."""
+    task = task_of(fused([(128, 64), (64, 128)], op.matmul))
+    vectors = Vectors(16, 32)
+    product = registers.product_of(Schedule(task), vectors)
+    assert product is not None
+    columns, rows, _ = next(registers.seeds(product, vectors))
+    assert columns[-1] * rows[-1] >= registers.BUSY
+
+
+def test_a_dear_epilogue_leaves_registers_for_its_numbers() -> None:
+    body = PRODUCTS["dense, its values dear"][1]
+    task = task_of(fused([(128, 64), (64, 128), (128,)], body))
+    vectors = Vectors(16, 32)
+    product = registers.product_of(Schedule(task), vectors)
+    assert product is not None
+    assert product.dear
+    for columns, rows, _ in registers.seeds(product, vectors):
+        sums = columns[-1] * rows[-1]
+        assert sums + columns[-1] + 1 <= vectors.registers - registers.CONSTANTS
+
+
+def test_cores_divide_the_outer_axes() -> None:
+    task = task_of(fused([(128, 64), (64, 128)], op.matmul))
+    assert "parallel" in registers.by_rule(task, TARGET | {"num-cores": 4}).script()
+    assert "parallel" not in registers.by_rule(task, TARGET).script()
+
+
+def test_what_is_worth_measuring_first() -> None:
+    first, second = Design(None, (((1,),), ((2,),), ((3,),))), Design(None, (((4,),), ((5,),)))
+    order = [seed for _, seed in registers.interleaved([first, second])]
+    assert order[0] == ((1,),)
+    assert set(order[:2]) == {((1,),), ((4,),)}
+    assert sorted(order) == [((one,),) for one in (1, 2, 3, 4, 5)]
