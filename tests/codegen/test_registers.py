@@ -100,7 +100,9 @@ def context_of(mod: Any, target: dict[str, Any]) -> Any:
 def programs(design: Design, context: Any) -> list[Any]:
     """Return some of a design's seeds, and of the programs that TVM draws of it at random, as scheduled modules."""
     trace = design.schedule.trace.simplified(True)
-    places = sketch(plain_values(trace)).places
+    values = plain_values(trace)
+    assert values is not None
+    places = sketch(values).places
     made = [apply(context, trace, places, one, 1) for one in design.seeds[::3]]
     assert all(one is not None for one in made), "a seed cannot be made"
     undecided = type(trace)(trace.insts, {})
