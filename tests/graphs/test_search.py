@@ -67,9 +67,11 @@ def left() -> list[str]:
 
 
 def runs_of(cfg: Any, root: Path, query: str = "") -> list[Any]:
-    """Return the runs of the configured experiment."""
+    """Return the runs of the configured experiment, none where there is none yet."""
     client = MlflowClient(tracking_uri=tracking.setup(root))
     experiment = client.get_experiment_by_name(cfg.experiment_name)
+    if experiment is None:
+        return []
     return list(client.search_runs([experiment.experiment_id], query))
 
 
@@ -104,9 +106,74 @@ def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+BY_FAMILY = [
+    "graph_split=by_family",
+    "graph_split.test_families=[wide]",
+    "graph_split.valid_fraction=0.2",
+]
+KILLED = [
+    *("dataset=mine", "graph_model=gin", "graph_model.epochs=150", "graph_model.num_threads=1"),
+    *BY_FAMILY,
+]
+
+
+@pytest.fixture(scope="module")
+def killed(project: Path) -> list[psutil.Process]:
+    """A search is killed in its first trial; return the processes that it leaves, which are still there then."""
+    code = (
+        "import sys; from pathlib import Path; from tencost.config.composition import compose; "
+        "from tencost.graphs.stages import tune; from test_search import SMALL; "
+        "tune.run(*compose(sys.argv[1:]), trials=2, cpus=1, space=SMALL)"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        main(["graphs", "splits", "dataset=mine", *BY_FAMILY])
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{Path(__file__).parent}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *KILLED],
+        cwd=project,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    started = psutil.Process(process.pid)
+    try:
+        while not noted(project / "data" / "searches" / "mine" / "by_family" / "gin" / "search"):
+            assert process.poll() is None
+            time.sleep(0.2)
+    finally:
+        children = started.children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert children
+    return children
+
+
+@pytest.mark.slow
+def test_a_search_whose_process_was_killed_goes_on(
+    inside: Path, killed: list[psutil.Process]
+) -> None:
+    folder = inside / "data" / "searches" / "mine" / "by_family" / "gin"
+    (kept,) = {path.parent.name for path in folder.glob("search/training/*/training.ckpt")}
+    cfg, root = compose(KILLED)
+    best = tune.run(cfg, root, trials=2, cpus=1, space=SMALL, resume=True)
+    assert best.mape < 1.0
+    assert left() == []
+    assert kept in {path.name for path in (folder / "search" / "trials").iterdir()}
+    assert len([path for path in (folder / "search" / "trials").iterdir() if path.is_dir()]) == 2
+    runs = runs_of(cfg, root, "tags.split = 'by_family'")
+    (first,) = [run for run in runs if run.info.status == "KILLED"]
+    again = [run for run in runs if run.info.run_name == first.info.run_name and run is not first]
+    client = MlflowClient(tracking_uri=tracking.setup(root))
+    epochs = [point.step for point in client.get_metric_history(again[0].info.run_id, "valid/mape")]
+    assert min(epochs) > 1  # it went on, it did not begin anew
+
+
 @pytest.mark.slow
 def test_a_search(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cfg, root = compose([*OWN, *QUICK])
+    before = {run.info.run_id for run in runs_of(cfg, root)}
     best = tune.run(cfg, root, trials=3, cpus=2, space=SMALL)
     assert left() == []
     folder = inside / "data" / "searches" / "mine" / "by_graph" / "gin"
@@ -115,7 +182,7 @@ def test_a_search(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert best.settings["batch_size"] in SMALL.batch_size
     assert best.settings["hidden"] in (34, 68)
 
-    runs = runs_of(cfg, root)
+    runs = [run for run in runs_of(cfg, root) if run.info.run_id not in before]
     (parent,) = [run for run in runs if run.data.tags["tencost.stage"] == "sweep"]
     trials = [run for run in runs if run.data.tags["tencost.stage"] == "graphs tune"]
     assert len(trials) == 3
@@ -138,55 +205,6 @@ def test_a_search(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     with pytest.raises(ConfigError, match=r"found another one \(trials changed\)"):
         tune.run(cfg, root, trials=4, cpus=2, space=SMALL, resume=True)
-
-
-@pytest.mark.slow
-def test_a_search_whose_process_was_killed_goes_on(inside: Path) -> None:
-    split = [
-        "graph_split=by_family",
-        "graph_split.test_families=[wide]",
-        "graph_split.valid_fraction=0.2",
-    ]
-    main(["graphs", "splits", "dataset=mine", *split])
-    words = ["dataset=mine", "graph_model=gin", *split]
-    words += ["graph_model.epochs=150", "graph_model.num_threads=1"]
-    code = (
-        "import sys; from pathlib import Path; from tencost.config.composition import compose; "
-        "from tencost.graphs.stages import tune; from test_search import SMALL; "
-        "tune.run(*compose(sys.argv[1:]), trials=2, cpus=1, space=SMALL)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{Path(__file__).parent}"},
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    folder = inside / "data" / "searches" / "mine" / "by_family" / "gin"
-    started = psutil.Process(process.pid)
-    try:
-        while not noted(folder / "search"):
-            assert process.poll() is None
-            time.sleep(0.2)
-    finally:
-        children = started.children(recursive=True)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    (kept,) = {path.parent.name for path in folder.glob("search/training/*/training.ckpt")}
-    cfg, root = compose(words)
-    best = tune.run(cfg, root, trials=2, cpus=1, space=SMALL, resume=True)
-    assert best.mape < 1.0
-    assert left() == []
-    # Ray's helpers notice by themselves that nobody is there; it takes them a minute.
-    _, alive = psutil.wait_procs(children, timeout=240)
-    assert alive == []
-    assert kept in {path.name for path in (folder / "search" / "trials").iterdir()}
-    assert len([path for path in (folder / "search" / "trials").iterdir() if path.is_dir()]) == 2
-    runs = runs_of(cfg, root, "tags.split = 'by_family'")
-    (first,) = [run for run in runs if run.info.status == "KILLED"]
-    again = [run for run in runs if run.info.run_name == first.info.run_name and run is not first]
-    client = MlflowClient(tracking_uri=tracking.setup(root))
-    epochs = [point.step for point in client.get_metric_history(again[0].info.run_id, "valid/mape")]
-    assert min(epochs) > 1  # it went on, it did not begin anew
 
 
 @pytest.mark.slow
@@ -228,3 +246,10 @@ def test_what_cannot_be_searched(
     cfg, root = compose([*OWN[:2], *words])
     with pytest.raises(ConfigError, match=message):
         tune.run(cfg, root, **options)
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_the_search_that_was_killed(killed: list[psutil.Process]) -> None:
+    """Ray's helpers notice by themselves that nobody is there. It takes them a minute, so the others come before."""
+    _, alive = psutil.wait_procs(killed, timeout=240)
+    assert alive == []

@@ -49,9 +49,9 @@ def test_known_programs_are_not_made_again(target: dict[str, Any]) -> None:
 
 def test_a_small_space_is_exhausted(target: dict[str, Any]) -> None:
     known: set[int] = set()
-    sample = space(target, size=2).random(100_000, known)
+    sample = space(target, size=1).random(500, known)
     assert sample.exhausted
-    assert 0 < len(sample.schedules) < 100_000
+    assert 0 < len(sample.schedules) < 500
 
 
 def test_lines_are_a_database_that_tvm_loads(target: dict[str, Any], tmp_path: Path) -> None:

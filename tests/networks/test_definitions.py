@@ -25,6 +25,8 @@ SMALL = {
     "vit_s": ["network.size=48"],
     "swin_tiny": ["network.size=224"],
 }
+CAUSAL = ("gpt2", "llama")
+"""Their masks compare truth values with each other, which TVM's code generator takes for floating-point numbers."""
 every_network = pytest.mark.parametrize("name", NAMES)
 
 
@@ -80,14 +82,9 @@ def check_against_pytorch(network: Network, target: dict[str, Any]) -> None:
 
 
 @pytest.mark.tvm
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_a_causal_mask_is_compiled(name: str, target: dict[str, Any]) -> None:
-    """It compares truth values with each other, which TVM's code generator takes for floating-point numbers."""
-    check_against_pytorch(load_network(small(name)), target)
-
-
-@pytest.mark.tvm
-@pytest.mark.slow
-@every_network
+@pytest.mark.parametrize(
+    "name",
+    [name if name in CAUSAL else pytest.param(name, marks=pytest.mark.slow) for name in NAMES],
+)
 def test_it_compiles_and_agrees_with_pytorch(name: str, target: dict[str, Any]) -> None:
     check_against_pytorch(load_network(small(name)), target)

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from relax_networks import two_layers
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError
@@ -164,9 +165,8 @@ def test_weights_are_computed_exactly(mobilenet: Any) -> None:
 
 
 def test_a_saved_network_is_fused_already(tmp_path: Path) -> None:
-    network = load_network(definition("mobilenet_v2", "as_is", 32))
     path = tmp_path / "saved.npz"
-    save_network(network, path)
+    save_network(two_layers(), path)
     saved = NetworkConfig(
         name="saved",
         source="saved",

@@ -238,10 +238,10 @@ def test_a_comment_re_runs_what_reaches_the_module(
 
 
 def test_going_back_trains_nothing(project: Path) -> None:
-    model = project / "conf" / "model" / "xgb.yaml"
-    edit(model, "num_rounds", 21)
-    assert f"Running stage 'train@xgb-tiles-{HARDWARE}'" in dvc(project, "repro")
-    edit(model, "num_rounds", 20)
+    model = project / "conf" / "model" / "tvm_mlp.yaml"
+    edit(model, "epochs", 3)
+    assert f"Running stage 'train@tvm_mlp-per_store-{HARDWARE}'" in dvc(project, "repro")
+    edit(model, "epochs", 2)
     assert "Running stage 'train" not in dvc(project, "repro")
     assert changed_stages(project) == set()
 

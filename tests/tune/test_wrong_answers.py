@@ -117,12 +117,14 @@ def test_the_fastest_program_is_wrong_and_never_the_best(
     assert session.num_wrong == len(wrong) == batches[-1].num_wrong
     assert all(is_wrong(programs[n].trace) for n in wrong)
 
-    # They are the fastest, and would have been the best.
+    # They are the fastest, and would have been the best. Load makes a time longer, never shorter: the least of some is
+    # the program's own, and those of the right ones are at least theirs.
     workload = tmp_path / "workload.json"
     workload.write_text(str(save_json(task.mod)))
     traced = TracedProgram(workload, programs[wrong[0]].trace)
-    unchecked = pool.measure_one(Job(traced, target, programs[wrong[0]].args_info))
-    assert min(unchecked.run_secs) < min(min(timings[n].run_secs) for n in right)
+    job = Job(traced, target, programs[wrong[0]].args_info)
+    unchecked = [second for _ in range(10) for second in pool.measure_one(job).run_secs]
+    assert min(unchecked) < min(min(timings[n].run_secs) for n in right)
 
     best = outcome.database.query_tuning_record(task.mod, Target(target), "main")
     assert not is_wrong(best.trace)
