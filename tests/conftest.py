@@ -3,7 +3,6 @@ programs of it from MetaSchedule's own design space, and bundles of every family
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import shutil
@@ -39,12 +38,6 @@ SMALL: dict[str, dict[str, Any]] = {
 
 settings.register_profile("tencost", deadline=None)  # a busy machine is no failure
 settings.load_profile("tencost")
-
-# TVM looks at the whole stack for each intrinsic that it registers, hundreds of times for a CPU, thousands for a GPU.
-# For frames of the import system, which have no file, `inspect` goes through all modules that are loaded, again and
-# again: 19 s instead of 1 s where PyTorch and MLflow are. Told whose they are, it does not.
-for _name in ("importlib._bootstrap", "importlib._bootstrap_external"):
-    inspect.modulesbyfile[f"<frozen {_name}>"] = _name
 
 ALONE = {"workers", "measure"}
 """Rooms whose tests time programs and pin processes to CPUs: one worker of pytest runs them all, one after another."""

@@ -135,6 +135,7 @@ def test_a_trace_is_plain_and_allowed(name: str) -> None:
         values = plain_values(design.schedule.trace)
         assert values is not None
         check_trace(values, "here")
+        assert "sample_perfect_tile" in str(design.schedule.trace), "TVM cannot print it"
 
 
 def test_weights_of_their_own_order_are_laid_out_tile_by_tile() -> None:

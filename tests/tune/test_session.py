@@ -86,7 +86,7 @@ def test_a_run_and_one_that_goes_on(
 
     recorder = None
     with opened(tmp_path, target) as folder:
-        session, outcome, batches, model = tune(folder, 16)
+        session, outcome, batches, model = tune(folder, 16, starts=0)
         assert not outcome.interrupted
         assert session.trials == 16 == len(outcome.database)
         assert [batch.trials for batch in batches] == [8, 16]
@@ -205,7 +205,7 @@ def test_a_batch_of_which_nothing_is_built_has_a_round_of_its_own(
 
     monkeypatch.setattr("tencost.tune.session.WarmBuilder", Builder)
     with opened(tmp_path, target) as folder:
-        session, _, batches, model = tune(folder, 24)
+        session, _, batches, model = tune(folder, 24, starts=0)
     assert session.trials == 24
     assert [batch.round.num_measured for batch in batches] == [0, 8, 0]
     assert [batch.task.name for batch in batches] == [batch.round.task for batch in batches]

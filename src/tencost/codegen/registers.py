@@ -414,19 +414,20 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
             if product.channels % product.lanes == 0:
                 schedule.vectorize(schedule.split(final, [None, product.lanes])[1])
         else:
-            _pad(schedule, pad, product.lanes, cores)
+            _pad(schedule, pad, product, cores)
 
 
-def _pad(schedule: Any, pad: Any, lanes: int, cores: int) -> None:
-    """Schedule a pass that pads: zeros first, then what is padded, whole vectors of its last two axes together."""
-    zeros = schedule.decompose_padding(pad, schedule.get_loops(pad)[0])
-    for block in (zeros, pad):
-        *others, column, number = schedule.get_loops(block)
-        row = schedule.fuse(column, number)
-        if extent_of(schedule, row) % lanes == 0:
-            schedule.vectorize(schedule.split(row, [None, lanes])[1])
-        if cores > 1:
-            schedule.parallel(schedule.fuse(*others))
+def _pad(schedule: Any, pad: Any, product: Product, cores: int) -> None:
+    """Schedule a pass that pads: whole vectors, its outer axes among the cores.
+
+    Zeros first and then what is padded, without a choice (decompose_padding), would be faster where channels are no
+    whole vector; TVM 0.27 cannot print a trace with it, which its task scheduler does.
+    """
+    *others, number = schedule.get_loops(pad)
+    if product.channels % product.lanes == 0:
+        schedule.vectorize(schedule.split(number, [None, product.lanes])[1])
+    if cores > 1:
+        schedule.parallel(schedule.fuse(*others[:2]))
 
 
 def _group_of(indices: Sequence[Any], name: Any) -> int:

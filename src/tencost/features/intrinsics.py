@@ -8,6 +8,7 @@ not ours.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from importlib import import_module
@@ -33,6 +34,10 @@ def register_intrinsics(target_kind: str) -> None:
         package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
         sys.modules[PACKAGE] = package
         tvm.s_tir.tensor_intrin = package
+    # At each of its intrinsics TVM looks at the whole stack. For the frames of the import system, which have no file,
+    # `inspect` goes through all modules that are loaded, again and again; told whose they are, it does not.
+    for name in ("importlib._bootstrap", "importlib._bootstrap_external"):
+        inspect.modulesbyfile.setdefault(f"<frozen {name}>", name)
     for name in MODULES.get(target_kind, ()):
         import_module(f"{PACKAGE}.{name}")
 
