@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 PEER = "onnxruntime"
 """Ratios are to this arm."""
-ORDER = ("eager", "compile", "compile-frozen", PEER, "untuned", "stock-warm", "stock", "tencost")
+ORDER = (
+    *("eager", "compile", "compile-frozen", PEER, "untuned"),
+    *("stock-warm", "stock", "rules", "tencost"),
+)
 TOLERANCE = 1e-4
 """Largest difference from PyTorch's output, relative to its largest value, that is not told apart."""
 ENGINES = {
@@ -24,6 +27,7 @@ ENGINES = {
     PEER: "onnxruntime",
     "untuned": "tvm",
     "stock": "metaschedule",
+    "rules": "tencost-rules",
     "tencost": "tencost",
 }
 """What an arm's engine is called in records; `compile-frozen` is `torch.compile-frozen`, `stock-x10` is
@@ -46,7 +50,9 @@ def record_rows(result: Result) -> Iterator[dict[str, Any]]:
         tuned = "programs" in row
         prepared_s = None if plain == "eager" else row.get("seconds")
         around = (
-            ("tencost", "tvm") if engine in ("tencost", "tvm", "metaschedule") else ("tencost",)
+            ("tencost", "tvm")
+            if engine in ("tencost", "tencost-rules", "tvm", "metaschedule")
+            else ("tencost",)
         )
         yield {
             "network": result["plain_name"],
@@ -54,7 +60,7 @@ def record_rows(result: Result) -> Iterator[dict[str, Any]]:
             "batch": result["batch"],
             "size": result["size"],
             "engine": f"{engine}{dash}{kind}",
-            "engine_version": versions[engine],
+            "engine_version": versions["tencost" if plain == "rules" else engine],
             "engine_config": {"arm": arm, "overrides": result["settings"]}
             | ({"model": row["model"]} if "model" in row else {}),
             "hardware": result["hardware"],
@@ -118,7 +124,7 @@ def ratios(result: Result) -> dict[str, float]:
 def arms_of(results: Sequence[Result]) -> list[str]:
     found = {arm for result in results for arm in result["arms"]}
     rest = sorted(found - set(ORDER))  # stock-x10
-    at = ORDER.index("tencost")
+    at = ORDER.index("rules")
     return [arm for arm in (*ORDER[:at], *rest, *ORDER[at:]) if arm in found]
 
 

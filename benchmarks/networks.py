@@ -9,6 +9,7 @@ Arms, all with the same number of threads on the same CPUs:
 eager, compile   PyTorch as it is, and torch.compile (Inductor); compile-frozen: with its weights frozen, too
 onnxruntime      ONNX Runtime, the graph as the project's own exporter makes it
 untuned          TVM's default schedules
+rules            `tencost compile` without a database: nothing was measured
 stock            stock MetaSchedule (tune_relax: XGBModel, LocalBuilder, LocalRunner), as many seconds as tencost took;
                  stock-x10: ten times as many, on the networks of --stock-long; stock-warm: with our warm workers
 tencost          `tencost tune` as a user runs it, ended by Ctrl-C after --seconds, then `tencost compile`. Its live
@@ -59,7 +60,7 @@ NETWORKS = (
     *("bert_tiny", "gpt2", "vit_s", "deit_tiny:torch_export"),
     *("mobilenet_v2", "efficientnet_b0", "resnet_18:onnx", "convnext_tiny", "swin_tiny"),
 )
-ARMS = ("eager", "compile", "onnxruntime", "untuned", "tencost", "stock")
+ARMS = ("eager", "compile", "onnxruntime", "untuned", "rules", "tencost", "stock")
 OTHER_ARMS = ("compile-frozen", "stock-warm")
 LONG = ("bert_tiny", "mobilenet_v2", "vit_s")
 TURN_S = 4.0
@@ -241,6 +242,8 @@ def prepare(given: argparse.Namespace, case: Case, arm: str, cpus: Sequence[int]
     clock = Clock(case.path / arm / "spent.json", database)
     if arm == "tencost":
         found = prepare_tencost(given, case, clock)
+    elif arm == "rules":
+        found = prepare_by_rule(case, clock)
     elif arm == "eager":
         found = {}
     else:
@@ -308,6 +311,15 @@ def prepare_tencost(given: argparse.Namespace, case: Case, clock: Clock) -> dict
         "tune_report_latency_s": report.get("network_latency_s"),
         "code_bytes": library.stat().st_size,
     }
+
+
+def prepare_by_rule(case: Case, clock: Clock) -> dict[str, Any]:
+    """Compile with the command line, with nothing measured."""
+    folder = case.path / "rules"
+    library, nothing = folder / "library.so", f"tuner.workdir={folder / 'tuned'}"
+    words = ["compile", *case.overrides, f"paths.store={folder / 'store'}", nothing]
+    command([*words, "--to", str(library)], folder / "log.txt", clock)
+    return {"code_bytes": library.stat().st_size}
 
 
 def time_all(
