@@ -129,7 +129,7 @@ def test_packed_weights_are_reordered_once(target: dict[str, Any]) -> None:
         )
     with Target(target), database:
         applied = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(
-            packed.deployable()
+            packed.deployable(target)
         )
     assert "layout_rewrite_preproc" in applied.script()
     assert "layout_rewrite_preproc" not in with_packed_weights(applied).script()

@@ -126,7 +126,8 @@ def run(
     tuned = count_known(opened, tasks, target) if given else 0
     if given and not tuned:
         console.print(
-            f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
+            f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware? Of a graph that "
+            "was written otherwise? Programs from before weights were packed: network.pack_weights=false",
             **NOTE,
         )
     started = time.monotonic()

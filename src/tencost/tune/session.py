@@ -290,9 +290,8 @@ class Session:
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
-        self.trials = -len(self._folder.adopted)
+        self.trials = self._folder.num_searched(self.ids)
         for record in database.get_all_tuning_records():
-            self.trials += 1
             place = places.get(structural_hash(record.workload.mod))
             if place is not None and record.run_secs:
                 records.setdefault(place, []).append(record)

@@ -131,6 +131,19 @@ class WorkFolder:
         found = read_programs(self.path / RECORD_FILE, workloads)
         return [item for item in found if isinstance(item, LoggedProgram)]
 
+    def num_searched(self, own: Collection[str]) -> int:
+        """Return how many programs of these workloads are there that the search chose, and not a store."""
+        return sum(
+            program.workload.workload_id in own and program.line not in self.adopted
+            for program in self.programs()
+        )
+
+    def set_curve_aside(self) -> None:
+        """Keep the curve and the batches of other workloads under other names: they say nothing of what comes."""
+        for file in (self.curve, self.batches):
+            if file.exists():
+                file.replace(file.with_name(f"before_{file.name}"))
+
     def new_programs(self) -> list[LoggedProgram]:
         """Return what was added to the database since the last call, or since it was opened."""
         found = [item for item in self.programs() if item.line > self._num_read]
