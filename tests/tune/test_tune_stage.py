@@ -155,7 +155,8 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
 
     network = load_network(config().network)
     with tvm.target.Target(json.loads((folder / "session.json").read_text())["target"]):
-        applied = relax.transform.MetaScheduleApplyDatabase(str(folder))(network.mod)
+        mod = relax.transform.AttachAttrLayoutFreeBuffers()(network.deployable({"kind": "llvm"}))
+        applied = relax.transform.MetaScheduleApplyDatabase(str(folder))(mod)
     scheduled = [
         function
         for function in applied.functions.values()

@@ -3,7 +3,7 @@
 The weights stay inputs of the Relax module until after fusion, as in the sample dataset: folding them earlier would
 change the fused functions (a batch norm's scale becomes one constant) and with them the workloads, so that records
 of the same layer would no longer meet. :meth:`Network.deployable` binds them afterwards, which folds everything that
-depends on weights only and leaves the tasks' functions as they are, but for a mark on weights that a program may reorder.
+depends on weights only and leaves the tasks' functions as they are, but for a mark where a program may reorder weights.
 """
 
 from __future__ import annotations

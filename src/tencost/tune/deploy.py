@@ -162,6 +162,20 @@ def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, A
     return sum(record is not None for record in found)
 
 
+def count_known_unpacked(
+    database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]
+) -> int:
+    """Return for how many tasks that may reorder weights a database has a program of the same task that may not."""
+    tvm_target = tvm.target.Target(target)
+    found = 0
+    for task in tasks:
+        main = task.mod["main"]
+        if "layout_free_buffers" in dict(main.attrs or {}):
+            plain = tvm.IRModule({"main": main.without_attr("layout_free_buffers")})
+            found += database.query_tuning_record(plain, tvm_target, "main") is not None
+    return found
+
+
 def better_than_rules(
     database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any], rule_s: Mapping[str, float]
 ) -> Any:

@@ -96,7 +96,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         raise TuneError(
             f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
-    _begin_anew_without_own(folder, every, network, console)
+    _leave_others_out(folder, every, network, console)
     compared_network = network if compared is None else _as_known(compared, network, cfg)
     console.print("compiling it untuned")
     with native_messages_to(folder.logs / "import.log"):
@@ -128,25 +128,23 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     )
 
 
-def _begin_anew_without_own(
+def _leave_others_out(
     folder: WorkFolder, tasks: Sequence[NetworkTask], network: Network, console: Console
 ) -> None:
-    """Say where a folder has programs, but none of the network: its graph was written otherwise when they were found."""
+    """Say where a folder has programs of other workloads: the graph was written otherwise when they were found."""
     from tvm.ir import save_json
 
     from tencost.store.ids import workload_id
 
     own = {workload_id(str(save_json(task.mod))) for task in tasks}
-    programs = folder.programs()
-    if not programs or any(program.workload.workload_id in own for program in programs):
-        return
-    folder.set_curve_aside()
-    console.print(
-        f"{folder.path}: none of its {len(programs)} programs is of {network.name} as its graph is written now; they "
-        "stay, and do not count. Programs from before weights were packed (network.pack_weights): tencost compile with "
-        f"network.pack_weights=false and --database {folder.path}",
-        **NOTE,
-    )
+    others = folder.leave_out_others(own)
+    if others:
+        console.print(
+            f"{folder.path} has {others} programs that are not of {network.name} as its graph is written now; they "
+            "stay, and do not count. Those from before weights were packed: tencost compile with "
+            f"network.pack_weights=false and --database {folder.path}",
+            **NOTE,
+        )
 
 
 def _as_known(database: Any, network: Network, cfg: Config) -> Network:

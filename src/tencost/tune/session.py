@@ -290,7 +290,7 @@ class Session:
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
-        self.trials = self._folder.num_searched(self.ids)
+        self.trials = self._folder.num_searched()
         for record in database.get_all_tuning_records():
             place = places.get(structural_hash(record.workload.mod))
             if place is not None and record.run_secs:
