@@ -47,6 +47,33 @@ def test_known_programs_are_not_made_again(target: dict[str, Any]) -> None:
     assert not (first | second) & third
 
 
+def test_programs_that_reorder_weights_are_known_again_from_their_file(
+    target: dict[str, Any], cpu_intrinsics: None
+) -> None:
+    from tvm import IRModule
+    from tvm.ir import save_json
+    from tvm.s_tir import Schedule, Trace
+
+    marked = IRModule({"main": make_matmul(64)["main"].with_attr("layout_free_buffers", [1])})
+    here = ProgramSpace(str(save_json(marked)), target, 1, population=32, generations=1)
+    schedules = here.random(5, set()).schedules
+    assert any("layout_rewrite_preproc" in one.mod.script() for one in schedules)
+    for one in schedules:
+        again = Schedule(marked)
+        Trace.apply_json_to_schedule(json.loads(json.dumps(_plain(one.trace.as_json()))), again)
+        assert program_key(again) == program_key(one)
+    assert len({program_key(one) for one in schedules}) == 5
+
+
+def _plain(value: Any) -> Any:
+    """TVM's JSON as Python writes it; TVM writes True as 1."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float | str) or value is None:
+        return value
+    return [_plain(item) for item in value]
+
+
 def test_a_small_space_is_exhausted(target: dict[str, Any]) -> None:
     known: set[int] = set()
     sample = space(target, size=2).random(100_000, known)

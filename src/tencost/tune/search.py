@@ -17,8 +17,8 @@ from typing import Any
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
-from tvm_ffi import structural_hash
 
+from tencost.measure import programs
 from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
@@ -44,7 +44,7 @@ SEEDS = 6
 
 def program_key(candidate: Any) -> int:
     """Return a hash of the scheduled program; equal in every run on the same machine."""
-    return int(structural_hash(candidate.sch.mod))
+    return programs.program_key(candidate.sch)
 
 
 @derived_object
