@@ -19,18 +19,16 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
-from tvm_ffi import structural_hash
 
 from tencost.features.intrinsics import register_intrinsics
 from tencost.features.replay import load_module
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
 from tencost.store.allowed import check_trace
+from tencost.workers.keys import program_key
 
 BARREN_ROUNDS = 5
 """The space is used up when so many rounds in a row add nothing new."""
 _BATCH = (64, 1024)
-_REORDERS = "meta_schedule.layout_rewrite_preproc"
-"""Mark of a block that reorders weights."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class ProgramSpace:
             schedule = tvm.s_tir.Schedule(self.mod, debug_mask=0)
             check_trace(program.trace)
             Trace.apply_json_to_schedule(program.trace, schedule)
-            found.add(program_key(schedule))
+            found.add(program_key(schedule.mod))
         return found
 
     def _sample(self, count: int) -> list[Any]:
@@ -149,22 +147,6 @@ class ProgramSpace:
                 self._context.search_strategy, count
             )
         )
-
-
-def program_key(schedule: Any) -> int:
-    """Return a hash of the scheduled module; the same in every process of a machine.
-
-    Blocks that reorder weights are marked with True, of which a trace that was written as JSON makes 1: both are one
-    program.
-    """
-    if "layout_free_buffers" not in dict(schedule.mod["main"].attrs or {}):
-        return int(structural_hash(schedule.mod))
-    copy = schedule.copy()
-    for block in copy.get_child_blocks(copy.get_sblock("root")):
-        if _REORDERS in copy.get(block).annotations:
-            copy.unannotate(block, _REORDERS)
-            copy.annotate(block, _REORDERS, 1)
-    return int(structural_hash(copy.mod))
 
 
 def task_seed(seed: int, workload_id: str, have: int) -> int:
@@ -177,7 +159,7 @@ def _new(schedules: Sequence[Any], known: set[int], count: int) -> list[Any]:
     for schedule in schedules:
         if len(fresh) == count:
             break
-        key = program_key(schedule)
+        key = program_key(schedule.mod)
         if key not in known:
             known.add(key)
             fresh.append(schedule)
