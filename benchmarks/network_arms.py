@@ -259,7 +259,7 @@ def compile_stock(case: Case, arm: str, database: Path | None) -> dict[str, Any]
 
     network, target = stock_network(case)
     tvm_target = tvm.target.Target(target)
-    mod = network.deployable()
+    mod = network.deployable(target)
     tasks = extract_tasks(network.mod, tvm_target, {})
     figures: dict[str, Any] = {"tasks": len(tasks)}
     if database is not None:

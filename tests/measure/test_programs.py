@@ -11,7 +11,8 @@ from matmuls import make_matmul
 from tencost.config import Config
 from tencost.measure import stage
 from tencost.measure.collection import Collection
-from tencost.measure.programs import ProgramSpace, program_key, task_seed
+from tencost.measure.programs import ProgramSpace, task_seed
+from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm
 
@@ -29,22 +30,45 @@ def test_random_programs_are_distinct_and_seeded(target: dict[str, Any]) -> None
     assert len(sample.schedules) == len(known) == 40
     assert not sample.exhausted
     again = space(target).random(40, set())
-    assert [program_key(one) for one in again.schedules] == [
-        program_key(one) for one in sample.schedules
+    assert [program_key(one.mod) for one in again.schedules] == [
+        program_key(one.mod) for one in sample.schedules
     ]
     other = space(target, seed=2).random(40, set())
-    assert {program_key(one) for one in other.schedules} != known
+    assert {program_key(one.mod) for one in other.schedules} != known
 
 
 def test_known_programs_are_not_made_again(target: dict[str, Any]) -> None:
     known: set[int] = set()
     here = space(target)
-    first = {program_key(one) for one in here.random(20, known).schedules}
-    second = {program_key(one) for one in here.random(20, known).schedules}
-    third = {program_key(one) for one in here.evolved(8, known).schedules}
+    first = {program_key(one.mod) for one in here.random(20, known).schedules}
+    second = {program_key(one.mod) for one in here.random(20, known).schedules}
+    third = {program_key(one.mod) for one in here.evolved(8, known).schedules}
     assert len(third) == 8
     assert not first & second
     assert not (first | second) & third
+
+
+def test_programs_that_reorder_weights_are_known_again_from_their_file(
+    target: dict[str, Any], cpu_intrinsics: None, tmp_path: Path
+) -> None:
+    """A trace written as JSON makes 1 of the mark's True: it is the same program."""
+    from tvm import IRModule
+    from tvm.ir import save_json
+    from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
+    from tvm.target import Target
+
+    marked = IRModule({"main": make_matmul(64)["main"].with_attr("layout_free_buffers", [1])})
+    here = ProgramSpace(str(save_json(marked)), target, 1, population=32, generations=1)
+    made = here.random(5, set()).schedules
+    assert any("layout_rewrite_preproc" in one.mod.script() for one in made)
+    database = JSONDatabase(work_dir=str(tmp_path))
+    workload = database.commit_workload(marked)
+    for one in made:
+        database.commit_tuning_record(TuningRecord(one.trace, workload, [1.0], Target(target)))
+    found = JSONDatabase(work_dir=str(tmp_path)).get_all_tuning_records()
+    again = {program_key(one.as_measure_candidate().sch.mod) for one in found}
+    assert again == {program_key(one.mod) for one in made}
+    assert len(again) == 5
 
 
 def test_a_small_space_is_exhausted(target: dict[str, Any]) -> None:

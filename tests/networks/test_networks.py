@@ -124,6 +124,7 @@ def test_mistakes_in_a_definition_are_named(change: dict[str, Any], message: str
         ({"size": 128, "default_size": 128}, "tiny"),
         ({"batch": 2, "size": 64, "default_size": 128}, "tiny-b2-s64"),
         ({"default_size": 128}, "tiny"),
+        ({"pack_weights": False}, "tiny-unpacked"),
     ],
 )
 def test_variants_have_names_of_their_own(values: dict[str, Any], name: str) -> None:

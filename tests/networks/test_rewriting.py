@@ -100,16 +100,16 @@ def test_every_kind_of_convolution_network_does(name: str, target: dict[str, Any
 def test_it_has_a_name_of_its_own() -> None:
     names = [variant_name(definition("mobilenet_v2", one.value, 224)) for one in GraphChoice]
     assert names == ["mobilenet_v2", "mobilenet_v2-folded", "mobilenet_v2-nhwc"]
-    packed, _ = compose(["network=bert_tiny", "network.pack_weights=true"])
-    assert variant_name(packed.network) == "bert_tiny-packed"
+    unpacked, _ = compose(["network=bert_tiny", "network.pack_weights=false"])
+    assert variant_name(unpacked.network) == "bert_tiny-unpacked"
 
 
 @pytest.mark.usefixtures("cpu_intrinsics")
 def test_packed_weights_are_reordered_once(target: dict[str, Any]) -> None:
     """A program that MetaSchedule wrote for free weights: reordered outside of the function, the numbers stay."""
     overrides = ["network=bert_tiny", "network.size=16"]
-    plain = load_network(compose(overrides)[0].network)
-    packed = load_network(compose([*overrides, "network.pack_weights=true"])[0].network)
+    plain = load_network(compose([*overrides, "network.pack_weights=false"])[0].network)
+    packed = load_network(compose(overrides)[0].network)
     before = {task.name: task.mod for task in plain.tasks(target, 0.5)}
     tasks = packed.tasks(target, 0.5)
     assert tasks
@@ -130,13 +130,29 @@ def test_packed_weights_are_reordered_once(target: dict[str, Any]) -> None:
         )
     with Target(target), database:
         applied = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(
-            packed.deployable()
+            packed.deployable(target)
         )
     assert "layout_rewrite_preproc" in applied.script()
     assert "layout_rewrite_preproc" not in with_packed_weights(applied).script()
     outputs = Deployed(compile_network(packed, target, database), packed).outputs()
     for found, expected in zip(outputs, packed.expected, strict=True):
         assert compare(found, expected).accepted
+
+
+def test_programs_for_a_gpu_have_the_weights_as_they_are(target: dict[str, Any]) -> None:
+    """TVM's rules for GPUs never reorder them: a mark would only make other workloads."""
+    network = load_network(compose(["network=bert_tiny", "network.size=16"])[0].network)
+
+    def marked(where: dict[str, Any]) -> list[bool]:
+        return [
+            "layout_free_buffers" in dict(task.mod["main"].attrs)
+            for task in network.tasks(where, 0.5)
+        ]
+
+    assert all(marked(target))
+    board = marked({"kind": "cuda", "arch": "sm_80"})
+    assert board
+    assert not any(board)
 
 
 def test_a_network_without_convolutions_stays() -> None:

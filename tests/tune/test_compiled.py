@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SETTINGS = ["network=saved", "network.trusted=true", "hardware=local"]
 
 @pytest.fixture(scope="module")
 def network() -> Network:
-    return two_layers()
+    return replace(two_layers(), packed=True)  # as it is when it is read from its file
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +44,16 @@ def database(
     network: Network, cpu_intrinsics: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A database with a random program for each task that has a loop to schedule."""
+    return with_programs(network, tmp_path_factory.mktemp("database"))
+
+
+def with_programs(network: Network, folder: Path) -> Path:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
     from tencost.measure.hardware import resolve_hardware
 
     hardware = resolve_hardware(compose(SETTINGS)[0].hardware)
-    folder = tmp_path_factory.mktemp("database")
     target = Target(hardware.target)
     files = [str(folder / f"database_{name}.json") for name in ("workload", "tuning_record")]
     made = ms.database.JSONDatabase(*files)
@@ -280,6 +284,25 @@ def test_a_database_of_another_network_is_told(
         (tmp_path / name).touch()
     compiled(saved, tmp_path / "model.so", "--database", str(tmp_path))
     assert "Is it of another network or hardware?" in " ".join(capsys.readouterr().err.split())
+
+
+def test_programs_from_before_weights_were_packed_are_told(
+    saved: Path, network: Network, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Workloads without the mark on weights are others: said so, compiled by rule, and the setting named serves."""
+    (tmp_path / "old").mkdir()
+    old = with_programs(replace(network, packed=False), tmp_path / "old")
+    library = tmp_path / "model.so"
+    compiled(saved, library, "--database", str(old))
+    told = " ".join(capsys.readouterr().err.split())
+    found = json.loads(library.with_suffix(".json").read_text())
+    assert f"{old} has programs for 3 tasks with their weights in the source's order" in told
+    assert (found["tuned_tasks"], found["tasks"]) == (0, 3)
+    assert f"{old} has no program of small-local: schedules by rule" in told
+    compiled(saved, library, "--database", str(old), "network.pack_weights=false")
+    assert "source's order" not in capsys.readouterr().err
+    found = json.loads(library.with_suffix(".json").read_text())
+    assert (found["network"], found["tuned_tasks"]) == ("small-unpacked", 3)
 
 
 def test_a_database_cut_or_changed_anywhere_is_one_sentence(

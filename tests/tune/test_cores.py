@@ -128,7 +128,7 @@ def parallel(network: Any) -> Any:
     from tvm import tirx
     from tvm.s_tir import Schedule
 
-    mod = network.deployable()
+    mod = network.deployable({"kind": "llvm"})
     for name, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc):
             schedule = Schedule(tvm.IRModule({"main": function}))

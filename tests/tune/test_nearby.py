@@ -9,7 +9,7 @@ import pytest
 from matmuls import make_matmul
 from tencost.features.traces import trace_values
 from tencost.tune.nearby import FEWEST_MADE, FIRST, Nearby, columns, moved
-from tencost.tune.search import program_key
+from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm
 
@@ -64,7 +64,7 @@ def test_a_moved_factor_keeps_product_and_limit() -> None:
 def test_it_finds_what_the_model_likes_and_makes_little_for_it(context: Any) -> None:
     model, search = Preferring(), nearby(context)
     found = search.propose(model, 8, budget_s=0.0)
-    assert len({program_key(one) for one in found}) == 8
+    assert len({program_key(one.sch.mod) for one in found}) == 8
     kept = [liking(one.candidate) for one in search._kept.values()]
     assert min(liking(one) for one in found) > np.median(kept)
     assert model.asked <= FIRST + 3 * FEWEST_MADE
@@ -80,8 +80,8 @@ def test_what_was_measured_is_not_proposed_again_and_teaches(context: Any) -> No
     # What the model likes most is slow.
     search.learn(first, np.array([1e-3 * liking(one) for one in first]))
     second = search.propose(model, 8)
-    keys = {program_key(one) for one in first}
-    assert not keys & {program_key(one) for one in second}
+    keys = {program_key(one.sch.mod) for one in first}
+    assert not keys & {program_key(one.sch.mod) for one in second}
     measured = next(iter(search._measured.values()))
     assert measured.value < 1.0
     assert measured.foreseen == pytest.approx(liking(measured.candidate))

@@ -21,7 +21,8 @@ from tencost.tune.refit import (
     starting_points,
     tile_extents,
 )
-from tencost.tune.search import program_key, search
+from tencost.tune.search import search
+from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm
 
@@ -128,7 +129,7 @@ def test_starting_points_are_programs_of_the_new_shape(
     model = Preferring(lambda _trace: 0.5)
     found = starting_points(Refitter(book), "new", context, designs, model, 4, 0)
     assert 2 <= len(found) <= 4
-    assert len({program_key(one) for one in found}) == len(found)
+    assert len({program_key(one.sch.mod) for one in found}) == len(found)
     for one in found:
         trace = without_postproc(trace_values(one.sch.trace))
         made = sketch(trace)
@@ -153,7 +154,7 @@ def test_the_model_chooses_among_them(book: StartBook, target: dict[str, Any]) -
     )
     liked = max(everything, key=lambda one: largest_innermost(trace_values(one.sch.trace)))
     assert len(everything) > 2
-    assert program_key(everything[0]) == program_key(liked)
+    assert program_key(everything[0].sch.mod) == program_key(liked.sch.mod)
 
 
 def test_what_does_not_fit_gives_none(book: StartBook, target: dict[str, Any]) -> None:
@@ -186,7 +187,9 @@ def test_a_search_measures_them_first_and_then_goes_on(
     second = strategy.generate_measure_candidates()
     assert second is not None
     assert len(second) > 0
-    assert not {program_key(one) for one in first} & {program_key(one) for one in second}
+    assert not {program_key(one.sch.mod) for one in first} & {
+        program_key(one.sch.mod) for one in second
+    }
     assert strategy._inst.known
     assert strategy._inst.clone()._inst.known == set()
 

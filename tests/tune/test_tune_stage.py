@@ -155,13 +155,48 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
 
     network = load_network(config().network)
     with tvm.target.Target(json.loads((folder / "session.json").read_text())["target"]):
-        applied = relax.transform.MetaScheduleApplyDatabase(str(folder))(network.mod)
+        mod = network.deployable({"kind": "llvm"})
+        applied = relax.transform.MetaScheduleApplyDatabase(str(folder))(mod)
     scheduled = [
         function
         for function in applied.functions.values()
         if isinstance(function, tvm.tirx.PrimFunc) and "tirx.is_scheduled" in (function.attrs or {})
     ]
     assert len(scheduled) == report["tasks"]
+
+
+def test_a_folder_from_before_weights_were_packed_goes_on(
+    root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its programs are of other workloads: they stay, count as nothing measured, and can be compared with."""
+    before = config(**{"tuner.trials": 16, "model_uri": "scratch"})
+    before.network.pack_weights = False
+    made = run(before, root)
+    folder = root / "tuned" / "tiny-local"
+    assert made == folder.with_name("tiny-unpacked-local")
+    made.rename(folder)  # as it was called then
+    session = json.loads((folder / "session.json").read_text())
+    (folder / "session.json").write_text(json.dumps({**session, "network": "tiny"}))
+    curve = (folder / "tuning_curve.csv").read_text()
+    shutil.copytree(folder, root / "stock")
+    capsys.readouterr()
+
+    compared = {"tuner.compare_with": "stock"}
+    run(config(**{"tuner.trials": 16, "model_uri": "scratch", **compared}), root)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "programs that are not of tiny as its graph is written now" in told
+    assert "network.pack_weights=false and --database" in told
+    report = json.loads((folder / "report.json").read_text())
+    assert report["trials"] == 16
+    assert report["max_rel_error"] < 1e-4
+    assert report["compared_tasks"] > 0
+    assert report["network_compared_latency_s"] > 0
+    records = (folder / "database_tuning_record.json").read_text().splitlines()
+    assert 16 < len(records) <= 32
+    assert (folder / "before_tuning_curve.csv").read_text() == curve
+    trials = [point.trials for point in read_points(folder / "tuning_curve.csv")]
+    assert (trials[0], trials[-1]) == (0, 16)
+    assert trials == sorted(trials)
 
 
 def test_without_a_champion_it_learns_from_scratch(

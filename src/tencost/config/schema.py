@@ -228,8 +228,8 @@ class NetworkConfig:
     """Input tensors by argument name. onnx, torch_export: only those whose shape the file leaves open."""
     graph: GraphChoice = GraphChoice.as_is
     """as_is; folded: batch norms in the convolutions' weights; channels_last: that, and convolutions work on NHWC."""
-    pack_weights: bool = False
-    """Programs may have constant weights in the order in which they read them; done once, when it is compiled."""
+    pack_weights: bool = True
+    """Programs for CPUs may have constant weights in the order in which they read them; done once, when compiled."""
     output: str = "last_hidden_state"
     """Output that is compared; onnx, torch_export: the first one where there is none of this name."""
     seed: int = 0

@@ -19,12 +19,12 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
-from tvm_ffi import structural_hash
 
 from tencost.features.intrinsics import register_intrinsics
 from tencost.features.replay import load_module
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
 from tencost.store.allowed import check_trace
+from tencost.workers.keys import program_key
 
 BARREN_ROUNDS = 5
 """The space is used up when so many rounds in a row add nothing new."""
@@ -138,7 +138,7 @@ class ProgramSpace:
             schedule = tvm.s_tir.Schedule(self.mod, debug_mask=0)
             check_trace(program.trace)
             Trace.apply_json_to_schedule(program.trace, schedule)
-            found.add(program_key(schedule))
+            found.add(program_key(schedule.mod))
         return found
 
     def _sample(self, count: int) -> list[Any]:
@@ -147,11 +147,6 @@ class ProgramSpace:
                 self._context.search_strategy, count
             )
         )
-
-
-def program_key(schedule: Any) -> int:
-    """Return a hash of the scheduled module; the same in every process of a machine."""
-    return int(structural_hash(schedule.mod))
 
 
 def task_seed(seed: int, workload_id: str, have: int) -> int:
@@ -164,7 +159,7 @@ def _new(schedules: Sequence[Any], known: set[int], count: int) -> list[Any]:
     for schedule in schedules:
         if len(fresh) == count:
             break
-        key = program_key(schedule)
+        key = program_key(schedule.mod)
         if key not in known:
             known.add(key)
             fresh.append(schedule)

@@ -3,7 +3,7 @@
 The weights stay inputs of the Relax module until after fusion, as in the sample dataset: folding them earlier would
 change the fused functions (a batch norm's scale becomes one constant) and with them the workloads, so that records
 of the same layer would no longer meet. :meth:`Network.deployable` binds them afterwards, which folds everything that
-depends on weights only and leaves the tasks' functions as they are.
+depends on weights only and leaves the tasks' functions as they are, but for a mark where a program may reorder weights.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Network:
         from tvm.target import Target
 
         tasks = []
-        for extracted in extract_tasks(self.deployable(), Target(target), {}):
+        for extracted in extract_tasks(self.deployable(target), Target(target), {}):
             mod = extracted.dispatched[0]
             flop = float(estimate_tir_flops(mod))
             if flop >= min_mflop * 1e6:
@@ -90,30 +90,40 @@ class Network:
                 tasks.append(NetworkTask(str(extracted.task_name), mod, weight, flop, extracted))
         return sorted(tasks, key=lambda task: (-task.flop * task.weight, task.name))
 
-    def deployable(self) -> Any:
+    def packs(self, target: dict[str, Any]) -> bool:
+        """Say whether programs may reorder the weights: on CPUs; TVM's rules for GPUs never do."""
+        return self.packed and target["kind"] == "llvm"
+
+    def deployable(self, target: dict[str, Any]) -> Any:
         """Return the module with its weights bound and everything that depends on weights only folded."""
-        return self._deployable
+        return self._marked if self.packs(target) else self._bound
 
     @cached_property
-    def _deployable(self) -> Any:
+    def _marked(self) -> Any:
+        return with_free_weights(self._bound)
+
+    @cached_property
+    def _bound(self) -> Any:
         from tvm import relax
 
         main = self.mod["main"]
         weights = dict(zip(main.params[len(self.inputs) :], self.params, strict=True))
         bound = relax.transform.BindParams("main", weights)(self.mod)
-        folded = relax.transform.FoldConstant()(bound)
-        return with_free_weights(folded) if self.packed else folded
+        return relax.transform.FoldConstant()(bound)
 
 
 def variant_name(config: NetworkConfig) -> str:
-    """Return the network's name with the batch, size and graph that differ from what the plain name stands for."""
+    """Return the network's name with the batch, size and graph that differ from what the plain name stands for.
+
+    ``-unpacked``: programs have the weights in the order of the source.
+    """
     batch = f"-b{config.batch}" if config.batch != 1 else ""
     size = f"-s{config.size}" if config.size and config.size != config.default_size else ""
     graph = {GraphChoice.folded: "-folded", GraphChoice.channels_last: "-nhwc"}.get(
         config.graph, ""
     )
-    packed = "-packed" if config.pack_weights else ""
-    return f"{config.name}{batch}{size}{graph}{packed}"
+    weights = "" if config.pack_weights else "-unpacked"
+    return f"{config.name}{batch}{size}{graph}{weights}"
 
 
 def load_network(config: NetworkConfig, root: Path | None = None) -> Network:

@@ -47,6 +47,7 @@ from tencost.tune.deploy import (
     compile_network,
     compile_untuned,
     count_known,
+    count_known_unpacked,
     on_cores,
     open_database,
     spread_of,
@@ -122,6 +123,13 @@ def run(
         tasks = network.tasks(target)
     check_shapes(network, tasks)
     if given:
+        unpacked = count_known_unpacked(opened, tasks, target)
+        if unpacked:
+            console.print(
+                f"{folder} has programs for {unpacked} tasks with their weights in the source's order, which are other "
+                "workloads. To use them: network.pack_weights=false",
+                **NOTE,
+            )
         opened = better_than_rules(opened, tasks, target, read_rule_times(folder))
     tuned = count_known(opened, tasks, target) if given else 0
     if given and not tuned:

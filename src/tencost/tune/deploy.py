@@ -162,6 +162,20 @@ def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, A
     return sum(record is not None for record in found)
 
 
+def count_known_unpacked(
+    database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]
+) -> int:
+    """Return for how many tasks that may reorder weights a database has a program of the same task that may not."""
+    tvm_target = tvm.target.Target(target)
+    found = 0
+    for task in tasks:
+        main = task.mod["main"]
+        if "layout_free_buffers" in dict(main.attrs or {}):
+            plain = tvm.IRModule({"main": main.without_attr("layout_free_buffers")})
+            found += database.query_tuning_record(plain, tvm_target, "main") is not None
+    return found
+
+
 def better_than_rules(
     database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any], rule_s: Mapping[str, float]
 ) -> Any:
@@ -205,7 +219,7 @@ def compile_network(
         by_rule: functions without a program are scheduled by tencost.codegen.rules; None: if there is a database. What
             TVM alone makes of the network is without both.
     """
-    mod = network.deployable()
+    mod = network.deployable(target)
     tvm_target = tvm.target.Target(target)
     by_rule = database is not None if by_rule is None else by_rule
     if by_rule and target.get("kind") == "llvm":
@@ -216,7 +230,7 @@ def compile_network(
     if by_rule:
         mod = schedule_rest(mod, target)
         tvm_target = tvm.target.Target(leave(mod, target))
-    if network.packed and (by_rule or database is not None):
+    if network.packs(target) and (by_rule or database is not None):
         mod = with_packed_weights(mod)
     return tvm.compile(mod, target=tvm_target)
 
@@ -230,7 +244,7 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
     try:
         return compile_network(network, target, None)
     except Exception as error:
-        refused = _refused(network, tvm.target.Target(target))
+        refused = _refused(network, target)
         what = f"its operator {', '.join(refused)}" if refused else "it, though each operator alone"
         raise TuneError(
             f"network {network.name!r}: TVM {tvm.__version__} cannot compile {what} for {target['kind']}: "
@@ -239,17 +253,17 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
         ) from error
 
 
-def _refused(network: Network, target: Any) -> list[str]:
-    mod = network.deployable()
+def _refused(network: Network, target: dict[str, Any]) -> list[str]:
+    mod, tvm_target = network.deployable(target), tvm.target.Target(target)
     errors = (RuntimeError, ValueError, TypeError)  # what TVM's are
-    with target, suppress(*errors):
-        mod = relax.get_default_pipeline(target)(mod)
+    with tvm_target, suppress(*errors):
+        mod = relax.get_default_pipeline(tvm_target)(mod)
     names = []
     for variable, function in mod.functions.items():
         if isinstance(function, tvm.tirx.PrimFunc):
             alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
             try:
-                tvm.compile(alone, target=target)
+                tvm.compile(alone, target=tvm_target)
             except errors:
                 names.append(str(variable.name_hint))
     return names

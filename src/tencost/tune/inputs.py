@@ -52,6 +52,7 @@ class Inputs:
         tasks: those that are tuned.
         chosen: the cost model.
         compared: somebody else's database; None for none.
+        compared_network: the network whose workloads that database knows, its weights in the source's order perhaps.
         store: the live store; None where what it needs is not installed.
         book: starting points; None for none.
         options: how programs are timed.
@@ -66,6 +67,7 @@ class Inputs:
     tasks: Sequence[NetworkTask]
     chosen: Chosen
     compared: Any | None
+    compared_network: Network
     store: RecordStore | None
     book: StartBook | None
     options: MeasureOptions
@@ -94,8 +96,8 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         raise TuneError(
             f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
-    if compared is not None:
-        _check_compared(compared, every, cfg)
+    _leave_others_out(folder, every, network, console)
+    compared_network = network if compared is None else _as_known(compared, network, cfg)
     console.print("compiling it untuned")
     with native_messages_to(folder.logs / "import.log"):
         untuned = compile_untuned(network, hardware.target)
@@ -117,6 +119,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         tasks=tasks,
         chosen=chosen,
         compared=compared,
+        compared_network=compared_network,
         store=store,
         book=starting_points(cfg, chosen.model, store, console),
         options=MeasureOptions(
@@ -125,16 +128,42 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     )
 
 
-def _check_compared(database: Any, tasks: Sequence[NetworkTask], cfg: Config) -> None:
-    """Refuse a database to compare with that would change nothing."""
+def _leave_others_out(
+    folder: WorkFolder, tasks: Sequence[NetworkTask], network: Network, console: Console
+) -> None:
+    """Say where a folder has programs of other workloads: the graph was written otherwise when they were found."""
+    from tvm.ir import save_json
+
+    from tencost.store.ids import workload_id
+
+    own = {workload_id(str(save_json(task.mod))) for task in tasks}
+    others = folder.leave_out_others(own)
+    if others:
+        console.print(
+            f"{folder.path} has {others} programs that are not of {network.name} as its graph is written now; they "
+            "stay, and do not count. Those from before weights were packed: tencost compile with "
+            f"network.pack_weights=false and --database {folder.path}",
+            **NOTE,
+        )
+
+
+def _as_known(database: Any, network: Network, cfg: Config) -> Network:
+    """Return the network, its weights packed or not, as a database to compare with knows it.
+
+    Raises:
+        TuneError: it has no program of either, so that it would change nothing.
+    """
     from tencost.tune.deploy import count_known
 
-    if not count_known(database, tasks, cfg.hardware.target):
-        raise TuneError(
-            f"tuner.compare_with={cfg.tuner.compare_with}: expected programs of {cfg.network.name} for "
-            f"{cfg.hardware.target}, found none among its {len(database)}. Name one of this network, in the same "
-            "layout and for the same target, or leave tuner.compare_with out"
-        )
+    target = cfg.hardware.target
+    for one in (network, replace(network, packed=not network.packed)):
+        if count_known(database, one.tasks(target), target):
+            return one
+    raise TuneError(
+        f"tuner.compare_with={cfg.tuner.compare_with}: expected programs of {cfg.network.name} for "
+        f"{target}, found none among its {len(database)}. Name one of this network, in the same "
+        "layout and for the same target, or leave tuner.compare_with out"
+    )
 
 
 def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:

@@ -17,7 +17,6 @@ from typing import Any
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
-from tvm_ffi import structural_hash
 
 from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id
@@ -25,6 +24,7 @@ from tencost.tune.cost_model import latencies_s
 from tencost.tune.nearby import Nearby
 from tencost.tune.refit import Refitter, starting_points
 from tencost.tune.spaces import seeds
+from tencost.workers.keys import program_key
 
 MAX_REPEATED_BATCHES = 5
 """Stop a task after so many batches in a row that hold nothing new: its space is used up."""
@@ -40,11 +40,6 @@ STARTS = 16
 """Starting points that a task gets, unless told."""
 SEEDS = 6
 """Of them, register tiles, where a task is a product that they fit."""
-
-
-def program_key(candidate: Any) -> int:
-    """Return a hash of the scheduled program; equal in every run on the same machine."""
-    return int(structural_hash(candidate.sch.mod))
 
 
 @derived_object
@@ -119,7 +114,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             candidates = self._next()
             if candidates is None:
                 return None
-            found = {program_key(candidate): candidate for candidate in candidates}
+            found = {program_key(candidate.sch.mod): candidate for candidate in candidates}
             new = [key for key in found if key not in self.known]
             if self._nearby is not None and len(new) < len(candidates):
                 chosen = {id(found[key]) for key in new}

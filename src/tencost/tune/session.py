@@ -32,11 +32,12 @@ from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
 from tencost.tune.refit import Refitter
-from tencost.tune.search import evolutionary_search, program_key
+from tencost.tune.search import evolutionary_search
 from tencost.tune.spaces import search_space
 from tencost.tune.turns import BySeconds
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.expected import Reference
+from tencost.workers.keys import program_key
 from tencost.workers.pool import Job, WorkerPool
 from tencost.workers.runner import References, WarmBuilder, WarmRunner, arg_json, timing_from_result
 
@@ -290,16 +291,15 @@ class Session:
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
-        self.trials = -len(self._folder.adopted)
+        self.trials = self._folder.num_searched()
         for record in database.get_all_tuning_records():
-            self.trials += 1
             place = places.get(structural_hash(record.workload.mod))
             if place is not None and record.run_secs:
                 records.setdefault(place, []).append(record)
         for place, found in records.items():
             candidates = [record.as_measure_candidate() for record in found]
             results = [ms.runner.RunnerResult(list(record.run_secs), None) for record in found]
-            self._known[place].update(map(program_key, candidates))
+            self._known[place].update(program_key(one.sch.mod) for one in candidates)
             self._note_best(place, results)
             self._model.warm_start(contexts[place], candidates, results)
         cost = [

@@ -342,14 +342,16 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
             if session.trials > 0 and session.has_baseline:
                 built = {"tuned": verified.built, "default": inputs.untuned}
                 if compared is not None:
-                    built["compared"] = compile_network(network, hardware.target, compared)
+                    known = inputs.compared_network
+                    built["compared"] = compile_network(known, hardware.target, compared)
                 values |= time_network(network, hardware, built, database, session)
         except KeyboardInterrupt:
             if not values:
                 raise
             values["interrupted"] = True
     if compared is not None:
-        values["compared_tasks"] = count_known(compared, inputs.tasks, hardware.target)
+        tasks = inputs.compared_network.tasks(hardware.target, inputs.cfg.tuner.min_mflop)
+        values["compared_tasks"] = count_known(compared, tasks, hardware.target)
     return values
 
 

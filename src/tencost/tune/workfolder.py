@@ -39,6 +39,7 @@ from tencost.records.formats.metaschedule import (
 from tencost.store.allowed import check_module, check_trace
 from tencost.store.ids import canonical_target
 from tencost.tune import batches
+from tencost.tune.curve import read_points
 from tencost.writing import whole_file
 
 SESSION_VERSION = 1
@@ -77,6 +78,7 @@ class WorkFolder:
     adopted: dict[int, Mark] = field(default_factory=dict)
     _header: dict[str, Any] = field(default_factory=dict)
     _num_read: int = 0
+    _others: set[int] = field(default_factory=set)
 
     @property
     def curve(self) -> Path:
@@ -130,6 +132,28 @@ class WorkFolder:
         workloads, _ = read_workloads(self.path / WORKLOAD_FILE)
         found = read_programs(self.path / RECORD_FILE, workloads)
         return [item for item in found if isinstance(item, LoggedProgram)]
+
+    def num_searched(self) -> int:
+        """Return how many programs are there that the search chose, and not a store, without those left out."""
+        return sum(
+            program.line not in self.adopted and program.line not in self._others
+            for program in self.programs()
+        )
+
+    def leave_out_others(self, own: Collection[str]) -> int:
+        """Leave out of the count what is of other workloads than these; return how many programs that are.
+
+        A curve that counts them goes on under another name: it is of a network whose graph was written otherwise.
+        """
+        self._others = {
+            item.line for item in self.programs() if item.workload.workload_id not in own
+        }
+        points = read_points(self.curve)
+        if self._others and points and points[-1].trials > self.num_searched():
+            for file in (self.curve, self.batches):
+                if file.exists():
+                    file.replace(file.with_name(f"before_{file.name}"))
+        return len(self._others)
 
     def new_programs(self) -> list[LoggedProgram]:
         """Return what was added to the database since the last call, or since it was opened."""

@@ -19,12 +19,12 @@ from typing import Any
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
-from tvm_ffi import structural_hash
 
 from tencost.errors import TencostError
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers.evaluator import MeasureOptions as MeasureOptions
 from tencost.workers.expected import Reference
+from tencost.workers.keys import program_key
 from tencost.workers.pool import Job, WorkerPool
 
 
@@ -36,7 +36,7 @@ class WarmBuilder(ms.builder.PyBuilder):
         results = []
         for item in build_inputs:
             folder = Path(tempfile.mkdtemp(prefix="tencost-program-"))
-            about = {"target": target_mapping(item.target), "key": int(structural_hash(item.mod))}
+            about = {"target": target_mapping(item.target), "key": program_key(item.mod)}
             (folder / "about.json").write_text(json.dumps(about))
             module = folder / "module.json"
             module.write_text(str(save_json(item.mod)), encoding="utf-8")
