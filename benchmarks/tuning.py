@@ -12,8 +12,10 @@ stock        what a user gets: XGBModel, LocalBuilder, LocalRunner, rounds of 64
 stock-warm   the same with our warm workers as builder and runner
 tencost      what `tencost tune` does with conf/tuner/default.yaml: the registered model, its starting points, warm
              workers
-no-starts    ... without starting points
+no-tiles     ... in TVM's design spaces alone (tuner.register_tiles=false)
+no-starts    ... without starting points: neither programs of other workloads nor tiles that the rules know
 random       ... with random scores in the model's place, which learns nothing; the same starting points
+random-no-starts   both: what is searched in, and nothing else
 frozen       ... without learning from what is measured (tuner.learn=false)
 no-draft     ... every candidate's features are extracted
 inverted     ... without starting points, with a model that likes what is slow; only if asked for
@@ -105,6 +107,7 @@ class Variant:
     """How an arm differs from `tencost tune`."""
 
     starts: bool = True
+    tiles: bool = True
     scores: str = "model"  # random, inverted
     learns: bool = True
     draft: bool = True
@@ -113,8 +116,10 @@ class Variant:
 STOCK = ("stock", "stock-warm")
 VARIANTS = {
     "tencost": Variant(),
+    "no-tiles": Variant(tiles=False),
     "no-starts": Variant(starts=False),
     "random": Variant(scores="random", learns=False),
+    "random-no-starts": Variant(starts=False, scores="random", learns=False),
     "frozen": Variant(learns=False),
     "no-draft": Variant(draft=False),
     "inverted": Variant(starts=False, scores="inverted"),
@@ -164,7 +169,8 @@ def median_s(times: Sequence[Any]) -> float:
 
 def load(network: str, hardware: str, count: int) -> Tasks:
     chosen = ODD.get(network, (f"network={network}",))
-    cfg, root = compose([*chosen, f"hardware={hardware}"])
+    # Programs that reorder weights hold what a trace's plain values cannot.
+    cfg, root = compose([*chosen, f"hardware={hardware}", "network.pack_weights=false"])
     loaded = load_network(cfg.network, root)
     tasks = loaded.tasks(cfg.hardware.target, cfg.tuner.min_mflop)
     return Tasks(network, cfg.hardware.target, list(tasks)[:count], cfg.tuner)
@@ -260,7 +266,15 @@ def run_tencost(
     elif arm.scores == "random":
         chosen = Blind(chosen, seed_of(seed, place))
     started = time.perf_counter()
-    tuner = replace(tasks.tuner, trials=programs, seed=seed_of(seed, place), learn=arm.learns)
+    tuner = replace(
+        tasks.tuner,
+        trials=programs,
+        seed=seed_of(seed, place),
+        learn=arm.learns,
+        register_tiles=arm.tiles,
+        starts=tasks.tuner.starts if arm.starts else 0,
+        min_gain=0.0,
+    )
     batches: list[tuple[float, int]] = []
 
     def note(batch: Batch) -> None:

@@ -27,7 +27,18 @@ SCHEMA = {
     "args": pl.String,
 }
 STOCK, WARM, OURS = "stock", "stock-warm", "tencost"
-ORDER = (STOCK, WARM, OURS, "no-starts", "random", "frozen", "no-draft", "inverted")
+ORDER = (
+    STOCK,
+    WARM,
+    OURS,
+    "no-tiles",
+    "no-starts",
+    "random",
+    "random-no-starts",
+    "frozen",
+    "no-draft",
+    "inverted",
+)
 COLORS = {
     **{STOCK: "black", WARM: "tab:gray", OURS: "tab:red", "no-starts": "tab:blue"},
     **{
@@ -35,13 +46,17 @@ COLORS = {
         "frozen": "tab:brown",
         "no-draft": "tab:pink",
         "inverted": "tab:olive",
+        "no-tiles": "tab:orange",
+        "random-no-starts": "tab:cyan",
     },
 }
 NEAR = 1.01
 """A goal that is missed by 1 % counts as reached in the columns that say so."""
 SHARES = (
+    ("register tiles", "programs", OURS, "no-tiles"),
     ("starting points", "programs", OURS, "no-starts"),
     ("model", "programs", "frozen", "random"),
+    ("model without starting points", "programs", "no-starts", "random-no-starts"),
     ("learning", "programs", OURS, "frozen"),
     ("draft", "seconds", OURS, "no-draft"),
 )
