@@ -13,8 +13,9 @@ from tvm.s_tir import meta_schedule as ms
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.nearby import Nearby
 from tencost.tune.refit import plain_values, sketch
-from tencost.tune.search import SEEDS, evolutionary_search, program_key, search
+from tencost.tune.search import SEEDS, evolutionary_search, search
 from tencost.tune.spaces import search_space, seeds
+from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}
@@ -101,11 +102,11 @@ def test_without_starting_points_there_are_no_seeds(make_bundle: Any) -> None:
 def test_a_run_that_goes_on_does_not_stop_at_seeds_that_it_knows(make_bundle: Any) -> None:
     context, model = context_of(dense()), load_cost_model(make_bundle("random"))
     spaces = context.generate_design_space()
-    known = {program_key(one) for one in seeds(context, spaces, SEEDS, 1)}
+    known = {program_key(one.sch.mod) for one in seeds(context, spaces, SEEDS, 1)}
     strategy = evolutionary_search(16, 1, set(known), lambda: 64)
     strategy._initialize_with_tune_context(context)
     strategy.pre_tuning(64, 4, spaces, ms.database.MemoryDatabase(), model)
     first = strategy.generate_measure_candidates()
     assert first
-    assert not known & {program_key(one) for one in first}
+    assert not known & {program_key(one.sch.mod) for one in first}
     assert strategy._inst._waiting == []

@@ -131,7 +131,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         if self._fresh:  # only now: a network's other tasks should not wait for this one's
             self._fresh = False
             points = self._starting_points()
-            self._waiting = [one for one in points if program_key(one) not in self.known]
+            self._waiting = [one for one in points if program_key(one.sch.mod) not in self.known]
         if self._waiting:
             size = min(FIRST_BATCH, self._batch)
             batch, self._waiting = self._waiting[:size], self._waiting[size:]
