@@ -174,7 +174,7 @@ def _source(
 
 
 def of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
-    """Return the best programs of a work folder, its default schedules among them, by workload id.
+    """Return the best programs of a work folder, what is not tuned among them, by workload id.
 
     Raises:
         ProfileError: there is no database, or it is of other hardware.
@@ -189,8 +189,9 @@ def of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Be
         )
     best: dict[str, Best] = {}
 
-    for workload, seconds in _default_schedules(folder / SESSION_FILE, name, hardware):
-        best[workload] = Best(seconds, "default schedule")
+    for workload, seconds, what in _untuned(folder / SESSION_FILE, name, hardware):
+        if workload not in best or seconds < best[workload].latency_s:
+            best[workload] = Best(seconds, what)
     workloads, _ = read_workloads(folder / WORKLOAD_FILE)
     for program in read_programs(folder / RECORD_FILE, workloads):
         if not isinstance(program, Reject) and program.run_secs:
@@ -203,16 +204,19 @@ def of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Be
     return best
 
 
-def _default_schedules(
-    file: Path, name: str, hardware: HardwareConfig
-) -> Iterator[tuple[str, float]]:
-    """Yield (workload id, seconds) of a session's default schedules; none where there is no session."""
+def _untuned(file: Path, name: str, hardware: HardwareConfig) -> Iterator[tuple[str, float, str]]:
+    """Yield (workload id, seconds, what) of a session's default schedules and those by rule; none without a session."""
     if not file.exists():
         return
     try:
         session = json.loads(file.read_text(encoding="utf-8"))
-        there, baseline = str(session["hardware"]), dict(session["baseline_s"])
-        known = [(str(key), float(value)) for key, value in baseline.items()]
+        there = str(session["hardware"])
+        kinds = {"default schedule": session["baseline_s"], "by rule": session.get("rule_s", {})}
+        known = [
+            (str(key), float(value), what)
+            for what, times in kinds.items()
+            for key, value in times.items()
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProfileError(
             f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error})."

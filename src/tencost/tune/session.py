@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import statistics
 import tempfile
 import threading
 import time
@@ -15,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tvm import IRModule
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -23,7 +21,6 @@ from tvm.s_tir.meta_schedule.logging import get_loggers_from_work_dir
 from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
-from tencost.codegen.rules import leave, scheduled
 from tencost.config import TunerConfig
 from tencost.errors import TencostError
 from tencost.networks.network import NetworkTask
@@ -35,6 +32,7 @@ from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search
 from tencost.tune.spaces import search_space
 from tencost.tune.turns import BySeconds
+from tencost.tune.untuned import time_untuned
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.expected import Reference
 from tencost.workers.keys import program_key
@@ -156,30 +154,10 @@ class Session:
         return sum(self._folder.baseline_s[identity] >= limit for identity in self.ids)
 
     def measure_baseline(self, on_task: Callable[[int], None] = lambda _done: None) -> None:
-        """Time every task with the default schedule and by rule, where an earlier run has not.
-
-        A task whose default schedule cannot be timed, or takes longer than tuner.default_timeout_s, counts with that.
-        """
+        """Time every task with the default schedule and by rule, where an earlier run has not; see `time_untuned`."""
         limit = self._tuner.default_timeout_s
-        for done, (task, identity) in enumerate(zip(self.tasks, self.ids, strict=True)):
-            on_task(done)
-            if identity not in self._folder.rule_s:
-                seconds = self._by_rule_s(task, limit)
-                self._folder.rule_s[identity] = seconds
-                self._folder.save_session()
-            if identity not in self._folder.baseline_s:
-                seconds = _median_s(self._time(task.mod, limit_s=limit), limit)
-                self._folder.baseline_s[identity] = seconds
-                self._folder.save_session()
-
-    def _by_rule_s(self, task: NetworkTask, limit_s: float) -> float:
-        """Return the seconds of a task as it runs without a program, infinite where it cannot be timed."""
-        function, target = task.mod["main"], self._target
-        if target.get("kind") != "llvm":
-            return float("inf")
-        mod = IRModule({"main": scheduled(function, target)})
-        timing = self._time(mod, limit_s=limit_s, target=leave(mod, target))
-        return _median_s(timing, float("inf"))
+        pairs = list(zip(self.ids, self.tasks, strict=True))
+        time_untuned(pairs, self._target, limit, self._folder, self._time, on_task)
 
     def time_here(self, place: int, mod: Any) -> Timing:
         """Time a program of a task, which is no trial; compared with its workload if it is the fastest one so far.
@@ -438,10 +416,6 @@ class _Observer(ms.measure_callback.PyMeasureCallback):
             except TencostError as error:
                 self.failure = error
                 raise
-
-
-def _median_s(timing: Timing, otherwise: float) -> float:
-    return statistics.median(timing.run_secs) if timing.status is Status.ok else otherwise
 
 
 @contextmanager
