@@ -4,7 +4,8 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
 
     load_cost_model(uri)   a registered model as `cost_model=` of ms.tune_tir, tune_tasks and tune_relax
     search(model)          a search for `strategy=` that begins with what the model's training side found fast
-    install(uri)           model and search in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
+    search_space(target)   design spaces for `space=`: TVM's, and register tiles whose best ones the search begins with
+    install(uri)           model, search and spaces in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
 
 For whole networks (needs `tencost[latency]`):
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
     from tencost.tune.search import search
+    from tencost.tune.spaces import search_space
 
 __version__ = "0.2.0"
 
@@ -33,6 +35,7 @@ __all__ = [
     "load_cost_model",
     "load_graph_model",
     "search",
+    "search_space",
     "uninstall",
 ]
 
@@ -41,6 +44,7 @@ _LAZY = {
     "load_graph_model": "tencost.graphs.api",
     "load_cost_model": "tencost.tune.cost_model",
     "search": "tencost.tune.search",
+    "search_space": "tencost.tune.spaces",
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
 }

@@ -139,6 +139,20 @@ def test_what_is_no_number_is_still_found(target: dict[str, Any]) -> None:
     assert np.all(found == np.where(np.isnan(values), 7, values))
 
 
+def test_leave_is_the_module_s_not_a_function_s(target: dict[str, Any]) -> None:
+    """Said in a function's attributes, LLVM does not hear of it."""
+    mod = rules.schedule_rest(network([(8, 32)], lambda x: op.sum(x, axis=1)), target)
+    (name,) = [one for one in mod.functions if isinstance(mod[one], tirx.PrimFunc)]
+    alone = tvm.IRModule({"main": mod[name].with_attr("global_symbol", "main")})
+    granted = rules.leave(alone, target)
+    told = tvm.IRModule({"main": alone["main"].with_attr("target", tvm.target.Target(granted))})
+    said = [
+        tvm.compile(one, target=tvm.target.Target(given)).mod.inspect_source("ll")
+        for one, given in ((told, target), (alone, granted))
+    ]
+    assert ["fadd reassoc" in one for one in said] == [False, True]
+
+
 def loops(function: Any) -> list[str]:
     return [
         line.strip() for line in function.script().splitlines() if line.strip().startswith("for ")

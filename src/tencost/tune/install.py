@@ -1,4 +1,4 @@
-"""Zero-edit adoption: unchanged pipelines use a registered model and its starting points.
+"""Zero-edit adoption: unchanged pipelines use a registered model, its starting points, and register tiles.
 
 The Relax passes MetaScheduleTuneTIR and MetaScheduleTuneIRMod have no cost-model argument, but look up two global
 functions by name (src/relax/transform/meta_schedule.cc). Those are replaced here by functions that add the argument.
@@ -18,6 +18,7 @@ from tvm_ffi import get_global_func, register_global_func
 
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.search import search
+from tencost.tune.spaces import search_space
 
 TUNE_TIR = "tvm.s_tir.meta_schedule.tune_tir"
 TUNE_RELAX = "tvm.s_tir.meta_schedule.tune_relax"
@@ -72,6 +73,7 @@ def _tune_tir(mod: Any, target: Any, work_dir: str, max_trials_global: Any) -> A
         int(max_trials_global),
         cost_model="xgb" if _active is None else _active,
         strategy=_strategy,
+        space=_space(target),
         task_scheduler="round-robin",
     )
     return mod
@@ -97,5 +99,10 @@ def _tune_relax(
         op_names=None if op_names is None else [str(name) for name in op_names],
         cost_model="xgb" if _active is None else _active,
         strategy=_strategy,
+        space=_space(target),
     )
     return mod
+
+
+def _space(target: Any) -> Any:
+    return "post-order-apply" if _active is None else search_space(target)

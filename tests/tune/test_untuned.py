@@ -1,0 +1,103 @@
+"""What tasks take by rule: timed once, kept with the session, and preferred to a program that is slower."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+from tvm import te, topi
+from tvm.ir import save_json
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tencost.networks.network import NetworkTask
+from tencost.store.ids import workload_id
+from tencost.store.status import Status, Timing
+from tencost.tune.deploy import better_than_rules
+from tencost.tune.untuned import time_untuned
+from tencost.tune.workfolder import open_folder, read_rule_times
+
+pytestmark = pytest.mark.tvm
+TARGET = {"kind": "llvm", "num-cores": 1}
+
+
+@pytest.fixture
+def task() -> NetworkTask:
+    a = te.placeholder((16, 32), name="a")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, topi.nn.softmax(a)])})
+    return NetworkTask("softmax", mod, 1, 100.0, None)
+
+
+class Clock:
+    """Times by what is compiled: 3 s with leave to reorder sums, which is by rule, else 5 s."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.asked: list[str] = []
+        self._fails = fails
+
+    def __call__(self, _mod: Any, limit_s: float, target: Any = None) -> Timing:
+        by_rule = bool((target or {}).get("fast-math-reassoc"))
+        self.asked.append("rule" if by_rule else "default")
+        if self._fails:
+            return Timing(Status.run_error, (), "it fell over")
+        return Timing(Status.ok, (3.0,) if by_rule else (5.0,))
+
+
+def time_it(path: Path, task: NetworkTask, clock: Clock) -> tuple[dict[str, float], ...]:
+    with open_folder(path, "one", "local", TARGET) as folder:
+        time_untuned([("w", task)], TARGET, 7.0, folder, clock, lambda _done: None)
+        return folder.rule_s, folder.baseline_s
+
+
+def test_both_are_timed_once(tmp_path: Path, task: NetworkTask) -> None:
+    clock = Clock()
+    assert time_it(tmp_path, task, clock) == ({"w": 3.0}, {"w": 5.0})
+    assert clock.asked == ["rule", "default"]
+    assert time_it(tmp_path, task, clock) == ({"w": 3.0}, {"w": 5.0})
+    assert clock.asked == ["rule", "default"]
+    assert read_rule_times(tmp_path) == {"w": 3.0}
+
+
+def test_what_fails_counts_with_the_limit_by_default_and_not_at_all_by_rule(
+    tmp_path: Path, task: NetworkTask
+) -> None:
+    assert time_it(tmp_path, task, Clock(fails=True)) == ({}, {"w": 7.0})
+
+
+def test_a_folder_of_an_earlier_release_has_no_times_by_rule(
+    tmp_path: Path, task: NetworkTask
+) -> None:
+    time_it(tmp_path, task, Clock())
+    session = tmp_path / "session.json"
+    values = json.loads(session.read_text())
+    del values["rule_s"]
+    session.write_text(json.dumps(values))
+    assert read_rule_times(tmp_path) == {}
+    assert time_it(tmp_path, task, Clock())[0] == {"w": 3.0}
+    assert read_rule_times(tmp_path / "nowhere") == {}
+
+
+@pytest.mark.parametrize(
+    ("rule_s", "is_kept"), [(0.5, False), (2.0, True), (1.0, False), (math.inf, True), (None, True)]
+)
+def test_a_program_that_is_slower_than_by_rule_is_not_used(
+    task: NetworkTask, rule_s: float | None, is_kept: bool
+) -> None:
+    target = tvm.target.Target(TARGET)
+    database = ms.database.MemoryDatabase()
+    workload = database.commit_workload(task.mod)
+    for seconds in (1.0, 4.0):
+        schedule = Schedule(task.mod)
+        schedule.unroll(schedule.get_loops(schedule.get_sblock("T_softmax_norm"))[-1])
+        record = ms.database.TuningRecord(schedule.trace, workload, [seconds], target)
+        database.commit_tuning_record(record)
+    known = {} if rule_s is None else {workload_id(str(save_json(task.mod))): rule_s}
+    kept = better_than_rules(database, [task], TARGET, known)
+    found = kept.query_tuning_record(task.mod, target, "main")
+    assert (found is not None) is is_kept
+    if is_kept:
+        assert [float(one) for one in found.run_secs] == [1.0]
