@@ -5,7 +5,7 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
     load_cost_model(uri)   a registered model as `cost_model=` of ms.tune_tir, tune_tasks and tune_relax
     search(model)          a search for `strategy=` that begins with what the model's training side found fast
     search_space(target)   design spaces for `space=`: TVM's, and register tiles whose best ones the search begins with
-    install(uri)           model, search and spaces in unchanged pipelines (relax.transform.MetaScheduleTuneTIR and the like)
+    install(uri)           model, search and spaces in unchanged pipelines (MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
 
 For whole networks (needs `tencost[latency]`):

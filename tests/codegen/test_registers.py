@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
@@ -154,6 +154,17 @@ def test_weights_of_their_own_order_are_laid_out_tile_by_tile() -> None:
     assert np.allclose(found.numpy(), arrays[0] @ arrays[1], rtol=1e-4, atol=1e-4)
 
 
+def test_what_comes_after_is_kept_whole() -> None:
+    """A border around the product, or another operand beside it, is no part of a tile."""
+    follows: Body
+    for follows in (lambda y: topi.nn.pad(y, (1, 1)), lambda y: topi.concatenate([y, y], axis=0)):
+        a, b = te.placeholder((8, 24), name="a"), te.placeholder((24, 32), name="b")
+        function = te.create_prim_func([a, b, follows(topi.matmul(a, b))])
+        assert registers.designs(tvm.IRModule({"main": function}), TARGET) == []
+    leaky = te.create_prim_func([a, b, topi.nn.leaky_relu(topi.matmul(a, b), 0.1)])
+    assert registers.designs(tvm.IRModule({"main": leaky}), TARGET)
+
+
 NONE: dict[str, tuple[Shapes, Body]] = {
     "softmax": ([(8, 32)], lambda x: op.nn.softmax(x, axis=-1)),
     "a row is no whole vector": ([(8, 24), (24, 47)], op.matmul),
@@ -228,6 +239,8 @@ def test_a_dear_epilogue_leaves_registers_for_its_numbers() -> None:
 
 def test_cores_divide_the_outer_axes() -> None:
     task = task_of(fused([(128, 64), (64, 128)], op.matmul))
+    small = task_of(fused([(8, 16), (16, 32)], op.matmul))
+    assert "parallel" not in registers.by_rule(small, TARGET | {"num-cores": 4}).script()
     assert "parallel" in registers.by_rule(task, TARGET | {"num-cores": 4}).script()
     assert "parallel" not in registers.by_rule(task, TARGET).script()
 

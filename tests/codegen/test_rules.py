@@ -220,6 +220,18 @@ def test_cores_share_large_functions_only() -> None:
     assert "parallel" not in rules.scheduled(large, TARGET | {"num-cores": 1}).script()
 
 
+def test_a_function_without_blocks_stays_as_it_is() -> None:
+    """Scattering and sorting are calls, or loops, that TVM writes without blocks."""
+    shapes: list[tuple[int, ...]] = [(4, 8), (4, 8)]
+    mod = network(
+        shapes,
+        lambda x, y: op.scatter_elements(
+            x, relax.const(np.zeros((2, 8), "int64")), op.strided_slice(y, [0], [0], [2])
+        ),
+    )
+    assert rules.schedule_rest(mod, TARGET)
+
+
 def test_tuned_functions_and_other_targets_are_left_alone() -> None:
     mod = network([(8, 32)], softmax)
     name, function = next(

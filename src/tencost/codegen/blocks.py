@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+PARALLEL_WORK = 65_536
+"""Operations below which waking other cores costs more than they save."""
+CHOICES = {"if", "select"}
+"""What :func:`called` says that is no function."""
+
 
 def tried(primitive: Any, *args: Any) -> bool:
     """Take a step of a schedule; say whether it could be taken. What cannot be scheduled stays as it was."""
@@ -18,8 +23,14 @@ def tried(primitive: Any, *args: Any) -> bool:
 
 
 def nests_of(schedule: Any) -> list[Any]:
-    """Return the loop nests' blocks in order, without blocks inside of blocks."""
-    return list(schedule.get_child_blocks(schedule.get_sblock("root")))
+    """Return the loop nests' blocks in order, without blocks inside of blocks; none of a function without blocks."""
+    from tvm.s_tir.schedule import ScheduleError
+
+    try:
+        root = schedule.get_sblock("root")
+    except (ScheduleError, RuntimeError, ValueError):
+        return []
+    return list(schedule.get_child_blocks(root))
 
 
 def kinds_of(schedule: Any, block: Any) -> str:
@@ -42,17 +53,17 @@ def size_of(schedule: Any, block: Any) -> int:
 
 
 def called(node: Any) -> set[str]:
-    """Return the names of functions that a statement calls, and "if" where it chooses."""
+    """Return the names of functions that a statement calls; "if" where it chooses what to read, "select" a value."""
     from tvm import ir, tirx
     from tvm_ffi import structural_walk
 
     found: set[str] = set()
 
     def call(one: Any) -> None:
-        name = str(getattr(one.op, "name", "")).removeprefix("tirx.")
+        name = str(getattr(one.op, "name", "")).rpartition(".")[2]
         found.add("if" if name == "if_then_else" else name)
 
-    structural_walk(node, [(ir.Call, call), (tirx.Select, lambda _: found.add("if"))])
+    structural_walk(node, [(ir.Call, call), (tirx.Select, lambda _: found.add("select"))])
     return found
 
 

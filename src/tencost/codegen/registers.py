@@ -28,7 +28,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.codegen.blocks import called, extent_of, kinds_of, moves, nests_of, tried
+from tencost.codegen.blocks import (
+    CHOICES,
+    PARALLEL_WORK,
+    called,
+    extent_of,
+    kinds_of,
+    moves,
+    nests_of,
+    tried,
+)
 
 MAX_ROWS, MAX_VECTORS, MAX_UNROLLED = 16, 8, 8
 """Largest innermost factors of a row axis, of the columns' vectors, and of an axis of the sum."""
@@ -170,9 +179,15 @@ def by_rule(mod: Any, target: Any) -> Any:
         rules = [postproc.RewriteReductionBlock()]
         if free_buffers(schedule):
             rules.append(postproc.RewriteLayout())
-        if all(rule.apply(schedule) for rule in rules):
+        if tried(_applied, schedule, rules):
             return schedule.mod
     return None
+
+
+def _applied(schedule: Any, rules: Sequence[Any]) -> None:
+    """Post-process a schedule; raises ValueError where that cannot be done."""
+    if not all(rule.apply(schedule) for rule in rules):
+        raise ValueError("a post-processor refuses it")
 
 
 def interleaved(found: Sequence[Design]) -> list[tuple[Design, Decisions]]:
@@ -193,6 +208,8 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     if len(places) != 1 or set(kinds[places[0]]) != {"S", "R"}:
         return None
     place = places[0]
+    if any("if" in called(schedule.get(one).body) for one in blocks[place + 1 :]):
+        return None  # reverse_compute_at would leave out what no sum is read for: a border, another operand
     block, letters = blocks[place], kinds[place]
     stmt, loops = schedule.get(block), schedule.get_loops(block)
     if len(loops) != len(letters) or len(stmt.reads) != 2 or len(stmt.writes) != 1:
@@ -225,6 +242,8 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
             if not group or extents[column] % group:
                 return None
             axes.remove(column)
+        if not all(hasattr(one, "value") for one in region.source.shape):
+            return None
         size = 4 * math.prod(int(one) for one in region.source.shape)
         operands.append((frozenset(axes), size))
     if not any(column in axes for axes, _ in operands):
@@ -253,7 +272,7 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         inlined=tuple(schedule.get(one).name_hint for one in plain),
         copied=tuple(schedule.get(one).name_hint for one in blocks[:place] if one not in plain),
         after=tuple(schedule.get(one).name_hint for one in blocks[place + 1 :]),
-        dear=any(called(schedule.get(one).body) - {"if"} for one in blocks[place + 1 :]),
+        dear=any(called(schedule.get(one).body) - CHOICES for one in blocks[place + 1 :]),
         extents=extents,
         batch=tuple(axis for axis in outer if axis not in rows),
         rows=rows,
@@ -278,7 +297,7 @@ def seeds(
         near: what is padded is padded for a tile of the outer axes: a band of rows.
     """
     ranked = sorted(_tiles(product, vectors))[: SEEDS // 2]
-    outside = near if product.apart else _rereads_rows(product)
+    outside = near if product.apart else _columns_outside(product)
     first, second = outside, not outside
     plans = [(tile, first, 1) for *_, tile in ranked[:1]]
     plans += [(tile, second, 1) for *_, tile in ranked[:1]]
@@ -322,7 +341,7 @@ def _tiles(
             yield first, lanes_lost * cycles / sums, sum(rows), -longest, (wide, rows)
 
 
-def _rereads_rows(product: Product) -> bool:
+def _columns_outside(product: Product) -> bool:
     """Say whether the columns shall be outside: then what has rows is read again for each of them."""
     with_rows = sum(size for axes, size in product.operands if axes & set(product.rows))
     with_columns = sum(size for axes, size in product.operands if product.column in axes)
@@ -403,6 +422,7 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
             schedule.unroll(loop)
         schedule.vectorize(lane)
     last_outer = outer[-1]
+    cores = cores if math.prod(product.extents) >= PARALLEL_WORK else 1
     if cores > 1:
         last_outer = schedule.fuse(*outer)
         schedule.parallel(last_outer)

@@ -22,7 +22,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from tencost.codegen import registers
-from tencost.codegen.blocks import called, extent_of, kinds_of, moves, nests_of, size_of, tried
+from tencost.codegen.blocks import (
+    CHOICES,
+    PARALLEL_WORK,
+    called,
+    extent_of,
+    kinds_of,
+    moves,
+    nests_of,
+    size_of,
+    tried,
+)
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
@@ -32,8 +42,6 @@ it would find: it gets no leave for that.
 """
 _NO_NUMBERS = "fast-math-nnan"
 _ASKS = {"isnan", "isinf", "isfinite"}
-PARALLEL_WORK = 65_536
-"""Operations below which waking other cores costs more than they save."""
 MAX_ROWS, MAX_COLUMNS = 6, 64
 """Sums held in registers at a time: of the 32 registers of AVX-512, 24 and what is read."""
 MIN_DEPTH = 16
@@ -136,7 +144,7 @@ def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
     reads = sum(size_of(schedule, one) for one in readers)
     if calls & set(_DEAR):
         return len(readers) == 1 and reads <= size
-    if "if" in calls:
+    if calls & CHOICES:
         return reads <= 2 * size
     return reads <= 4 * size or not calls
 

@@ -254,7 +254,8 @@ class TunerConfig:
     trials_per_round: int = 16
     """Programs measured before the model is asked again."""
     starts: int = 16
-    """Programs known to be fast elsewhere, re-fitted to a task, that it measures before it searches; 0 for none."""
+    """Programs that a task measures before it searches: register tiles that the rules know, and programs known to be
+    fast elsewhere, re-fitted to it; 0 for none."""
     register_tiles: bool = True
     """Search register tiles (tencost.codegen.registers), too; False leaves TVM's design spaces alone."""
     trials_per_task: int | None = None

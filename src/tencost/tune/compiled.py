@@ -130,11 +130,18 @@ def run(
                 "workloads. To use them: network.pack_weights=false",
                 **NOTE,
             )
-        opened = better_than_rules(opened, tasks, target, read_rule_times(folder))
-    tuned = count_known(opened, tasks, target) if given else 0
-    if given and not tuned:
+    known = count_known(opened, tasks, target) if given else 0
+    if given and not known:
         console.print(
             f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
+            **NOTE,
+        )
+    if given:
+        opened = better_than_rules(opened, tasks, target, read_rule_times(folder))
+    tuned = count_known(opened, tasks, target) if given else 0
+    if tuned < known:
+        console.print(
+            f"{known - tuned} of {known} tasks with programs run by rule, which was faster when they were tuned",
             **NOTE,
         )
     started = time.monotonic()

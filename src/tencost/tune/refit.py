@@ -168,6 +168,8 @@ def starting_points(
 
 def plain_values(trace: Any, *, remove_postproc: bool = False) -> list[Any] | None:
     """Return a trace as plain values; None where it holds what has none, an index map."""
+    if trace is None:
+        return None
     try:
         return trace_values(trace, remove_postproc=remove_postproc)
     except TypeError:

@@ -50,7 +50,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         search: MetaSchedule's, for tasks whose decisions cannot be evolved.
         known: keys of programs that were measured before; None begins with none, and so does every clone.
         room: how many programs may still be measured.
-        refitter: starting points for a task without known programs; None begins with register tiles, or the search.
+        refitter: starting points for a task with hardly any known programs; None has none but register tiles.
         starts: starting points that a task gets at most.
         population: decisions in a generation.
         generations: generations a round.
@@ -101,7 +101,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self.search.pre_tuning(max_trials, num_trials_per_iter, design_spaces, database, cost_model)
         self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
         self._left = max_trials
-        self._fresh = cost_model is not None and len(self.known) < self.starts
+        self._fresh = cost_model is not None and self.starts > 0
         self._nearby, self._database = None, database
 
     def post_tuning(self) -> None:
@@ -173,7 +173,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         context = self._context
         seed = int(context.rand_state)
         found = seeds(context, self._spaces, min(SEEDS, self.starts), seed)
-        if self.refitter is not None and len(found) < self.starts:
+        is_new = len(self.known) < self.starts
+        if self.refitter is not None and is_new and len(found) < self.starts:
             workload = workload_id(str(save_json(context.mod)))
             found += starting_points(
                 self.refitter,
@@ -224,7 +225,7 @@ def evolutionary_search(
         known: keys of programs that were measured before, see :func:`program_key`; the search adds its own.
         room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
             ends.
-        refitter: starting points for tasks without known programs; None begins with register tiles, or the search.
+        refitter: starting points for tasks with hardly any known programs; None has none but register tiles.
         starts: starting points that a task gets at most.
         learn: let the search correct the model's scores by what it measured.
     """

@@ -309,10 +309,11 @@ def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
         TuneError: the outputs differ.
     """
     from tencost.tune.compiled import Origin
-    from tencost.tune.deploy import count_known
+    from tencost.tune.deploy import better_than_rules, count_known
     from tencost.tune.verify import compile_and_compare
 
     network, hardware, folder = inputs.network, inputs.cfg.hardware, inputs.folder
+    database = better_than_rules(database, inputs.every, hardware.target, folder.rule_s)
     with keeper.held():
         verified = compile_and_compare(
             network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options

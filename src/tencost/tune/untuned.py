@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ def time_untuned(
     """Time every task with the default schedule and by rule, where the folder does not say yet what they take.
 
     A task whose default schedule cannot be timed, or takes longer than the limit, counts with that; one that cannot be
-    timed by rule has no such time. Each time is written when it is known.
+    timed by rule with infinity. Each time is written when it is known.
 
     Args:
         tasks: workload id and task.
@@ -40,9 +41,9 @@ def time_untuned(
         if identity not in folder.rule_s and target.get("kind") == "llvm":
             mod = IRModule({"main": scheduled(task.mod["main"], target)})
             timing = timed(mod, limit_s=limit_s, target=leave(mod, target))
-            if timing.status is Status.ok:
-                folder.rule_s[identity] = statistics.median(timing.run_secs)
-                folder.save_session()
+            ok = timing.status is Status.ok
+            folder.rule_s[identity] = statistics.median(timing.run_secs) if ok else math.inf
+            folder.save_session()
         if identity not in folder.baseline_s:
             timing = timed(task.mod, limit_s=limit_s)
             ok = timing.status is Status.ok

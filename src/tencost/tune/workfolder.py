@@ -68,7 +68,7 @@ class WorkFolder:
     Attributes:
         path: the folder.
         baseline_s: seconds of each workload under the default schedule, by workload id.
-        rule_s: the same as the rules schedule it (tencost.codegen); none where that cannot be timed.
+        rule_s: the same as the rules schedule it (tencost.codegen); infinite where that cannot be timed.
         adopted: what came from a store and not from the search, by line.
     """
 
