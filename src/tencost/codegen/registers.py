@@ -51,6 +51,9 @@ CONSTANTS = 14
 SEEDS = 8
 """Tiles that :func:`seeds` returns at most."""
 
+HALF_SEEDS = 2
+"""... where columns are half vectors only: TVM's tiles are often faster then, and the search should get to them."""
+
 Decisions = tuple[tuple[int, ...], ...]
 
 
@@ -161,6 +164,7 @@ def designs(mod: Any, target: Any) -> list[Design]:
     padded = (product.apart, not product.apart) if product.copied else (False,)
     for near in padded:
         found = tuple(seeds(product, vectors, cores, near=near))
+        found = found if product.lanes == vectors.lanes else found[:HALF_SEEDS]
         schedule = Schedule(mod, debug_mask=0, error_render_level="none")
         if found and tried(_tile, schedule, product, found[0], cores, near):
             made.append(Design(schedule, found))
