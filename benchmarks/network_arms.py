@@ -86,7 +86,14 @@ class Case:
         trusted = ["network.trusted=true"] if self.via == "torch_export" else []
         found = [f"network={self.via}", f"network.path={file}", f"network.name={self.name}"]
         kept = [one for one in self.settings if not one.lstrip("+").startswith("network.")]
-        return [*found, *trusted, *kept, *hardware]
+        return [*found, *trusted, f"network.graph={self.graph}", *kept, *hardware]
+
+    @property
+    def graph(self) -> str:
+        """How TVM writes the graph: as it does the network that the file is of."""
+        from tencost.config.composition import compose
+
+        return str(compose(self.plain)[0].network.graph.value)
 
 
 class Arm(Protocol):

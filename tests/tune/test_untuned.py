@@ -14,10 +14,11 @@ from tvm.ir import save_json
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
+from tencost.config import GraphChoice
 from tencost.networks.network import NetworkTask
 from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
-from tencost.tune.deploy import better_than_rules
+from tencost.tune.deploy import better_than_rules, layout_note
 from tencost.tune.untuned import time_untuned
 from tencost.tune.workfolder import open_folder, read_rule_times
 
@@ -101,3 +102,14 @@ def test_a_program_that_is_slower_than_by_rule_is_not_used(
     assert (found is not None) is is_kept
     if is_kept:
         assert [float(one) for one in found.run_secs] == [1.0]
+
+
+def test_channels_first_are_told_of_where_that_can_be_changed(task: NetworkTask) -> None:
+    x, w = te.placeholder((1, 4, 8, 8), name="x"), te.placeholder((4, 4, 3, 3), name="w")
+    function = te.create_prim_func([x, w, topi.nn.conv2d_nchw(x, w, 1, 1, 1)])
+    conv = NetworkTask("conv2d", tvm.IRModule({"main": function}), 1, 1.0, None)
+    assert "1 convolutions" in layout_note(GraphChoice.as_is, [conv, task], TARGET)
+    assert "network.graph=channels_last" in layout_note(GraphChoice.as_is, [conv], TARGET)
+    assert layout_note(GraphChoice.as_is, [task], TARGET) == ""
+    assert layout_note(GraphChoice.channels_last, [conv], TARGET) == ""
+    assert layout_note(GraphChoice.as_is, [conv], {"kind": "cuda"}) == ""

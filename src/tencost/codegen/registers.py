@@ -11,7 +11,7 @@ Multiplication, 2008; BLIS), which needs things that this space fixes and that t
     order       o1 of columns and rows, o2 of rows and columns, o of the sum, i of the sum, rows, vectors
     epilogue    what follows (bias, activation, residual) where a tile of sums is done, from the registers; what calls
                 functions is a loop over the tile, as their code would stand there for each vector of it
-    before      padding stays a pass of its own; what only computes is inlined
+    before      padding stays a pass of its own; what only computes is inlined; rows without a divisor are padded
 
 Weights that the graph lets programs reorder (``network.pack_weights``) are laid out tile by tile by MetaSchedule's
 RewriteLayout. With more than one core the o1 axes are divided among them.
@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tencost.codegen.blocks import (
@@ -46,11 +46,15 @@ BUSY = 8
 """Sums at a time that keep two units busy which need four cycles each."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
-CONSTANTS = 14
-"""Registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
+CONSTANTS = 7 / 16
+"""Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
 SEEDS = 8
 """Tiles that :func:`seeds` returns at most."""
 
+PADDED_ROWS = (6, 7, 8, 10, 12, 14)
+"""Tiles that rows are padded for, where their number has no good divisor."""
+WORTH_PADDING = 0.85
+"""... if the padded product takes at most this share of the cycles."""
 HALF_SEEDS = 2
 """... where columns are half vectors only: TVM's tiles are often faster then, and the search should get to them."""
 
@@ -81,6 +85,7 @@ class Product:
         lanes: numbers of a vector; divides a group.
         channels: extent of the last axis of what is padded; 1 where nothing is.
         operands: for each operand, the axes that its indices move with, and its size in bytes.
+        padding: of each axis, to a multiple of what its extent is padded before all else; empty: nothing is.
     """
 
     block: str
@@ -97,11 +102,17 @@ class Product:
     lanes: int
     channels: int
     operands: tuple[tuple[frozenset[int], int], ...]
+    padding: tuple[int, ...] = ()
 
     @property
     def columns(self) -> int:
         """Vectors of a row, in a group."""
         return self.group // self.lanes
+
+    @property
+    def staged(self) -> bool:
+        """Whether a tile of sums is stored before what follows is a loop over it: code, or choices, at each vector."""
+        return self.dear or bool(self.padding)
 
     @property
     def apart(self) -> bool:
@@ -159,6 +170,7 @@ def designs(mod: Any, target: Any) -> list[Design]:
     product = product_of(Schedule(mod, debug_mask=0), vectors)
     if product is None:
         return []
+    product = _with_rows_padded(mod, product, vectors)
     cores = int(Target(target).attrs.get("num-cores", 1))
     made = []
     padded = (product.apart, not product.apart) if product.copied else (False,)
@@ -289,6 +301,36 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     )
 
 
+def _with_rows_padded(mod: Any, product: Product, vectors: Vectors) -> Product:
+    """Return the product with its rows padded to a multiple of a tile, where that is well worth it; else as it is.
+
+    The 197 rows of a vision transformer's tokens are a prime: tiles of one row, at two fifths of the speed.
+    """
+    from tvm.s_tir import Schedule
+
+    if not product.rows:
+        return product
+    axis = product.rows[-1]
+    extent, best = product.extents[axis], min(one[1] for one in _tiles(product, vectors))
+    found = product
+    for tile in PADDED_ROWS:
+        whole = -(-extent // tile) * tile
+        if whole == extent:
+            continue
+        schedule = Schedule(mod, debug_mask=0, error_render_level="none")
+        padding = [tile if at == axis else 1 for at in range(len(product.extents))]
+        block = schedule.get_sblock(product.block)
+        if not tried(schedule.pad_einsum, block, padding):
+            return product  # an index is more than an axis: a convolution's
+        padded = product_of(schedule, vectors)
+        if padded is None:
+            continue
+        cycles = min(one[1] for one in _tiles(padded, vectors)) * whole / extent
+        if cycles < best * WORTH_PADDING:
+            best, found = cycles / WORTH_PADDING, replace(padded, padding=tuple(padding))
+    return found
+
+
 def seeds(
     product: Product, vectors: Vectors, cores: int = 1, *, near: bool = False
 ) -> Iterator[Decisions]:
@@ -327,7 +369,7 @@ def _tiles(
     options = [_divisors(product.extents[axis], MAX_ROWS) for axis in product.rows]
     lanes_lost = vectors.lanes / product.lanes
     depth = math.prod(product.extents[axis] for axis in product.sums)
-    room = vectors.registers - (CONSTANTS if product.dear else 0)
+    room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
     for wide in _divisors(product.columns, MAX_VECTORS):
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
@@ -383,6 +425,8 @@ def _decisions(
 
 def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: bool) -> None:
     """Schedule a product; each tile is a sampling instruction with the first decision."""
+    if product.padding:
+        schedule.pad_einsum(schedule.get_sblock(product.block), product.padding)
     for name in product.inlined:
         schedule.compute_inline(schedule.get_sblock(name))
     for name in product.after[:-1]:
@@ -407,15 +451,15 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     schedule.reorder(*outer, *middle, *(one[0] for one in sums), *inside, lane)
     if product.after:
         last = schedule.get_sblock(product.after[-1])
-        finished = [(last, not product.dear)]
-        if product.dear:
+        finished = [(last, not product.staged)]
+        if product.staged:
             finished.insert(0, (schedule.cache_write(block, 0, "local"), True))
     else:
         finished = [(schedule.cache_write(block, 0, "local"), True)]
     for one, _ in finished:
         schedule.reverse_compute_at(one, column[1], preserve_unit_loops=True)
     if product.after:
-        schedule.set_scope(finished[0][0] if product.dear else block, 0, "local")
+        schedule.set_scope(finished[0][0] if product.staged else block, 0, "local")
     for loop in inside:
         schedule.unroll(loop)
     schedule.vectorize(lane)

@@ -48,6 +48,7 @@ from tencost.tune.deploy import (
     compile_untuned,
     count_known,
     count_known_unpacked,
+    layout_note,
     on_cores,
     open_database,
     spread_of,
@@ -122,6 +123,9 @@ def run(
         network = load_network(cfg.network, root)
         tasks = network.tasks(target)
     check_shapes(network, tasks)
+    told = layout_note(cfg.network.graph, tasks, hardware.target)
+    if told:
+        console.print(told, **NOTE)
     if given:
         unpacked = count_known_unpacked(opened, tasks, target)
         if unpacked:

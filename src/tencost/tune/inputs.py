@@ -80,7 +80,13 @@ class Inputs:
 def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Inputs:
     """Import the network, load the model, look into the live store; raises as :func:`run`."""
     from tencost.networks.network import load_network
-    from tencost.tune.deploy import check_shapes, compile_untuned, meaningless, open_database
+    from tencost.tune.deploy import (
+        check_shapes,
+        compile_untuned,
+        layout_note,
+        meaningless,
+        open_database,
+    )
     from tencost.workers.evaluator import MeasureOptions
 
     hardware, tuner = cfg.hardware, cfg.tuner
@@ -91,6 +97,9 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         network = load_network(cfg.network, root)
         every = network.tasks(hardware.target)
     check_shapes(network, every)
+    told = layout_note(cfg.network.graph, every, hardware.target)
+    if told:
+        console.print(told, **NOTE)
     tasks = [task for task in every if task.flop >= tuner.min_mflop * 1e6]
     if not tasks:
         raise TuneError(
