@@ -83,7 +83,8 @@ def test_a_folder_of_an_earlier_release_has_no_times_by_rule(
 
 
 @pytest.mark.parametrize(
-    ("rule_s", "is_kept"), [(0.5, False), (2.0, True), (1.0, False), (math.inf, True), (None, True)]
+    ("rule_s", "is_kept"),
+    [(0.5, False), (2.0, True), (1.0, False), (1.01, False), (math.inf, True), (None, True)],
 )
 def test_a_program_that_is_slower_than_by_rule_is_not_used(
     task: NetworkTask, rule_s: float | None, is_kept: bool

@@ -38,6 +38,8 @@ _LEAST_OUTPUT = 1e-6
 MAX_TIMING_S = 3.0
 """Seconds that a network is timed for, about."""
 _LEAST_TIME_S = 0.01
+WORTH_IT = 0.97
+"""A program is used where it takes at most this share of the time by rule: the best of many is partly luck."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +210,7 @@ def better_than_rules(
             continue
         limit = rule_s.get(workload_id(str(save_json(task.mod))), math.inf)
         seconds = [float(one) for one in record.run_secs or ()]
-        if seconds and statistics.median(seconds) < limit:
+        if seconds and statistics.median(seconds) < WORTH_IT * limit:
             kept.commit_workload(task.mod)
             kept.commit_tuning_record(record)
     return kept
