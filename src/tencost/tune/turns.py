@@ -2,7 +2,7 @@
 
 MetaSchedule's GradientBased scheduler weighs what a round of each task may gain, but not what it costs: a
 convolution's round takes ten times a small product's. Here both are known. What a task's next round may gain is told by
-its last ones, as a share of the task's latency (of a first round, which starts from the default schedule, at most CAP),
+its last ones, as a share of the task's latency (of a first round, which starts from what is untuned, at most CAP),
 and by a faith in it that halves with every so many programs without a gain: a task that stands still gives its turns
 away, and gets one again when the others stand as still. Every task has one turn first, in the order given.
 """
