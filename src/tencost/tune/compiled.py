@@ -55,6 +55,7 @@ from tencost.tune.deploy import (
     times_in_turn,
     worst,
 )
+from tencost.tune.in_network import faster_in_network
 from tencost.tune.inputs import NOTE, native_messages_to
 from tencost.tune.network_record import record_compiled
 from tencost.tune.workfolder import read_rule_times
@@ -143,16 +144,23 @@ def run(
     if given:
         opened = better_than_rules(opened, tasks, target, read_rule_times(folder))
     tuned = count_known(opened, tasks, target) if given else 0
-    if tuned < known:
-        console.print(
-            f"{known - tuned} of {known} tasks with programs run by rule, which was faster when they were tuned",
-            **NOTE,
-        )
     started = time.monotonic()
     with console.status("compiling"), native_messages_to(Path(os.devnull)):
         built = _compiled(network, target, opened, folder)
     compile_s = time.monotonic() - started
     difference = _difference(network, hardware, built, console)
+    if difference is not None and tuned:
+        opened = faster_in_network(network, hardware, tasks, opened)
+        left = count_known(opened, tasks, target)
+        if left < tuned:
+            built = _compiled(network, target, opened, folder)
+            difference = _difference(network, hardware, built, console)
+        tuned = left
+    if tuned < known:
+        console.print(
+            f"{known - tuned} of {known} tasks with programs run by rule, which is faster",
+            **NOTE,
+        )
     source = str(database) if database is not None else folder.name if given else ""
     write_library(library, network, hardware, built, Origin(source, len(tasks), tuned))
     seconds = [] if difference is None else _timed(network, hardware, built)

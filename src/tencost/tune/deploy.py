@@ -202,15 +202,22 @@ def better_than_rules(
         target: for which hardware.
         rule_s: seconds of tasks by rule, by workload id, as a tuning run's session keeps them.
     """
-    tvm_target = tvm.target.Target(target)
+    worth_it = []
+    for task in tasks:
+        record = database.query_tuning_record(task.mod, tvm.target.Target(target), "main")
+        seconds = [] if record is None else [float(one) for one in record.run_secs or ()]
+        limit = rule_s.get(workload_id(str(save_json(task.mod))), math.inf)
+        if seconds and statistics.median(seconds) < WORTH_IT * limit:
+            worth_it.append(task)
+    return only(database, worth_it, target)
+
+
+def only(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> Any:
+    """Return a database that holds the best program of these tasks, and nothing else."""
     kept = tvm.s_tir.meta_schedule.database.MemoryDatabase()
     for task in tasks:
-        record = database.query_tuning_record(task.mod, tvm_target, "main")
-        if record is None:
-            continue
-        limit = rule_s.get(workload_id(str(save_json(task.mod))), math.inf)
-        seconds = [float(one) for one in record.run_secs or ()]
-        if seconds and statistics.median(seconds) < WORTH_IT * limit:
+        record = database.query_tuning_record(task.mod, tvm.target.Target(target), "main")
+        if record is not None:
             kept.commit_workload(task.mod)
             kept.commit_tuning_record(record)
     return kept

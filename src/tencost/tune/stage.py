@@ -327,6 +327,7 @@ def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
 def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     """Compile the network, compare, keep and time it; Ctrl-C leaves out what has not been timed."""
     from tencost.tune.deploy import better_than_rules, compile_network, count_known
+    from tencost.tune.in_network import faster_in_network
     from tencost.tune.verify import time_network
 
     session = tuned.session
@@ -338,6 +339,7 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     values: dict[str, Any] = {}
     with inputs.console.status("compiling and timing the network"):
         try:
+            database = faster_in_network(network, hardware, inputs.every, database)
             verified = _keep(inputs, database, keeper)
             values |= verified.values
             if session.trials > 0 and session.has_baseline:
