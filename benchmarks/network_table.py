@@ -232,9 +232,10 @@ def plot(results: Sequence[Result], file: Path, cores: int) -> None:
         axis.bar(places, heights, width, label=arm, color=color)
     axis.axhline(1.0, color="black", linewidth=1)
     axis.set_xticks(range(len(results)), [result["network"] for result in results], rotation=20)
-    axis.set(yscale="log", ylabel=f"time over {PEER}'s", title=f"{cores} core{'s' * (cores > 1)}")
+    said = f"{cores} core{'s' * (cores > 1)}: time over {PEER}'s"
+    axis.set(yscale="log", ylabel=said)
     axis.grid(axis="y", alpha=0.3, which="both")
-    axis.legend(fontsize="small", ncols=min(len(arms), 4))
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(arms), fontsize="small")
     figure.tight_layout()
     figure.savefig(file, dpi=100)
     plt.close(figure)
