@@ -137,7 +137,7 @@ def test_while_it_searches_the_best_so_far_is_left(start: Callable[..., Run]) ->
     assert run.interrupt(lambda: run.records >= 8) == 0
     assert "stopped by Ctrl-C" in run.told
     assert 8 <= run.records < 4000
-    assert int(str(run.runs()["tuned_tasks"])) > 0
+    assert run.runs()["tuned_tasks"] in range(3)  # those that are faster here than by rule
 
 
 def test_while_the_network_is_timed_it_is_there_already(start: Callable[..., Run]) -> None:
@@ -148,7 +148,7 @@ def test_while_the_network_is_timed_it_is_there_already(start: Callable[..., Run
     assert report["trials"] == 16
     assert "network_latency_s" not in report
     assert report["max_rel_error"] < 1e-4
-    assert int(str(run.runs()["tuned_tasks"])) > 0
+    assert run.runs()["tuned_tasks"] in range(3)  # those that are faster here than by rule
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
