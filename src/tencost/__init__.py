@@ -20,11 +20,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tencost.codegen.spaces import search_space
     from tencost.graphs.api import graphs_of, load_graph_model
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
     from tencost.tune.search import search
-    from tencost.tune.spaces import search_space
 
 __version__ = "0.2.0"
 
@@ -44,7 +44,7 @@ _LAZY = {
     "load_graph_model": "tencost.graphs.api",
     "load_cost_model": "tencost.tune.cost_model",
     "search": "tencost.tune.search",
-    "search_space": "tencost.tune.spaces",
+    "search_space": "tencost.codegen.spaces",
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
 }

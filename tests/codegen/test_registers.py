@@ -13,8 +13,9 @@ from tvm import relax, te, tirx, topi
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.codegen import registers, vector_math
-from tencost.codegen.registers import Design, Vectors
+from tencost.codegen import products, registers, tiles, vector_math
+from tencost.codegen.products import Vectors
+from tencost.codegen.registers import Design
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.store.allowed import check_trace
 from tencost.tune.refit import apply, plain_values, sketch
@@ -212,10 +213,10 @@ def test_no_space_for_other_devices() -> None:
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_seeds_fit_registers_and_axes(name: str, cores: int, vectors: Vectors) -> None:
-    product = registers.product_of(Schedule(task_of(fused(*PRODUCTS[name]))), vectors)
+    product = products.product_of(Schedule(task_of(fused(*PRODUCTS[name]))), vectors)
     assert product is not None
     for near in (False, True):
-        found = list(registers.seeds(product, vectors, cores, near=near))
+        found = list(tiles.seeds(product, vectors, cores, near=near))
         assert len(found) == len(set(found)) > 0
         for columns, *others in found:
             rows = others[: len(product.rows)]
@@ -229,22 +230,22 @@ def test_a_tile_feeds_both_units_where_it_can() -> None:
     """Eight sums at a time at least: with fewer, a core waits for the sum before."""
     task = task_of(fused([(128, 64), (64, 128)], op.matmul))
     vectors = Vectors(16, 32)
-    product = registers.product_of(Schedule(task), vectors)
+    product = products.product_of(Schedule(task), vectors)
     assert product is not None
-    columns, rows, _ = next(registers.seeds(product, vectors))
-    assert columns[-1] * rows[-1] >= registers.BUSY
+    columns, rows, _ = next(tiles.seeds(product, vectors))
+    assert columns[-1] * rows[-1] >= tiles.BUSY
 
 
 def test_a_dear_epilogue_leaves_registers_for_its_numbers() -> None:
     body = PRODUCTS["dense, its values dear"][1]
     task = task_of(fused([(128, 64), (64, 128), (128,)], body))
     vectors = Vectors(16, 32)
-    product = registers.product_of(Schedule(task), vectors)
+    product = products.product_of(Schedule(task), vectors)
     assert product is not None
     assert product.dear
-    for columns, rows, _ in registers.seeds(product, vectors):
+    for columns, rows, _ in tiles.seeds(product, vectors):
         sums = columns[-1] * rows[-1]
-        assert sums + columns[-1] + 1 <= vectors.registers * (1 - registers.CONSTANTS)
+        assert sums + columns[-1] + 1 <= vectors.registers * (1 - tiles.CONSTANTS)
 
 
 def test_cores_divide_the_outer_axes() -> None:

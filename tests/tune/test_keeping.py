@@ -26,6 +26,15 @@ pytestmark = pytest.mark.tvm
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
+PROGRAMS_STAY = """
+import sys
+import tencost.tune.deploy, tencost.tune.in_network
+tencost.tune.deploy.better_than_rules = lambda database, *given: database
+tencost.tune.in_network.faster_in_network = lambda network, hardware, tasks, database: database
+from tencost.cli.main import main
+main(sys.argv[1:])
+"""
+"""The command line, but for what leaves out programs that are slower here than by rule: this has tests of its own."""
 
 
 class Run:
@@ -35,7 +44,7 @@ class Run:
         self.folder = folder
         self.library = folder / "model.so"
         command = [
-            sys.executable, "-m", "tencost.cli.main", "tune", "network=saved", "network.trusted=true",
+            sys.executable, "-c", PROGRAMS_STAY, "tune", "network=saved", "network.trusted=true",
             f"network.path={folder / 'small.npz'}", "hardware=local", "model_uri=scratch", "tuner.min_mflop=0.001",
             "tuner.population=8", "tuner.generations=1", "tuner.number=1", "tuner.repeat=1", "tuner.min_repeat_ms=0",
             f"tuner.workdir={folder / 'tuned'}", f"paths.store={folder / 'store'}", "jobs=1",
@@ -137,7 +146,7 @@ def test_while_it_searches_the_best_so_far_is_left(start: Callable[..., Run]) ->
     assert run.interrupt(lambda: run.records >= 8) == 0
     assert "stopped by Ctrl-C" in run.told
     assert 8 <= run.records < 4000
-    assert run.runs()["tuned_tasks"] in range(3)  # those that are faster here than by rule
+    assert run.runs()["tuned_tasks"] == 1
 
 
 def test_while_the_network_is_timed_it_is_there_already(start: Callable[..., Run]) -> None:
@@ -148,7 +157,7 @@ def test_while_the_network_is_timed_it_is_there_already(start: Callable[..., Run
     assert report["trials"] == 16
     assert "network_latency_s" not in report
     assert report["max_rel_error"] < 1e-4
-    assert run.runs()["tuned_tasks"] in range(3)  # those that are faster here than by rule
+    assert run.runs()["tuned_tasks"] == 2
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")

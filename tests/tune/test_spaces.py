@@ -10,11 +10,12 @@ import tvm
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
 
+from tencost.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.nearby import Nearby
 from tencost.tune.refit import plain_values, sketch
 from tencost.tune.search import SEEDS, evolutionary_search, search
-from tencost.tune.spaces import search_space, seeds
+from tencost.tune.spaces import seeds
 from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm
@@ -57,6 +58,16 @@ def test_other_tasks_and_devices_have_tvm_s() -> None:
     assert isinstance(gpu, ms.space_generator.PostOrderApply)
 
 
+def searching(make_bundle: Any, starts: int) -> tuple[Any, list[Any], Any]:
+    """Return a dense layer's context, its design spaces, and a search that begins with so many starting points."""
+    context, model = context_of(dense()), load_cost_model(make_bundle("random"))
+    spaces = context.generate_design_space()
+    strategy = search(model, starts=starts, population=16, generations=1)
+    strategy._initialize_with_tune_context(context)
+    strategy.pre_tuning(64, 4, spaces, ms.database.MemoryDatabase(), model)
+    return context, spaces, strategy
+
+
 def test_seeds_are_different_programs_and_the_best_comes_first() -> None:
     context = context_of(dense())
     spaces = context.generate_design_space()
@@ -76,11 +87,7 @@ def test_no_seeds_where_there_is_no_such_space() -> None:
 
 
 def test_the_search_measures_seeds_first_and_evolves_them(make_bundle: Any) -> None:
-    context, model = context_of(dense()), load_cost_model(make_bundle("random"))
-    spaces = context.generate_design_space()
-    strategy = search(model, starts=4, population=16, generations=1)
-    strategy._initialize_with_tune_context(context)
-    strategy.pre_tuning(64, 4, spaces, ms.database.MemoryDatabase(), model)
+    context, spaces, strategy = searching(make_bundle, 4)
     first = strategy.generate_measure_candidates()
     assert first is not None
     expected = [str(one.sch.mod) for one in seeds(context, spaces, 4, 1)]
@@ -91,11 +98,7 @@ def test_the_search_measures_seeds_first_and_evolves_them(make_bundle: Any) -> N
 
 
 def test_without_starting_points_there_are_no_seeds(make_bundle: Any) -> None:
-    context, model = context_of(dense()), load_cost_model(make_bundle("random"))
-    spaces = context.generate_design_space()
-    strategy = search(model, starts=0, population=16, generations=1)
-    strategy._initialize_with_tune_context(context)
-    strategy.pre_tuning(64, 4, spaces, ms.database.MemoryDatabase(), model)
+    *_, strategy = searching(make_bundle, 0)
     assert not strategy._inst._fresh
 
 

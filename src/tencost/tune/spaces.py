@@ -1,8 +1,4 @@
-"""The design spaces of a task: TVM's own, and register tiles with the tiles that are known to be good.
-
-TVM's rules give what MetaSchedule searches; :mod:`tencost.codegen.registers` adds a space for products, whose seeds
-need no measurement to be found and are measured first.
-"""
+"""Candidates for the tiles that are known to be good: a search measures them first, see tencost.codegen.spaces."""
 
 from __future__ import annotations
 
@@ -13,22 +9,6 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.codegen import registers
 from tencost.tune.refit import apply, plain_values, sketch
-
-
-def search_space(target: Any) -> Any:
-    """Return a space generator for `space=` of ms.tune_tir, tune_tasks and tune_relax.
-
-    Args:
-        target: TVM target or its dictionary. For one that is no CPU the generator is TVM's own.
-    """
-    if registers.vectors_of(target) is None:
-        return ms.space_generator.PostOrderApply()
-
-    def tiles(schedule: Any) -> list[Any]:
-        return [one.schedule for one in registers.designs(schedule.mod, target)]
-
-    generators = [ms.space_generator.PostOrderApply(), ms.space_generator.ScheduleFn(tiles)]
-    return ms.space_generator.SpaceGeneratorUnion(generators)
 
 
 def seeds(context: Any, spaces: Sequence[Any], count: int, seed: int) -> list[Any]:

@@ -1,0 +1,160 @@
+"""Which tiles of registers a product runs fastest with, ranked without a measurement.
+
+For a core that does two vector products and two loads a cycle, needs four cycles from one sum to the next, and has the
+target's registers. A tile is so many vectors of the columns by so many rows; the rest of the decisions follow from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tencost.codegen.blocks import tried
+from tencost.codegen.products import Product, Vectors, product_of
+
+MAX_ROWS, MAX_VECTORS, MAX_UNROLLED = 16, 8, 8
+"""Largest innermost factors of a row axis, of the columns' vectors, and of an axis of the sum."""
+BUSY = 8
+"""Sums at a time that keep two units busy which need four cycles each."""
+SHORT_SUM = 32
+"""A sum of so few numbers is unrolled whole: a depthwise convolution's."""
+CONSTANTS = 7 / 16
+"""Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
+SEEDS = 8
+"""Tiles that :func:`seeds` returns at most."""
+
+PADDED_ROWS = (6, 7, 8, 10, 12, 14)
+"""Tiles that rows are padded for, where their number has no good divisor."""
+WORTH_PADDING = 0.85
+"""... if the padded product takes at most this share of the cycles."""
+
+Decisions = tuple[tuple[int, ...], ...]
+
+
+def with_rows_padded(mod: Any, product: Product, vectors: Vectors) -> Product:
+    """Return the product with its rows padded to a multiple of a tile, where that is well worth it; else as it is.
+
+    The 197 rows of a vision transformer's tokens are a prime: tiles of one row, at two fifths of the speed.
+    """
+    from tvm.s_tir import Schedule
+
+    if not product.rows:
+        return product
+    axis = product.rows[-1]
+    extent, best = product.extents[axis], min(one[1] for one in _tiles(product, vectors))
+    found = product
+    for tile in PADDED_ROWS:
+        whole = -(-extent // tile) * tile
+        if whole == extent:
+            continue
+        schedule = Schedule(mod, debug_mask=0, error_render_level="none")
+        padding = [tile if at == axis else 1 for at in range(len(product.extents))]
+        block = schedule.get_sblock(product.block)
+        if not tried(schedule.pad_einsum, block, padding):
+            return product  # an index is more than an axis: a convolution's
+        padded = product_of(schedule, vectors)
+        if padded is None:
+            continue
+        cycles = min(one[1] for one in _tiles(padded, vectors)) * whole / extent
+        if cycles < best * WORTH_PADDING:
+            best, found = cycles / WORTH_PADDING, replace(padded, padding=tuple(padding))
+    return found
+
+
+def seeds(
+    product: Product, vectors: Vectors, cores: int = 1, *, near: bool = False
+) -> Iterator[Decisions]:
+    """Yield decisions for a product's tiles, the most promising first: columns, rows, sums, each its factors.
+
+    Args:
+        product: what is scheduled.
+        vectors: of the target.
+        cores: among which the outer axes are divided.
+        near: what is padded is padded for a tile of the outer axes: a band of rows.
+    """
+    ranked = sorted(_tiles(product, vectors))[: SEEDS // 2]
+    outside = near if product.apart else _columns_outside(product)
+    first, second = outside, not outside
+    plans = [(tile, first, 1) for *_, tile in ranked[:1]]
+    plans += [(tile, second, 1) for *_, tile in ranked[:1]]
+    plans += [(tile, first, 1) for *_, tile in ranked[1:]]
+    plans += [(tile, first, 4) for *_, tile in ranked[:1]]
+    plans += [(tile, second, 1) for *_, tile in ranked[1:]]
+    seen: set[Decisions] = set()
+    for tile, columns_outside, unrolled in plans:
+        one = _decisions(product, tile, columns_outside, unrolled, cores, near)
+        if one not in seen and len(seen) < SEEDS:
+            seen.add(one)
+            yield one
+
+
+def _tiles(
+    product: Product, vectors: Vectors
+) -> Iterator[tuple[int, float, int, int, tuple[int, tuple[int, ...]]]]:
+    """Yield what orders it, and (vectors, rows of each axis), of every tile that registers hold.
+
+    First come fewer cycles a product; where columns have nothing in common, one vector first. Of equal tiles the one
+    that is nearer to a square, as neighbours share what a window reads, and the one with the longer last axis.
+    """
+    options = [_divisors(product.extents[axis], MAX_ROWS) for axis in product.rows]
+    lanes_lost = vectors.lanes / product.lanes
+    depth = math.prod(product.extents[axis] for axis in product.sums)
+    room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
+    for wide in _divisors(product.columns, MAX_VECTORS):
+        for rows in itertools.product(*options):
+            sums = math.prod(rows) * wide
+            held = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
+            if held > room and sums > 1:
+                continue
+            loads = sum(
+                math.prod(one for axis, one in zip(product.rows, rows, strict=True) if axis in axes)
+                * (wide if product.column in axes else 1)
+                for axes, _ in product.operands
+            )
+            cycles = max(sums / 2, loads / 2, BUSY / 2) + 0.05 * loads
+            first = wide if product.apart else 0
+            longest = rows[-1] if rows else 0
+            yield first, lanes_lost * cycles / sums, sum(rows), -longest, (wide, rows)
+
+
+def _columns_outside(product: Product) -> bool:
+    """Say whether the columns shall be outside: then what has rows is read again for each of them."""
+    with_rows = sum(size for axes, size in product.operands if axes & set(product.rows))
+    with_columns = sum(size for axes, size in product.operands if product.column in axes)
+    return with_rows <= with_columns
+
+
+def _decisions(
+    product: Product,
+    tile: Sequence[Any],
+    columns_outside: bool,
+    unrolled: int,
+    cores: int,
+    near: bool,
+) -> Decisions:
+    wide, rows = tile
+    column_tiles = product.columns // wide
+    row_tiles = [product.extents[axis] // one for axis, one in zip(product.rows, rows, strict=True)]
+    outside = column_tiles if columns_outside else 1
+    enough = 4 * cores if cores > 1 else 1
+    made: list[tuple[int, ...]] = [(outside, column_tiles // outside, wide)]
+    share = outside * math.prod(product.extents[axis] for axis in product.batch)
+    for place, (count, one) in enumerate(zip(row_tiles, rows, strict=True)):
+        whole = place == 0 if near else not columns_outside or share < enough
+        share *= count if whole else 1
+        made.append((count, 1, one) if whole else (1, count, one))
+    depth = math.prod(product.extents[axis] for axis in product.sums)
+    for place, axis in enumerate(product.sums):
+        extent = product.extents[axis]
+        last = place == len(product.sums) - 1
+        limit = MAX_UNROLLED if depth <= SHORT_SUM else unrolled if last else 1
+        inner = max(_divisors(extent, limit))
+        made.append((extent // inner, inner))
+    return tuple(made)
+
+
+def _divisors(extent: int, largest: int) -> list[int]:
+    return [one for one in range(1, min(extent, largest) + 1) if extent % one == 0]
