@@ -63,6 +63,18 @@ def test_both_are_timed_once(tmp_path: Path, task: NetworkTask) -> None:
     assert read_rule_times(tmp_path) == {"w": 3.0}
 
 
+def test_times_of_other_rules_are_taken_anew(tmp_path: Path, task: NetworkTask) -> None:
+    time_it(tmp_path, task, Clock())
+    session = tmp_path / "session.json"
+    values = json.loads(session.read_text())
+    session.write_text(json.dumps({**values, "rules": "others", "rule_s": {"w": 4.0}}))
+    assert read_rule_times(tmp_path) == {}
+    again = Clock()
+    assert time_it(tmp_path, task, again) == ({"w": 3.0}, {"w": 5.0})
+    assert again.asked == ["rule"]
+    assert read_rule_times(tmp_path) == {"w": 3.0}
+
+
 def test_what_fails_counts_with_the_limit_by_default_and_for_ever_by_rule(
     tmp_path: Path, task: NetworkTask
 ) -> None:

@@ -30,7 +30,8 @@ class Product:
 
     Attributes:
         block: its block's name.
-        inlined, copied: names of the blocks before it: computed where they are read, or passes of their own (padding).
+        inlined, copied: names of the blocks before it: computed where they are read, or passes of their own: padding,
+            and what calls functions.
         after: names of the blocks after it.
         dear: whether these call functions.
         extents: of all axes.
@@ -38,7 +39,7 @@ class Product:
         column: the axis of vectors.
         group: columns that read the same of every operand without them: all, but of a convolution in groups.
         lanes: numbers of a vector; divides a group.
-        channels: extent of the last axis of what is padded; 1 where nothing is.
+        channels: divides the last axes of the passes of their own; 1 where there are none.
         operands: for each operand, the axes that its indices move with, and its size in bytes.
         padding: of each axis, to a multiple of what its extent is padded before all else; empty: nothing is.
     """

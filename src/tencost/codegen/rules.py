@@ -19,6 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version as tvm_version
+from pathlib import Path
 from typing import Any
 
 from tencost.codegen import registers
@@ -48,6 +52,15 @@ MIN_DEPTH = 16
 """Numbers of a sum below which registers are not worth filling: a depthwise convolution has nine."""
 _DEAR = ("exp", "erf", "tanh", "sigmoid", "pow", "log", "sqrt", "rsqrt", "sin", "cos")
 """Functions whose value is kept rather than computed twice."""
+
+
+@cache
+def version() -> str:
+    """Return which rules these are: 12 hex digits of this folder's sources and TVM's version."""
+    digest = sha256(tvm_version("apache-tvm").encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def lenient(target: dict[str, Any]) -> dict[str, Any]:

@@ -145,13 +145,13 @@ def run(
     with console.status("compiling"), native_messages_to(Path(os.devnull)):
         built = _compiled(network, target, opened, folder)
     compile_s = time.monotonic() - started
-    difference = _difference(network, hardware, built, console)
+    difference = _difference(network, hardware, built, tuned, console)
     if difference is not None and tuned:
         opened = faster_in_network(network, hardware, tasks, opened)
         left = count_known(opened, tasks, target)
         if left < tuned:
             built = _compiled(network, target, opened, folder)
-            difference = _difference(network, hardware, built, console)
+            difference = _difference(network, hardware, built, left, console)
         tuned = left
     if tuned < known:
         console.print(
@@ -270,7 +270,7 @@ def check_linker(hardware: HardwareConfig) -> None:
 
 
 def _difference(
-    network: Network, hardware: HardwareConfig, built: Any, console: Console
+    network: Network, hardware: HardwareConfig, built: Any, tuned: int, console: Console
 ) -> float | None:
     """Run it and compare, where this host can."""
     try:
@@ -284,8 +284,12 @@ def _difference(
     if agreement.differs:
         raise TuneError(
             f"network {network.name!r}: the compiled network's output differs from the framework's by "
-            f"{agreement.max_rel:.2e} of its largest value ({TOLERANCE:g} is accepted); nothing was written. `tencost "
-            "tune` finds the programs of a database that compute something else"
+            f"{agreement.max_rel:.2e} of its largest value ({TOLERANCE:g} is accepted); nothing was written. "
+            + (
+                "`tencost tune` finds the programs of a database that compute something else"
+                if tuned
+                else "No program of a database is used: it is the schedules by rule; please report the network"
+            )
         )
     if agreement.degenerate:
         console.print(

@@ -5,8 +5,9 @@
         adopted.jsonl      {"line", "record_id", "timed"} for each record of the database that came from a store: its
                            line, from 1, its id there, whether its times were taken here; written before the line is
         session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds},
-                           "rule_s": the same by rule}; older folders: no "rule_s", and "adopted", so many records at
-                           the beginning came from a store
+                           "rule_s": the same by rule, "rules": which rules (tencost.codegen.rules.version): times of
+                           others are taken anew}; older folders: neither of these, and "adopted", so many records
+                           at the beginning came from a store
         batches.jsonl      how well each batch was predicted before the model saw it, see batches.py
         tuning_curve.csv, tuning_curve.png, network.png, report.json, logs/
 
@@ -18,7 +19,7 @@ that never came is left out. So each record tells by itself whether it counts as
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -27,6 +28,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from tencost.codegen import rules
 from tencost.errors import TuneError, UntrustedError
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
@@ -115,7 +117,12 @@ class WorkFolder:
 
     def save_session(self) -> None:
         """Write session.json."""
-        values = {**self._header, "baseline_s": self.baseline_s, "rule_s": self.rule_s}
+        values = {
+            **self._header,
+            "baseline_s": self.baseline_s,
+            "rule_s": self.rule_s,
+            "rules": rules.version(),
+        }
         _replace(self.path / "session.json", json.dumps(values, indent=2) + "\n")
 
     def mark_next(self, record_id: str, *, timed: bool) -> None:
@@ -225,12 +232,16 @@ def open_folder(
 
 
 def read_rule_times(folder: Path) -> dict[str, float]:
-    """Return a folder's seconds of each workload by rule; none where it is no folder of a tuning run."""
+    """Return a folder's seconds of each workload by today's rules; none where it is no folder of a tuning run."""
     try:
-        found = json.loads((folder / "session.json").read_text(encoding="utf-8"))
-        return {str(key): float(value) for key, value in found.get("rule_s", {}).items()}
+        return _rule_times(json.loads((folder / "session.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _rule_times(session: Mapping[str, Any]) -> dict[str, float]:
+    known = session.get("rule_s", {}) if session.get("rules") == rules.version() else {}
+    return {str(key): float(value) for key, value in known.items()}
 
 
 def _read_session(
@@ -243,7 +254,7 @@ def _read_session(
         same = all(found[key] == header[key] for key in ("version", "network", "hardware"))
         same = same and canonical_target(found["target"]) == canonical_target(header["target"])
         baseline = {str(key): float(value) for key, value in found["baseline_s"].items()}
-        rule = {str(key): float(value) for key, value in found.get("rule_s", {}).items()}
+        rule = _rule_times(found)
         adopted = int(found.get("adopted", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(
