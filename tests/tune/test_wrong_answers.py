@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.errors import TuneError
 from tencost.features.extractor import spec_for
 from tencost.networks.network import NetworkTask
 from tencost.store.status import Status
@@ -171,3 +173,43 @@ def test_a_database_with_wrong_programs_is_cleaned(
             assert wrong_programs(folder.path, {session.ids[0]: task}, fresh) == []
         finally:
             fresh.close()
+
+
+@pytest.mark.parametrize(
+    ("at_fault", "told"),
+    [
+        ("rules", "functions that are scheduled by rule do not"),
+        ("source", "the import is at fault"),
+        ("together", "where TVM puts them together"),
+    ],
+)
+def test_where_no_program_is_wrong_it_is_said_what_is(
+    at_fault: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tvm
+    from tvm.s_tir.meta_schedule.database import MemoryDatabase
+
+    from relax_networks import two_layers
+    from tencost.measure.hardware import resolve_hardware
+    from tencost.tune import verify
+    from tencost.tune.deploy import compile_network, compile_untuned
+    from tencost.workers.evaluator import MeasureOptions
+
+    network, hardware = two_layers(), resolve_hardware(HardwareConfig(name="local", detect=True))
+    text = network.mod.script(show_meta=True)
+    assert "T.max(" in text
+    wrong_mod = replace(network, mod=tvm.script.from_source(text.replace("T.max(", "T.min(")))
+    if at_fault == "source":
+        network = replace(network, expected=[1 + one for one in network.expected])
+
+    def compiled(given: Any, target: Any, database: Any, *, by_rule: bool | None = None) -> Any:
+        wrong = {"rules": True, "together": database is not None}.get(at_fault, False)
+        return compile_network(wrong_mod if wrong else given, target, database, by_rule=by_rule)
+
+    monkeypatch.setattr(verify, "compile_network", compiled)
+    untuned = compile_untuned(network, hardware.target)
+    with open_folder(tmp_path, "one", "local", hardware.target) as folder:
+        folder.database()
+        given = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1))
+        with pytest.raises(TuneError, match=told):
+            verify.compile_and_compare(network, hardware, untuned, *given)

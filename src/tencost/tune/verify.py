@@ -186,6 +186,12 @@ def _disagreement(
             f"{untuned.max_rel:.2e}, too: the import is at fault, not the tuning. Look at network.output and "
             "network.inputs, and at the operators that TVM imports."
         )
+    ruled = Deployed(compile_network(network, hardware.target, None, by_rule=True), network)
+    if worst(compare_outputs(network, on_cores(hardware, ruled.outputs))).differs:
+        return TuneError(
+            f"{told} Each task's best program computes what its task does, and TVM's default schedules agree with "
+            "PyTorch: the functions that are scheduled by rule do not. Please report the network."
+        )
     return TuneError(
         f"{told} Each task's best program computes what its task does, and the untuned network agrees with PyTorch: "
         "the difference arises where TVM puts them together. Compile the network without the database "
