@@ -39,8 +39,8 @@ def small(name: str, *overrides: str) -> NetworkConfig:
     return config.network
 
 
-def test_there_are_nineteen() -> None:
-    assert len(NAMES) == 19
+def test_there_are_twenty_four() -> None:
+    assert len(NAMES) == 24
 
 
 @every_network

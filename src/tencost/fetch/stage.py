@@ -1,7 +1,7 @@
 """Stage fetch: a dataset from a folder, an archive or a URL to data/raw/<dataset>.
 
-A dataset of several archives (``parts``) has a folder for each: data/raw/<dataset>/<part>. Archives are only ever added to
-it, never packed anew, so that what was fetched, learnt and reported stays what it was.
+A dataset of several archives (``parts``) has a folder for each: data/raw/<dataset>/<part>. Archives are only ever added
+to it, never packed anew, so that what was fetched, learnt and reported stays what it was.
 """
 
 from __future__ import annotations
