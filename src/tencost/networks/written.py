@@ -30,6 +30,8 @@ class DecoderStep(nn.Module):
     Touvron et al., LLaMA (arXiv 2302.13971); grouped keys: Ainslie et al. (arXiv 2305.13245).
     """
 
+    turns: Tensor
+
     def __init__(self, config: DecoderStepConfig) -> None:
         super().__init__()
         self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
@@ -43,6 +45,8 @@ class DecoderStep(nn.Module):
         )
         self.down = nn.Linear(config.intermediate_size, size, bias=False)
         self.before, self.between, self.after = (RootMeanSquare(size) for _ in range(3))
+        half = self.width // 2
+        self.register_buffer("turns", 10000.0 ** (-torch.arange(half, dtype=torch.float32) / half))
 
     def forward(
         self, input_ids: Tensor, past_keys: Tensor, past_values: Tensor
@@ -75,7 +79,7 @@ class DecoderStep(nn.Module):
     def _turned(self, values: Tensor, place: int) -> Tensor:
         """Return keys or queries turned by their place: rotary embedding."""
         half = self.width // 2
-        angles = place * 10000.0 ** (-torch.arange(half) / half)
+        angles = self.turns * place
         first, second = values[..., :half], values[..., half:]
         cos, sin = angles.cos(), angles.sin()
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
@@ -103,7 +107,7 @@ class UNetConfig:
 
 
 class UNet(nn.Module):
-    """Ronneberger et al., U-Net (arXiv 1505.04597): down by pools, up by transposed convolutions, joined by level."""
+    """Ronneberger et al., U-Net (arXiv 1505.04597): pools down, neighbours up, joined level by level."""
 
     def __init__(self, config: UNetConfig) -> None:
         super().__init__()
@@ -113,7 +117,7 @@ class UNet(nn.Module):
             nn.Sequential(normed(a, b), normed(b, b)) for a, b in zip(sources, widths, strict=True)
         )
         pairs = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in pairs)
+        self.up = nn.ModuleList(normed(a, b) for a, b in pairs)
         self.joined = nn.ModuleList(nn.Sequential(normed(2 * b, b), normed(b, b)) for _, b in pairs)
         self.classifier = nn.Conv2d(widths[0], config.num_labels, 1)
 
@@ -126,6 +130,7 @@ class UNet(nn.Module):
             kept.append(values)
         kept.pop()
         for up, joined in zip(self.up, self.joined, strict=True):
+            values = nn.functional.interpolate(values, scale_factor=2.0, mode="nearest")
             values = joined(torch.cat([kept.pop(), up(values)], dim=1))
         return {"logits": self.classifier(values)}
 
@@ -196,6 +201,8 @@ class RecommenderConfig:
 
 class Recommender(nn.Module):
     """Naumov et al., DLRM (arXiv 1906.00091): embeddings and a perceptron, their products, another perceptron."""
+
+    first: Tensor
 
     def __init__(self, config: RecommenderConfig) -> None:
         super().__init__()
