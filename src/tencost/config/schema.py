@@ -302,6 +302,8 @@ class RuleConfig:
 
     min_seeds: int = 5
     """Seeds that a champion must have been trained with, at least."""
+    refit: bool = True
+    """Register the winner fitted on all records, test networks included; false: as it was judged, without them."""
 
     def __post_init__(self) -> None:
         within("rule", self, min_seeds="[1, inf)")
