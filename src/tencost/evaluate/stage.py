@@ -23,7 +23,8 @@ from tencost.evaluate import board as boards
 from tencost.evaluate import plots
 from tencost.evaluate import run_metrics as tracking
 from tencost.evaluate.board import FLOOR, ORACLE, Board, Gain, Row, summarize, winner
-from tencost.evaluate.choosing import Choice, Folds, choices
+from tencost.evaluate.choosing import Choice, choices
+from tencost.evaluate.fold_scores import Folds
 from tencost.evaluate.interval import Difference, paired_bootstrap
 from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (

@@ -29,7 +29,7 @@ from tencost.evaluate import board as boards
 from tencost.evaluate.board import REFERENCES, Board, Row, winner
 from tencost.evaluate.prediction import load_model, predict_ms, program_rows
 from tencost.evaluate.report import markdown_table
-from tencost.evaluate.scoring import SeedScore, score_records
+from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
 from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
 from tencost.register import notes, offering, registry
@@ -175,8 +175,8 @@ def description(board: Board, best: Row, bundle: Bundle, version: Version, verdi
         f"(target kind {info.target_kind}), version {version.semver}, seed {info.seed} of {list(best.seeds)}.",
         "",
         *_fitted_on(info),
-        markdown_table(board, ("top1", "top5", "search_score", "trials_10pct", "pairwise")),
-        f"Test networks: {', '.join(board.networks)}; mean ± 95 % interval over seeds. "
+        markdown_table(board, (*HEADLINE, "trials_10pct")),
+        f"Test networks: {', '.join(board.networks)}; mean ± 95 % interval over seeds [over test tasks]. "
         f"Trained on {info.dataset} ({board.split}), TVM >= {info.tvm_range[0]} and < {info.tvm_range[1]}.",
         "",
         "```python",
