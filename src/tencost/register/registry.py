@@ -9,6 +9,7 @@ A version's artifact is a pyfunc around the bundle. Tags of a version:
     family, features, hardware, dataset, split_hash, seed
     twin            content digest of the bundle that was judged in its place, where it was fitted on all records, test
                     networks included; its figures are the twin's
+    live            what `tencost register live` found of it against the champion then
     fitted_on       what it has learnt from: parts, records; networks by name
     promoted        when it became champion, UTC; absent if it never was
     rolled_back     when it stopped being it by a rollback, UTC; the rule does not promote it again
@@ -37,6 +38,7 @@ CONTENT_TAG = "content_digest"
 PROMOTED_TAG = "promoted"
 VERDICT_TAG = "verdict"
 ROLLED_BACK_TAG = "rolled_back"
+LIVE_TAG = "live"
 TWIN_TAG, FITTED_TAG, NETWORKS_TAG = "twin", "fitted_on", "networks"
 _MOST_TEXT = 5000
 """Characters of a version's tag that MLflow keeps."""

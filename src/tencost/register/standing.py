@@ -164,6 +164,8 @@ def _lines(version: Version) -> list[tuple[str, str]]:
             told.append(f"{text} {tags[name]} {unit}{other}")
     if told:
         lines.append(("", f"{own}: {', '.join(told)}"))
+    if registry.LIVE_TAG in tags:
+        lines.append(("", f"{own} live, {tags[registry.LIVE_TAG]}"))
     if registry.ROLLED_BACK_TAG in tags:
         lines.append(("bold red", f"{own} was rolled back on {tags[registry.ROLLED_BACK_TAG]}"))
     objections = [line.removeprefix(NO) for line in _reasons(version) if line.startswith(NO)]
@@ -190,6 +192,7 @@ def _values(version: Version) -> dict[str, Any]:
         **{name: _number(tags[name]) for name in _GRAPH_FIGURES if name in tags},
         "promoted": tags.get(registry.PROMOTED_TAG),
         "rolled_back": tags.get(registry.ROLLED_BACK_TAG),
+        "live": tags.get(registry.LIVE_TAG),
         "gain_over": tags.get(notes.CHAMPION_TAG) or None,
         "gain": {metric: _gain(tags.get(name, "")) for metric, name in notes.GAIN_TAGS.items()},
         "reasons": _reasons(version),
