@@ -312,6 +312,8 @@ class RuleConfig:
 
     min_seeds: int = 5
     """Seeds that a champion must have been trained with, at least."""
+    refit: bool = True
+    """Register the winner fitted on all records, test networks included; false: as it was judged, without them."""
 
     def __post_init__(self) -> None:
         within("rule", self, min_seeds="[1, inf)")
@@ -375,6 +377,9 @@ class Config:
     """Where the stages read and write."""
     seeds: list[int] = field(default_factory=lambda: [0])
     """Seeds that a model is trained with, one bundle each."""
+    folds: int = 5
+    """train: folds of networks that a family is tried on by leaving them out, for the choice of the winner; 0: none.
+    Slow families are tried on fewer."""
     score_test: bool = True
     """train: score the test part, too, for the MLflow run. The pipeline leaves that to `evaluate`."""
     jobs: int | None = None
@@ -393,7 +398,7 @@ class Config:
     """Name of the chosen graph model configuration: part of folder and run names."""
 
     def __post_init__(self) -> None:
-        within("", self, jobs="[1, inf)", seeds="[0, inf)")
+        within("", self, jobs="[1, inf)", seeds="[0, inf)", folds="[0, inf)")
         if not self.seeds:
             raise ConfigError("seeds must name at least 1 seed, found []")
 

@@ -18,14 +18,19 @@ from tencost.train.data import Data
 COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
 
 
-def training_starts(data: Data) -> StartBook:
-    """Return the starting points that a model of cfg.hardware ships: no program of the split's test side.
+def training_starts(data: Data, *, refit: bool = False) -> StartBook:
+    """Return the starting points that a model of cfg.hardware ships: of what it was trained on.
+
+    Args:
+        data: its dataset.
+        refit: whether it was fitted on all parts of the split; else no program of the test side is among them.
 
     Raises:
         RecordError: there are no records of that hardware.
         SplitError: the split is not built.
     """
-    allowed = data.split.filter(pl.col("part").is_in(["train", "valid"]))
+    parts = ["train", "valid", "test"] if refit else ["train", "valid"]
+    allowed = data.split.filter(pl.col("part").is_in(parts))
     records = load_records(data.records_folder, [data.cfg.hardware.name], COLUMNS)
     return _book(records.join(allowed, on="record_id", how="semi"), data.cfg)
 

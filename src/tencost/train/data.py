@@ -37,8 +37,14 @@ class Data:
 
     @cached_property
     def records(self) -> pl.DataFrame:
-        """All records: COLUMNS and `latency_s`, the median in seconds, null for a failure."""
-        return load_records(self.records_folder, columns=COLUMNS)
+        """All records: COLUMNS, `latency_s` and `spread`.
+
+        The former is the median in seconds, null for a failure; the latter the standard deviation of the logarithm of
+        the record's own times, null where there are fewer than two.
+        """
+        read = load_records(self.records_folder, columns=(*COLUMNS, "run_secs"))
+        logs = pl.col("run_secs").list.eval(pl.element().log())
+        return read.with_columns(spread=logs.list.std()).drop("run_secs")
 
     @cached_property
     def tasks(self) -> pl.DataFrame:
