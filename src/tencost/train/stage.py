@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from rich.console import Console
 
 from tencost.config import Config, Pool
 from tencost.errors import ConfigError, TrainError
+from tencost.features.device import attributes, device_names
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
 from tencost.train.calibration import fit_calibration
-from tencost.train.data import Data, device_columns
+from tencost.train.data import Data
 from tencost.train.labels import LABEL_TEXT
 from tencost.train.provenance import dvc_hash, installed_versions, tvm_range
 from tencost.train.pyfunc_model import save_pyfunc
@@ -64,7 +65,7 @@ class _Material:
     Attributes:
         train, valid: parts of the split.
         spec: what the columns mean, device columns included.
-        device: values of the device columns on cfg.hardware.
+        device: what the device columns are made of on cfg.hardware; empty for a model of several hardware.
         hardware: whose records `train` has.
         dataset_hash, split_hash: of the records used and of the split.
     """
@@ -103,7 +104,9 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
 
 
 def _check(cfg: Config) -> None:
-    if cfg.features.name not in cfg.model.reads:
+    device = device_names(cfg.features)
+    rows_of = {cfg.features.name, *([cfg.features.kind] if device else [])}
+    if not rows_of & set(cfg.model.reads):
         raise ConfigError(
             f"model={cfg.model_name} cannot be trained on features={cfg.features.name}: the family "
             f"{cfg.model.family} reads {', '.join(cfg.model.reads)}. Choose one of them, or add the "
@@ -115,23 +118,29 @@ def _check(cfg: Config) -> None:
 
 def _read(cfg: Config, data: Data) -> _Material:
     """Join what is trained on; validation is of the model's own hardware, of all where that has none."""
-    own = (cfg.hardware.name,)
+    own = data.hardware()
     hardware = own
-    if cfg.model.pool is Pool.all:
+    if cfg.model.pool is Pool.all and not cfg.hardware.members:
         hardware = tuple(sorted(data.records["hardware"].unique().to_list()))
-    valid = data.split.filter(part="valid")["hardware"].unique()
-    device = (
-        device_columns(data.root, cfg, cfg.hardware.name) if cfg.features.device_columns else {}
-    )
+    valid = set(data.split.filter(part="valid")["hardware"].unique())
+    names = device_names(cfg.features)
+    device = {} if cfg.hardware.members or not names else _device(data, names)
     return _Material(
         train=data.samples(hardware, "train"),
-        valid=data.samples(own if cfg.hardware.name in valid else hardware, "valid"),
-        spec=sample_spec(data.features(cfg.features.name).spec, device),
+        valid=data.samples(own if valid & set(own) else hardware, "valid"),
+        spec=sample_spec(data.features(cfg.features.name, cfg.features.kind).spec, names),
         device=device,
         hardware=hardware,
         dataset_hash=data.dataset_hash(hardware),
         split_hash=data.split_hash,
     )
+
+
+def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
+    """Return the attributes that the columns of these names are made of, on cfg.hardware."""
+    found = attributes(data.cfg.hardware)
+    constant = all(name in found for name in names)
+    return {name: found[name] for name in names} if constant else found
 
 
 def _train(cfg: Config, material: _Material) -> list[Trained]:

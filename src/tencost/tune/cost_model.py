@@ -24,12 +24,14 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
 from tencost.errors import BundleError
+from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor
 from tencost.features.kind import kind_of
 from tencost.features.kinds import tiles
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.traces import trace_key
+from tencost.measure.hardware import detect_host
 from tencost.store.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
@@ -368,8 +370,9 @@ def load_cost_model(
         draft: score only the promising share of large batches in full, guess the others, see
             :mod:`tencost.tune.draft`; False scores all in full, each the same alone and in a batch.
         target_kind: kind of TVM target that is to be tuned; the bundle must be for it.
-        device: values of the bundle's device columns on the hardware that is tuned on, see
-            HardwareConfig.device_columns; None takes those of the hardware that the model was trained for.
+        device: what the bundle's device columns are made of on the hardware that is tuned on, see
+            tencost.features.device.attributes; None takes those of the hardware that the model was trained for, of a
+            model of several hardware those of this host.
         on_round: called after every measured batch.
         root: the project whose registry is meant where MLFLOW_TRACKING_URI is not set; found upwards from the
             working folder by default.
@@ -384,7 +387,11 @@ def load_cost_model(
         pull(str(uri), root=root), target_kind=target_kind, tvm_version=str(tvm.__version__)
     )
     spec = bundle.info.feature_spec
-    extractor = make_extractor(spec, bundle.info.device if device is None else dict(device))
+    if device is None:
+        device = bundle.info.device
+        if spec.device_columns and not device:
+            device = attributes(detect_host())
+    extractor = make_extractor(spec, dict(device))
     return TencostModel(bundle, extractor, frozen=frozen, draft=draft, on_round=on_round)
 
 

@@ -16,14 +16,14 @@ Legend: N programs, R rows, C columns, of which those of a store come first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tencost.features.kind import Chunk, FeatureKind, Outcome, Summary
+from tencost.features.kind import Chunk, FeatureKind, Options, Outcome, Relations, Summary
 from tencost.features.ragged import FloatArray, IntArray, Ragged
 
 NUM_BUFFERS = 5
@@ -320,6 +320,51 @@ def _log(amounts: Floats) -> Floats:
     return np.asarray(np.log2(1.0 + np.maximum(amounts, 0.0)))
 
 
+_CACHES = ("device_log2_l1d_kib", "device_log2_l2_kib")
+_HELD = ("unique_bytes", "reuse_dis_bytes")
+"""What of each described buffer is held against the caches."""
+
+
+def _relations(features: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
+    """Relate each program's heaviest store to a device's lanes, cores and caches: float64 [N, relations]."""
+    rows = features.values.astype(np.float64)
+    flops = _log(_amount(rows[:, _FLOPS]).sum(axis=1))
+    main = rows[_first_of_each(features.segment_ids, flops, rows[:, _ITERATIONS])]
+    lanes = _amount(device["device_log2_simd_bits"]) / 32.0
+    cores = _amount(device["device_log2_cores"])
+    length = _amount(main[:, _PLACE["vectorize_len"]])
+    parts = np.maximum(_amount(main[:, _PLACE["parallel_prod"]]), 1.0)
+    out = [
+        np.where(length > 0, np.log2(np.maximum(length, 1.0) / lanes), -9.0),
+        np.log2(parts / cores),
+        np.ceil(parts / cores) * cores / parts,
+    ]
+    total = _log(_amount(main[:, _of_buffers("unique_bytes")]).sum(axis=1))
+    held = [main[:, _PLACE[f"b{slot}_{name}"]] for name in _HELD for slot in range(_NUM_DESCRIBED)]
+    for cache in _CACHES:
+        size = device[cache] + 10.0  # log2 of KiB
+        out += [amount - size for amount in (total, *held)]
+    return np.stack(out, axis=1)
+
+
+RELATIONS = Relations(
+    names=(
+        "rel_vectorized_of_lanes",
+        "rel_parallel_of_cores",
+        "rel_parallel_padding",
+        *(
+            f"rel_{what}_of_{cache}"
+            for cache in ("l1", "l2")
+            for what in (
+                "unique_bytes",
+                *(f"b{slot}_{name}" for name in _HELD for slot in range(_NUM_DESCRIBED)),
+            )
+        ),
+    ),
+    needs=("device_log2_simd_bits", "device_log2_cores", *_CACHES),
+    columns=_relations,
+)
+
 KIND = FeatureKind(
     columns=lambda _: COLUMNS,
     one_row=False,
@@ -332,4 +377,5 @@ KIND = FeatureKind(
         names=lambda columns: [*columns, *DERIVED_NAMES, *_PROGRAM_NAMES], rows=summary
     ),
     derived=derived,
+    relations=RELATIONS,
 )
