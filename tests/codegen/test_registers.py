@@ -15,10 +15,10 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.codegen import products, registers, tiles, vector_math
 from tencost.codegen.products import Vectors
+from tencost.codegen.refit import apply, plain_values, sketch
 from tencost.codegen.registers import Design
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.store.allowed import check_trace
-from tencost.tune.refit import apply, plain_values, sketch
 
 pytestmark = pytest.mark.tvm
 op = relax.op

@@ -67,6 +67,8 @@ class DatasetConfig:
     """A folder, an archive (.tar.zst, .tar.gz, .zip) or an https:// URL of one; relative to the project."""
     sha256: str | None = None
     """Expected checksum of the archive in hex; None skips the check (folders have none)."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Of a dataset of several archives: their names and checksums, <source>/<name>.tar.zst each; sha256 stays None."""
     description: str = ""
     """One sentence for the dataset's MLflow entry."""
     hardware: str | None = None
@@ -77,6 +79,14 @@ class DatasetConfig:
     def __post_init__(self) -> None:
         if self.sha256 is not None and len(self.sha256) != 64:
             raise ConfigError(f"dataset.sha256 must be 64 hex digits, found {self.sha256!r}")
+        for part, sha256 in self.parts.items():
+            plain_name("dataset.parts", part)
+            if len(sha256) != 64:
+                raise ConfigError(f"dataset.parts.{part} must be 64 hex digits, found {sha256!r}")
+        if self.parts and self.sha256 is not None:
+            raise ConfigError(
+                "dataset.sha256 must be null where dataset.parts has the checksums, found both"
+            )
 
 
 @dataclass(kw_only=True)

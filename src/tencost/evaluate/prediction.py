@@ -60,9 +60,10 @@ def program_rows(data: Data, info: BundleInfo, truth: Truth) -> Ragged:
         FeatureError: the features at hand are not those that the bundle was trained on.
     """
     spec, programs = info.feature_spec, truth.program_id.tolist()
+    model = f"{info.family} model"
     if spec.device_columns and not info.device:  # a model of several hardware
-        return data.rows(spec, programs, data.devices(truth.record_id.tolist()))
-    return data.rows(spec, programs, info.device)
+        return data.rows(spec, programs, data.devices(truth.record_id.tolist()), model)
+    return data.rows(spec, programs, info.device, model)
 
 
 def find_models(folder: Path) -> list[Path]:

@@ -135,7 +135,11 @@ class Data:
         return join_samples(self.records, self.split, table, hardware, part, devices, names)
 
     def rows(
-        self, spec: FeatureSpec, program_id: Sequence[str], device: Mapping[str, float | Floats]
+        self,
+        spec: FeatureSpec,
+        program_id: Sequence[str],
+        device: Mapping[str, float | Floats],
+        model: str = "model",
     ) -> Ragged:
         """Return programs as a model of a feature set reads them, device columns included.
 
@@ -143,6 +147,7 @@ class Data:
             spec: of the features that the model was trained on.
             program_id: the N programs.
             device: what its device columns are made of, one value for all programs or float64 [N].
+            model: what messages call it.
 
         Raises:
             FeatureError: the features at hand are others.
@@ -150,7 +155,7 @@ class Data:
         table = self.features(spec.name, spec.kind)
         if sample_spec(table.spec, spec.device_columns).digest != spec.digest:
             raise FeatureError(
-                f"the features {spec.name} of {self.cfg.dataset.name} are not those that the model was trained on "
+                f"the features {spec.name} of {self.cfg.dataset.name} are not those that the {model} was trained on "
                 "(other columns or options). Train it again: dvc repro, or tencost train"
             )
         return with_device(table.select(program_id), spec, device)
