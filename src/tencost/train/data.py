@@ -97,13 +97,14 @@ class Data:
                 f"hardware.members must name hardware of the dataset {self.cfg.dataset.name} ({', '.join(known)}) "
                 f"or be [{EVERY}], found {', '.join(absent)}"
             )
+        if EVERY not in chosen.members:
+            return tuple(sorted(chosen.members))
         kind = chosen.target.get("kind")
-        names = known if EVERY in chosen.members else sorted(chosen.members)
-        found = [name for name in names if self.described(name).target.get("kind") == kind]
+        found = [name for name in known if self.described(name).target.get("kind") == kind]
         if not found:
             raise ConfigError(
                 f"hardware={chosen.name}: expected hardware of target kind {kind} in the dataset "
-                f"{self.cfg.dataset.name}, found none among {', '.join(names)}"
+                f"{self.cfg.dataset.name}, found none among {', '.join(known)}"
             )
         return tuple(found)
 

@@ -119,6 +119,7 @@ def _check(cfg: Config) -> None:
 def _read(cfg: Config, data: Data) -> _Material:
     """Join what is trained on; validation is of the model's own hardware, of all where that has none."""
     own = data.hardware()
+    _check_kinds(data, own)
     hardware = own
     if cfg.model.pool is Pool.all and not cfg.hardware.members:
         hardware = tuple(sorted(data.records["hardware"].unique().to_list()))
@@ -134,6 +135,19 @@ def _read(cfg: Config, data: Data) -> _Material:
         dataset_hash=data.dataset_hash(hardware),
         split_hash=data.split_hash,
     )
+
+
+def _check_kinds(data: Data, hardware: Sequence[str]) -> None:
+    """Refuse to make one model for targets of several kinds: a tuner asks for one kind."""
+    if not data.cfg.hardware.members:
+        return
+    kind = data.cfg.hardware.target.get("kind")
+    others = [name for name in hardware if data.described(name).target.get("kind") != kind]
+    if others:
+        raise ConfigError(
+            f"hardware={data.cfg.hardware.name}: expected members of target kind {kind}, found others: "
+            f"{', '.join(others)}. Leave them out of hardware.members"
+        )
 
 
 def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
