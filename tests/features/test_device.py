@@ -14,7 +14,7 @@ from tencost.errors import FeatureError
 from tencost.features.device import attributes, device_names, device_of_each, with_device
 from tencost.features.extractor import make_extractor, spec_for
 from tencost.features.kind import kind_of
-from tencost.features.kinds import per_store, tiles
+from tencost.features.kinds import ansor_tiles, per_store, tiles
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.table import FeatureTable
@@ -56,36 +56,49 @@ def test_attributes_say_what_a_cpu_is() -> None:
     assert attributes(AVX2).items() >= AVX2.device_columns().items()
 
 
-def test_tiles_are_held_against_lanes_registers_and_caches() -> None:
-    rows = row_of(tiles.TILE_COLUMNS, tile_vector_axis=12, tile_register_rest=7, tile_s2_s3_r1=4095)
+def test_tiles_are_held_against_lanes_and_registers() -> None:
+    rows = row_of(tiles.TILE_COLUMNS, tile_vector_axis=12, tile_register_rest=7, tile_s2_s3=168)
     wide, narrow = related(rows, "tiles", AVX512), related(rows, "tiles", AVX2)
+    assert (narrow["rel_lanes"], wide["rel_lanes"]) == (3.0, 4.0)
     assert narrow["rel_vector_axis_of_lanes"] == pytest.approx(np.log2(12 / 8), abs=1e-5)
     assert wide["rel_vector_axis_of_lanes"] == pytest.approx(np.log2(12 / 16), abs=1e-5)
     assert narrow["rel_vector_padding"] == pytest.approx(16 / 12, abs=1e-5)
     assert (narrow["rel_vector_axis_fits"], wide["rel_vector_axis_fits"]) == (0.0, 0.0)
-    # 7 rows of 2 vectors of 8 lanes, or of 1 vector of 16, beside one more: 15 of 17 and 8 of 33
+    # 7 rows of 2 vectors of 8 lanes, or of 1 vector of 16: 14 of 16 registers, 7 of 32, each and one
     assert narrow["rel_accumulators_of_registers"] == pytest.approx(np.log2(15 / 17), abs=1e-5)
     assert wide["rel_accumulators_of_registers"] == pytest.approx(np.log2(8 / 33), abs=1e-5)
-    # 4,096 elements of 4 bytes are half of 32 KiB; 2 MiB is twice 1 MiB
-    assert narrow["rel_s2_s3_r1_of_l1"] == pytest.approx(-1.0, abs=0.1)
-    assert narrow["rel_s2_s3_r1_of_l2"] - wide["rel_s2_s3_r1_of_l2"] == pytest.approx(1.0, abs=1e-2)
+    # 168 elements are 14 rows of 12
+    assert narrow["rel_inner_tile_of_registers"] == pytest.approx(np.log2(29 / 17), abs=1e-5)
 
 
-def test_the_heaviest_store_is_held_against_lanes_cores_and_caches() -> None:
-    heavy = row_of(
-        per_store.COLUMNS,
-        float_mad=100,
-        vectorize_len=16,
-        parallel_prod=6,
-        b1_unique_bytes=32 * 1024,
-    )
+@pytest.mark.parametrize(("axis", "fits"), [(8, (1.0, 0.0)), (16, (1.0, 1.0)), (0, (0.0, 0.0))])
+def test_an_axis_fits_where_it_fills_its_vectors(axis: int, fits: tuple[float, float]) -> None:
+    rows = row_of(tiles.TILE_COLUMNS, tile_vector_axis=axis)
+    found = [related(rows, "tiles", one)["rel_vector_axis_fits"] for one in (AVX2, AVX512)]
+    assert tuple(found) == fits
+
+
+def test_the_heaviest_store_is_held_against_lanes_and_cores() -> None:
+    heavy = row_of(per_store.COLUMNS, float_mad=100, vectorize_len=16, parallel_prod=6)
     light = row_of(per_store.COLUMNS, float_mad=1, vectorize_len=2, parallel_prod=1)
     rows = Ragged(np.concatenate([light.values, heavy.values]), np.array([0, 2]))
     found = related(rows, "per_store", AVX2)
     assert found["rel_vectorized_of_lanes"] == pytest.approx(1.0, abs=1e-5)
     assert found["rel_parallel_of_cores"] == pytest.approx(np.log2(6 / 4), abs=1e-5)
     assert found["rel_parallel_padding"] == pytest.approx(8 / 6, abs=1e-5)
-    assert found["rel_b1_unique_bytes_of_l1"] == pytest.approx(0.0, abs=0.1)
+
+
+def test_gpu_programs_are_held_against_warps_and_multiprocessors() -> None:
+    launched = {"max_block_x": 100, "max_thread_x": 8, "max_thread_y": 12}
+    rows = row_of(ansor_tiles.TILE_COLUMNS, **launched)
+    gpu = HardwareConfig(name="gpu", target={"kind": "cuda"}, simd_bits=1024, cores=80)
+    found = related(rows, "ansor_tiles", gpu)
+    assert found["rel_threads_of_lanes"] == pytest.approx(np.log2(3), abs=1e-5)
+    assert found["rel_threads_padding"] == 1.0
+    assert found["rel_blocks_of_cores"] == pytest.approx(np.log2(100 / 80), abs=1e-5)
+    assert found["rel_blocks_padding"] == pytest.approx(160 / 100)
+    wide = related(rows, "ansor_tiles", replace(gpu, simd_bits=2048))
+    assert wide["rel_threads_padding"] == pytest.approx(128 / 96, abs=1e-5)
 
 
 def test_a_device_that_lacks_an_attribute_is_refused_before_a_search() -> None:

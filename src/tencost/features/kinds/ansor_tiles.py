@@ -192,8 +192,8 @@ def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats
     """Relate GPU programs to a device's warps, multiprocessors and local memories: float64 [N, relations]."""
     own = rows.values[rows.offsets[:-1]].astype(np.float64)
     column = {name: own[:, place] for place, name in enumerate(TILE_COLUMNS)}
-    lanes = _amounts(device["device_log2_simd_bits"]) / 32.0
-    cores = _amounts(device["device_log2_cores"])
+    lanes = _counts(device["device_log2_simd_bits"]) / 32.0
+    cores = _counts(device["device_log2_cores"])
     threads, blocks = (_launched(column, of) for of in ("thread", "block"))
     tile = sum(column[f"spatial_{level}"] for level in range(1, NUM_LEVELS))
     chunk = sum(column[f"reduction_{level}"] for level in range(1, NUM_LEVELS))
@@ -212,12 +212,13 @@ def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats
 
 def _launched(column: Mapping[str, Floats], what: str) -> Floats:
     """Return how many threads or blocks a program launches; 1 where the steps do not tell."""
-    extents = [np.maximum(_amounts(column[f"max_{what}_{axis}"]), 1.0) for axis in "xyz"]
+    extents = [np.maximum(_counts(column[f"max_{what}_{axis}"]), 1.0) for axis in "xyz"]
     return np.asarray(extents[0] * extents[1] * extents[2])
 
 
-def _amounts(logs: Floats) -> Floats:
-    return np.asarray(np.exp2(logs) - 1.0)
+def _counts(logs: Floats) -> Floats:
+    """Return the whole numbers whose log2(1 + x) these are: rounded, or a whole warp would be one and a bit."""
+    return np.asarray(np.round(np.exp2(logs) - 1.0))
 
 
 RELATIONS = Relations(

@@ -320,48 +320,30 @@ def _log(amounts: Floats) -> Floats:
     return np.asarray(np.log2(1.0 + np.maximum(amounts, 0.0)))
 
 
-_CACHES = ("device_log2_l1d_kib", "device_log2_l2_kib")
-_HELD = ("unique_bytes", "reuse_dis_bytes")
-"""What of each described buffer is held against the caches."""
-
-
 def _relations(features: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
-    """Relate each program's heaviest store to a device's lanes, cores and caches: float64 [N, relations]."""
+    """Relate each program's heaviest store to a device's lanes and cores: float64 [N, relations]."""
     rows = features.values.astype(np.float64)
     flops = _log(_amount(rows[:, _FLOPS]).sum(axis=1))
     main = rows[_first_of_each(features.segment_ids, flops, rows[:, _ITERATIONS])]
-    lanes = _amount(device["device_log2_simd_bits"]) / 32.0
-    cores = _amount(device["device_log2_cores"])
-    length = _amount(main[:, _PLACE["vectorize_len"]])
-    parts = np.maximum(_amount(main[:, _PLACE["parallel_prod"]]), 1.0)
-    out = [
-        np.where(length > 0, np.log2(np.maximum(length, 1.0) / lanes), -9.0),
-        np.log2(parts / cores),
-        np.ceil(parts / cores) * cores / parts,
-    ]
-    total = _log(_amount(main[:, _of_buffers("unique_bytes")]).sum(axis=1))
-    held = [main[:, _PLACE[f"b{slot}_{name}"]] for name in _HELD for slot in range(_NUM_DESCRIBED)]
-    for cache in _CACHES:
-        size = device[cache] + 10.0  # log2 of KiB
-        out += [amount - size for amount in (total, *held)]
+    lanes = np.round(_amount(device["device_log2_simd_bits"])) / 32.0
+    cores = np.round(_amount(device["device_log2_cores"]))
+    parts = np.maximum(np.round(_amount(main[:, _PLACE["parallel_prod"]])), 1.0)
+    out = []
+    for name in ("vectorize_len", "vectorize_prod"):
+        amount = _amount(main[:, _PLACE[name]])
+        out.append(np.where(amount > 0, np.log2(np.maximum(amount, 1.0) / lanes), -9.0))
+    out += [np.log2(parts / cores), np.ceil(parts / cores) * cores / parts]
     return np.stack(out, axis=1)
 
 
 RELATIONS = Relations(
     names=(
         "rel_vectorized_of_lanes",
+        "rel_all_vectorized_of_lanes",
         "rel_parallel_of_cores",
         "rel_parallel_padding",
-        *(
-            f"rel_{what}_of_{cache}"
-            for cache in ("l1", "l2")
-            for what in (
-                "unique_bytes",
-                *(f"b{slot}_{name}" for name in _HELD for slot in range(_NUM_DESCRIBED)),
-            )
-        ),
     ),
-    needs=("device_log2_simd_bits", "device_log2_cores", *_CACHES),
+    needs=("device_log2_simd_bits", "device_log2_cores"),
     columns=_relations,
 )
 

@@ -265,36 +265,32 @@ def _is_number(value: Any) -> bool:
 
 
 _PLACE = {name: position for position, name in enumerate(TILE_COLUMNS)}
-_BLOCKS = ("s3_r1", "s2_s3", "s2_s3_r1", "s2_s3_r", "s1_s2_s3")
-"""Products of tile levels, from the inside out, whose footprints are held against the caches."""
-_ELEMENT_LOG2_BYTES = 2.0
 
 
 def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
-    """Relate programs to a device's lanes, vector registers and caches: float64 [N, relations]."""
+    """Relate programs to a device's lanes and vector registers: float64 [N, relations].
+
+    Accumulators are the vectors of the innermost spatial tile, which an unrolled program sums up in registers.
+    """
     own = rows.values[rows.offsets[:-1]].astype(np.float64)
     column = {name: own[:, place] for name, place in _PLACE.items()}
-    lanes, registers = (
-        _amounts(device["device_log2_simd_bits"]) / 32.0,
-        device["device_log2_registers"],
-    )
+    lanes = np.round(_amounts(device["device_log2_simd_bits"])) / 32.0
+    registers = device["device_log2_registers"]
     axis = np.round(_amounts(column["tile_vector_axis"]))
     vectors = np.ceil(axis / lanes)
-    rest = _amounts(column["tile_register_rest"])
-    accumulators = np.log2(1.0 + rest * vectors)
-    inner = np.log2(1.0 + _amounts(column["tile_s2_s3"]) / np.maximum(axis, 1.0) * vectors)
+    some = np.maximum(axis, 1.0)
+    accumulators = np.log2(1.0 + _amounts(column["tile_register_rest"]) * vectors)
+    inner = np.log2(1.0 + _amounts(column["tile_s2_s3"]) / some * vectors)
     out = [
-        np.where(axis > 0, np.log2(np.maximum(axis, 1.0) / lanes), _ABSENT),
+        np.log2(lanes),
+        registers,
+        np.where(axis > 0, np.log2(some / lanes), _ABSENT),
         (axis > 0) & (axis % lanes == 0),
-        vectors * lanes / np.maximum(axis, 1.0),
+        vectors * lanes / some,
         accumulators,
         accumulators - registers,
         inner - registers,
-        column["tile_unroll_limit"] - accumulators,
     ]
-    for cache in _CACHES:
-        size = device[cache] + 10.0  # log2 of KiB
-        out += [column[f"tile_{block}"] + _ELEMENT_LOG2_BYTES - size for block in _BLOCKS]
     return np.stack(out, axis=1)
 
 
@@ -302,19 +298,18 @@ def _amounts(logs: Floats) -> Floats:
     return np.asarray(np.exp2(logs) - 1.0)
 
 
-_CACHES = ("device_log2_l1d_kib", "device_log2_l2_kib")
 RELATIONS = Relations(
     names=(
+        "rel_lanes",
+        "rel_registers",
         "rel_vector_axis_of_lanes",
         "rel_vector_axis_fits",
         "rel_vector_padding",
         "rel_accumulators",
         "rel_accumulators_of_registers",
         "rel_inner_tile_of_registers",
-        "rel_unroll_of_accumulators",
-        *(f"rel_{block}_of_{cache}" for cache in ("l1", "l2") for block in _BLOCKS),
     ),
-    needs=("device_log2_simd_bits", "device_log2_registers", *_CACHES),
+    needs=("device_log2_simd_bits", "device_log2_registers"),
     columns=_relations,
 )
 
