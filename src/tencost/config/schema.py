@@ -117,6 +117,8 @@ class HardwareConfig:
     """Operations on 32-bit numbers that one core can do at most, billions a second; None: not known."""
     bandwidth_gbs: float | None = None
     """Bytes that one core can write to its nearest cache at most, billions a second; None: not known."""
+    members: list[str] = field(default_factory=list)
+    """Not one device: the hardware that one model is for, by name, or [all] of the dataset with the target's kind."""
     requires: list[str] = field(default_factory=list)
     """Instruction sets, in /proc/cpuinfo's spelling, without which its programs crash."""
     detect: bool = False
@@ -162,6 +164,8 @@ class FeaturesConfig:
     """How a program is turned into rows: a module of tencost.features.kinds, or a kind that another package adds."""
     device_columns: bool = False
     """Append the hardware's attributes (cores, SIMD width, caches) to every row."""
+    relations: bool = False
+    """Append what relates a program to the hardware: its vectors over the lanes, its footprints over the caches."""
     max_steps: int = 64
     """trace, ansor_steps: schedule primitives or steps kept per program, the first ones."""
     vocabulary_buckets: int = 16

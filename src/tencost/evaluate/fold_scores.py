@@ -11,7 +11,7 @@ import polars as pl
 
 from tencost.evaluate.choosing import METRICS
 from tencost.evaluate.scoring import score_records
-from tencost.evaluate.truth import Truth, build_truth
+from tencost.evaluate.truth import Truth, build_truth, joined
 from tencost.train.data import Data
 from tencost.train.folds import FILE
 from tencost.train.stage import RUN_FILE
@@ -48,10 +48,16 @@ class Folds:
     def _truth(self, networks: Sequence[str], record_ids: Sequence[str]) -> Truth:
         name = ", ".join(networks)
         if name not in self._truths:
-            hardware = self._data.cfg.hardware.name
+            records = self._data.records
             split = pl.DataFrame({"record_id": record_ids}).with_columns(part=pl.lit("test"))
-            records = self._data.records.filter(pl.col("hardware") == hardware)
-            self._truths[name] = build_truth(
-                records, split, self._data.tasks, hardware, "test", networks
-            )
+            found = {}
+            for hardware in self._data.hardware():
+                own = records.filter(pl.col("hardware") == hardware)
+                if own.join(split, on="record_id", how="semi").is_empty():
+                    continue  # the networks of this fold were not measured on it
+                found[hardware] = build_truth(
+                    own, split, self._data.tasks, hardware, "test", networks
+                )
+            several = bool(self._data.cfg.hardware.members)
+            self._truths[name] = joined(found) if several else next(iter(found.values()))
         return self._truths[name]

@@ -45,7 +45,7 @@ from tencost.evaluate.scoring import (
     score_records,
     statistic,
 )
-from tencost.evaluate.truth import Truth, build_truth
+from tencost.evaluate.truth import Truth, build_truth, joined, on_hardware
 from tencost.train.data import Data
 from tencost.writing import whole_folder
 
@@ -157,8 +157,12 @@ def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> 
     if networks is None:
         held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
         networks = cfg.split.test if held_out else []
-    records = data.records.filter(hardware=cfg.hardware.name)
-    return build_truth(records, data.split, data.tasks, cfg.hardware.name, part, networks)
+    chosen = data.hardware()
+    found = {
+        name: build_truth(data.records, data.split, data.tasks, name, part, networks)
+        for name in chosen
+    }
+    return joined(found) if cfg.hardware.members else found[chosen[0]]
 
 
 def load_valid(data: Data) -> Truth | None:
@@ -243,6 +247,12 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Bo
             "network", "workload_id", "task_name"
         ).iter_rows()
     }
+    if cfg.hardware.members:
+        names = {
+            (on_hardware(network, hardware), workload): name
+            for (network, workload), name in names.items()
+            for hardware in data.hardware()
+        }
     losses = task_losses(truth, by_name[best.model].test, names)
     return Board(**{**vars(board), "gains": gains, "losses": losses})
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -295,3 +295,44 @@ def _coverage(
         programs=sum(len(value) for value in rows),
         failed=failed,
     )
+
+
+def joined(truths: Mapping[str, Truth]) -> Truth:
+    """Return what was measured on several hardware as one truth: its networks are "<network> on <hardware>".
+
+    A task is then a workload of a network on one hardware: programs of two hardware are never compared.
+
+    Args:
+        truths: hardware -> its truth.
+    """
+    record_id = np.concatenate([one.record_id for one in truths.values()])
+    order = np.argsort(record_id, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    tasks: list[Task] = []
+    coverage: dict[str, Coverage] = {}
+    start = 0
+    for hardware, one in truths.items():
+        for task in one.tasks:
+            rows = np.sort(place[start + task.rows])
+            tasks.append(replace(task, network=on_hardware(task.network, hardware), rows=rows))
+        coverage |= {on_hardware(name, hardware): of for name, of in one.coverage.items()}
+        start += len(one.record_id)
+    return replace(
+        next(iter(truths.values())),
+        record_id=record_id[order],
+        program_id=np.concatenate([one.program_id for one in truths.values()])[order],
+        latency_s=np.concatenate([one.latency_s for one in truths.values()])[order],
+        tasks=tuple(sorted(tasks, key=lambda task: (task.network, task.workload_id))),
+        coverage=dict(sorted(coverage.items())),
+        left_out=tuple(
+            replace(task, network=on_hardware(task.network, hardware))
+            for hardware, one in truths.items()
+            for task in one.left_out
+        ),
+    )
+
+
+def on_hardware(network: str, hardware: str) -> str:
+    """Return what a network is called where several hardware are judged together."""
+    return f"{network} on {hardware}"

@@ -19,6 +19,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.codegen.refit import Refitter
 from tencost.config import Config, FeaturesConfig, HardwareConfig
+from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor, spec_for
 from tencost.features.kinds.tiles import tile_row
 from tencost.features.ragged import FloatArray, Ragged
@@ -83,7 +84,7 @@ def steering(
 
         bundle = load_bundle(pull(uri, root=root), target_kind=hardware.target["kind"])
         spec = bundle.info.feature_spec
-        device = hardware.device_columns() if spec.device_columns else {}
+        device = attributes(hardware) if spec.device_columns else {}
         name = uri if ":/" in uri else Path(uri).name  # a folder's place says nothing elsewhere
         return Steering(ScoringModel(make_extractor(spec, device), bundle.scores), name)
     fitted = _quick_fit(hardware.name, collection, tasks)

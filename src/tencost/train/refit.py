@@ -15,8 +15,9 @@ from typing import Any
 import polars as pl
 
 from tencost.config import ModelConfig, Pool
+from tencost.features.device import attributes
 from tencost.train.bundle import Bundle, content_digest, model_settings, save_bundle
-from tencost.train.data import Data, device_columns
+from tencost.train.data import Data
 from tencost.train.ranker import Samples, make_ranker
 from tencost.train.samples import join_samples
 
@@ -72,20 +73,21 @@ def stops_early(settings: ModelConfig) -> bool:
 
 
 def _read(data: Data, twin: Bundle, settings: ModelConfig, early: bool) -> _Material:
-    info, records = twin.info, data.records
-    hardware = [info.hardware]
-    if settings.pool is Pool.all:
+    spec, records = twin.info.feature_spec, data.records
+    hardware = list(data.hardware())
+    if settings.pool is Pool.all and not data.cfg.hardware.members:
         hardware = sorted(records["hardware"].unique().to_list())
-    devices = None
-    if info.device:
-        devices = {name: device_columns(data.root, data.cfg, name) for name in hardware}
+    names = spec.device_columns
+    devices = {name: attributes(data.described(name)) for name in hardware} if names else None
     aside = ["valid"] if early else []
     split = data.split.with_columns(
         part=pl.when(pl.col("part").is_in(aside)).then(pl.col("part")).otherwise(pl.lit("train"))
     )
-    table = data.features(info.feature_spec.name)
-    train = join_samples(records, split, table, hardware, "train", devices)
-    valid = join_samples(records, split, table, hardware, "valid", devices) if early else train
+    table = data.features(spec.name, spec.kind)
+    train = join_samples(records, split, table, hardware, "train", devices, names)
+    valid = (
+        join_samples(records, split, table, hardware, "valid", devices, names) if early else train
+    )
     learnt = records.filter(pl.col("record_id").is_in(train.record_id.tolist()))["workload_id"]
     of = data.tasks.filter(pl.col("workload_id").is_in(learnt.unique().to_list()))["network"]
     return _Material(train, valid, tuple(sorted(of.unique().to_list())))

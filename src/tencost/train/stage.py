@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from rich.console import Console
 from tencost.config import Config, Pool
 from tencost.config.parts import FAMILIES
 from tencost.errors import ConfigError, TrainError
+from tencost.features.device import attributes, device_names
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
 from tencost.train.calibration import fit_calibration
-from tencost.train.data import Data, device_columns
+from tencost.train.data import Data
 from tencost.train.folds import FILE as FOLDS_FILE
 from tencost.train.folds import Fold, LeftOut, divide, left_out
 from tencost.train.labels import LABEL_TEXT
@@ -69,7 +70,7 @@ class _Material:
     Attributes:
         train, valid: parts of the split.
         spec: what the columns mean, device columns included.
-        device: values of the device columns on cfg.hardware.
+        device: what the device columns are made of on cfg.hardware; empty for a model of several hardware.
         hardware: whose records `train` has.
         dataset_hash, split_hash: of the records used and of the split.
         folds: the networks that are left out in turn; empty for a reference, which is never chosen.
@@ -114,7 +115,9 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
 
 
 def _check(cfg: Config) -> None:
-    if cfg.features.name not in cfg.model.reads:
+    device = device_names(cfg.features)
+    rows_of = {cfg.features.name, *([cfg.features.kind] if device else [])}
+    if not rows_of & set(cfg.model.reads):
         raise ConfigError(
             f"model={cfg.model_name} cannot be trained on features={cfg.features.name}: the family "
             f"{cfg.model.family} reads {', '.join(cfg.model.reads)}. Choose one of them, or add the "
@@ -126,22 +129,22 @@ def _check(cfg: Config) -> None:
 
 def _read(cfg: Config, data: Data) -> _Material:
     """Join what is trained on; validation is of the model's own hardware, of all where that has none."""
-    own = (cfg.hardware.name,)
+    own = data.hardware()
+    _check_kinds(data, own)
     hardware = own
-    if cfg.model.pool is Pool.all:
+    if cfg.model.pool is Pool.all and not cfg.hardware.members:
         hardware = tuple(sorted(data.records["hardware"].unique().to_list()))
-    valid = data.split.filter(part="valid")["hardware"].unique()
-    device = (
-        device_columns(data.root, cfg, cfg.hardware.name) if cfg.features.device_columns else {}
-    )
+    valid = set(data.split.filter(part="valid")["hardware"].unique())
+    names = device_names(cfg.features)
+    device = {} if cfg.hardware.members or not names else _device(data, names)
     train = data.samples(hardware, "train")
-    watched = data.samples(own if cfg.hardware.name in valid else hardware, "valid")
-    folds, parts = _folds(cfg, data, train, watched)
-    mine = data.records.filter(pl.col("hardware") == cfg.hardware.name)
+    watched = data.samples(own if valid & set(own) else hardware, "valid")
+    folds, parts = _folds(cfg, data, own, train, watched)
+    mine = data.records.filter(pl.col("hardware").is_in(own))
     return _Material(
         train=train,
         valid=watched,
-        spec=sample_spec(data.features(cfg.features.name).spec, device),
+        spec=sample_spec(data.features(cfg.features.name, cfg.features.kind).spec, names),
         device=device,
         hardware=hardware,
         dataset_hash=data.dataset_hash(hardware),
@@ -153,19 +156,39 @@ def _read(cfg: Config, data: Data) -> _Material:
 
 
 def _folds(
-    cfg: Config, data: Data, train: Samples, valid: Samples
+    cfg: Config, data: Data, own: Sequence[str], train: Samples, valid: Samples
 ) -> tuple[tuple[Fold, ...], tuple[LeftOut, ...]]:
     """Return the folds that the family is tried on, and what each has of the samples."""
     if cfg.model.reference:
         return (), ()
     measured = data.split.filter(
-        pl.col("hardware") == cfg.hardware.name, pl.col("part").is_in(["train", "valid"])
+        pl.col("hardware").is_in(own), pl.col("part").is_in(["train", "valid"])
     )
     family: Family = FAMILIES.load(cfg.model.family)
     made = divide(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[: family.folds]
     parts = left_out(made, data.records, train, valid)
     used = [at for at, part in enumerate(parts) if part.train.any() or part.valid.any()]
     return tuple(made[at] for at in used), tuple(parts[at] for at in used)
+
+
+def _check_kinds(data: Data, hardware: Sequence[str]) -> None:
+    """Refuse to make one model for targets of several kinds: a tuner asks for one kind."""
+    if not data.cfg.hardware.members:
+        return
+    kind = data.cfg.hardware.target.get("kind")
+    others = [name for name in hardware if data.described(name).target.get("kind") != kind]
+    if others:
+        raise ConfigError(
+            f"hardware={data.cfg.hardware.name}: expected members of target kind {kind}, found others: "
+            f"{', '.join(others)}. Leave them out of hardware.members"
+        )
+
+
+def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
+    """Return the attributes that the columns of these names are made of, on cfg.hardware."""
+    found = attributes(data.cfg.hardware)
+    constant = all(name in found for name in names)
+    return {name: found[name] for name in names} if constant else found
 
 
 def _train(cfg: Config, material: _Material) -> tuple[list[Trained], list[Tried]]:

@@ -25,6 +25,7 @@ from rich.table import Table
 from tencost.config import Config, HardwareConfig, TunerConfig
 from tencost.errors import RegistryError, TuneError
 from tencost.evaluate.interval import seed_interval
+from tencost.features.device import attributes
 from tencost.register import registry
 from tencost.register.registry import Version
 from tencost.register.starts import shipped_starts
@@ -295,8 +296,8 @@ def print_live(found: Live, champion: Version, challenger: Version) -> None:
     interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
     console.print(
         f"{challenger.name}: version {challenger.number} is {found.word} against version {champion.number}, its "
-        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of the "
-        "faster best",
+        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of "
+        "the faster best",
         soft_wrap=True,
         highlight=False,
     )
@@ -329,7 +330,7 @@ def _curve(
     from tencost.tune.workfolder import open_folder
 
     model = load_cost_model(
-        side.uri, frozen=not tuner.learn, device=hardware.device_columns(), root=root
+        side.uri, frozen=not tuner.learn, device=attributes(hardware), root=root
     )
     book = shipped_starts(model.bundle.folder) if tuner.starts else None
     best: list[float] = []
