@@ -295,8 +295,8 @@ def print_live(found: Live, champion: Version, challenger: Version) -> None:
     interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
     console.print(
         f"{challenger.name}: version {challenger.number} is {found.word} against version {champion.number}, its "
-        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of the"
-        " faster best",
+        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of"
+        " the faster best",
         soft_wrap=True,
         highlight=False,
     )
