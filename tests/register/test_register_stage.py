@@ -240,7 +240,7 @@ def test_what_is_registered_has_seen_all_records_and_is_judged_as_its_twin(
     every = data.split.with_columns(part=pl.lit("train"))
     learnt = join_samples(data.records, every, data.features("toy"), ["toy-1c"], "train")
     ranker = make_ranker(trees(30), spec)
-    ranker.fit(learnt, learnt, seed=twin.info.seed, log=lambda *_: None)
+    ranker.fit(learnt, data.samples(["toy-1c"], "valid"), seed=twin.info.seed, log=lambda *_: None)
     assert (
         bundle.ranker.predict(learnt.features).tolist() == ranker.predict(learnt.features).tolist()
     )

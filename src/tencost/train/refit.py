@@ -3,7 +3,7 @@
 The twin is the bundle that the leaderboard knows: trained without the test networks, and scored on them. Its settings
 and its seed are taken; its calibration, too, which was fitted on programs that it had not seen, and raw scores are on
 one scale (each part of a model is divided by its spread). Where the settings stop a training early, the validation part
-stays aside to stop it by; else nothing does.
+stays aside to stop it by; else it is learnt from, and the epoch of a network that is best on it is kept as ever.
 """
 
 from __future__ import annotations
@@ -79,15 +79,12 @@ def _read(data: Data, twin: Bundle, settings: ModelConfig, early: bool) -> _Mate
         hardware = sorted(records["hardware"].unique().to_list())
     names = spec.device_columns
     devices = {name: attributes(data.described(name)) for name in hardware} if names else None
-    aside = ["valid"] if early else []
-    split = data.split.with_columns(
-        part=pl.when(pl.col("part").is_in(aside)).then(pl.col("part")).otherwise(pl.lit("train"))
-    )
+    learnt_from = WITHOUT_VALID if early else ALL
+    is_learnt = pl.col("part").is_in(learnt_from.split(", "))
+    split = data.split.filter(is_learnt).with_columns(part=pl.lit("train"))
     table = data.features(spec.name, spec.kind)
     train = join_samples(records, split, table, hardware, "train", devices, names)
-    valid = (
-        join_samples(records, split, table, hardware, "valid", devices, names) if early else train
-    )
+    valid = join_samples(records, data.split, table, hardware, "valid", devices, names)
     learnt = records.filter(pl.col("record_id").is_in(train.record_id.tolist()))["workload_id"]
     of = data.tasks.filter(pl.col("workload_id").is_in(learnt.unique().to_list()))["network"]
     return _Material(train, valid, tuple(sorted(of.unique().to_list())))

@@ -25,6 +25,7 @@ from rich.table import Table
 from tencost.config import Config, HardwareConfig, TunerConfig
 from tencost.errors import RegistryError, TuneError
 from tencost.evaluate.interval import seed_interval
+from tencost.evaluate.report import wide
 from tencost.features.device import attributes
 from tencost.register import registry
 from tencost.register.registry import Version
@@ -165,12 +166,18 @@ def fixed_tasks(hardware: HardwareConfig, root: Path) -> list[NetworkTask]:
     """Return the tasks that both sides tune, their names with their network's."""
     from tencost.config.composition import compose
     from tencost.networks.network import load_network
+    from tencost.tune.inputs import native_messages_to
 
     found = []
     for words in NETWORKS:
         cfg, _ = compose(list(words))
-        network = load_network(cfg.network, root)
-        tasks = sorted(network.tasks(hardware.target), key=lambda task: (-task.flop, task.name))
+        with (
+            tempfile.TemporaryDirectory(prefix="tencost-live-") as scratch,
+            native_messages_to(Path(scratch) / "import.log"),
+        ):
+            network = load_network(cfg.network, root)
+            every = network.tasks(hardware.target)
+        tasks = sorted(every, key=lambda task: (-task.flop, task.name))
         found += [
             replace(task, name=f"{network.name}_{task.name}", weight=1) for task in tasks[:HEAVIEST]
         ]
@@ -280,8 +287,15 @@ def note(client: Any, champion: Version, challenger: Version, found: Live, progr
 def print_live(found: Live, champion: Version, challenger: Version) -> None:
     """Print a row a run, and the verdict."""
     table = Table(show_edge=False, pad_edge=False)
-    for heading in ("task", "seed", "champion, us", "challenger, us", "programs", "programs "):
-        table.add_column(heading, justify="left" if heading == "task" else "right")
+    table.add_column("task", no_wrap=True)
+    for heading in (
+        "seed",
+        "champion, us",
+        "challenger, us",
+        "programs of the champion",
+        "of the challenger",
+    ):
+        table.add_column(heading, justify="right")
     for one in found.runs:
         table.add_row(
             one.task,
@@ -291,13 +305,13 @@ def print_live(found: Live, champion: Version, challenger: Version) -> None:
             _programs(one.champion_programs),
             _programs(one.challenger_programs),
         )
-    console = Console()
+    console = wide()
     console.print(table)
     interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
     console.print(
         f"{challenger.name}: version {challenger.number} is {found.word} against version {champion.number}, its "
-        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of "
-        "the faster best",
+        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of"
+        " the faster best",
         soft_wrap=True,
         highlight=False,
     )
@@ -311,6 +325,7 @@ def say(console: Console) -> Callable[[Run], None]:
             f"{one.task}, seed {one.seed}: champion {1e6 * one.champion_s:.1f} us, challenger "
             f"{1e6 * one.challenger_s:.1f} us",
             highlight=False,
+            soft_wrap=True,
         )
 
     return told
