@@ -12,8 +12,8 @@ import pytest
 
 from tencost.config import Config, FeaturesConfig, HardwareConfig
 from tencost.errors import ConfigError
-from tencost.evaluate import leave_out
-from tencost.evaluate.leave_out import KNOWING, NATIVE, POOLED, arms, figure, shares
+from tencost.evaluate.experiments import leave_out
+from tencost.evaluate.experiments.leave_out import KNOWING, NATIVE, POOLED, arms, figure, shares
 from tencost.evaluate.prediction import load_model, program_rows
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.stage import load_truth
