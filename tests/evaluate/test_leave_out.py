@@ -12,8 +12,18 @@ import pytest
 
 from tencost.config import Config, FeaturesConfig, HardwareConfig
 from tencost.errors import ConfigError
-from tencost.evaluate import leave_out
-from tencost.evaluate.leave_out import KNOWING, NATIVE, POOLED, arms, figure, shares
+from tencost.evaluate.experiments import leave_out
+from tencost.evaluate.experiments.leave_out import (
+    FEW,
+    KNOWING,
+    NATIVE,
+    POOLED,
+    _few,
+    _workloads,
+    arms,
+    figure,
+    shares,
+)
 from tencost.evaluate.prediction import load_model, program_rows
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.stage import load_truth
@@ -145,6 +155,10 @@ def test_machines_and_widths_are_left_out_whole() -> None:
     assert found["toy-wide-1c", "no one (hidden)"] == ("backwards-1c", "gpu")
     assert found["toy-1c", "no 128 bits"] == ("gpu", "toy-wide-1c")
     assert found["toy-1c", KNOWING] == tuple(sorted(MACHINES))
+    few = [one for one in arms(devices, ["machine"]) if one.name == FEW]
+    assert [(one.sources, one.as_many) for one in few if one.hardware == "gpu"] == [
+        (("gpu",), ("backwards-1c", "toy-1c", "toy-wide-1c"))
+    ]
     chosen = arms(devices, ["machine"], ["toy-1c"])
     assert {one.hardware: one.sources for one in chosen if one.name.startswith("no ")} == {
         "backwards-1c": ("toy-1c",),
@@ -176,6 +190,18 @@ def test_the_table(project: Path, pooled: Config, capsys: pytest.CaptureFixture[
     assert [one["model"] for one in content[:4]] == [NATIVE, POOLED, KNOWING, "no two"]
     lines = stem.with_suffix(".md").read_text().splitlines()
     assert len(lines) == 2 + len(outcomes)
+
+
+def test_a_native_model_with_as_few_workloads(project: Path, pooled: Config) -> None:
+    data = Data(pooled, project)
+    train = data.samples(["toy-1c"], "train")
+    assert _workloads(data, ["toy-wide-1c", "backwards-1c"]) == 2
+    assert _few(train, 2) is None
+    few = _few(train, 1)
+    assert few is not None
+    assert (len(few), len(train)) == (12, 24)
+    assert few.group.tolist() == [0] * 12
+    assert len(set(train.group[np.isin(train.record_id, few.record_id)])) == 1
 
 
 def test_geo1_is_the_geometric_mean_over_tasks(project: Path, pooled: Config) -> None:

@@ -138,3 +138,9 @@ def test_where_there_is_no_cpuinfo_llvm_decides(
     found = detect_host()
     assert found.requires == []
     check_runnable(found)
+
+
+def test_a_hardware_that_stands_for_several_runs_nothing() -> None:
+    several = HardwareConfig(name="cpu", target={"kind": "llvm"}, members=["all"])
+    with pytest.raises(HardwareError, match=r"'cpu' stands for several.*hardware=local"):
+        resolve_hardware(several)

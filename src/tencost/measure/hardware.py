@@ -40,7 +40,15 @@ def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
     Cores are kept, and where the programs run: remote devices may be like this host. Other cores than those of the
     description (hardware.cores=2) are another hardware, compiled for so many and with a name of its own: local-2c,
     epyc-avx512-2c. A name that the user gave to hardware=local stays.
+
+    Raises:
+        HardwareError: it is no device but stands for several (hardware=all).
     """
+    if hardware.members:
+        raise HardwareError(
+            f"hardware {hardware.name!r} stands for several, which one model can be for; programs run on one. Take "
+            "hardware=local or another of conf/hardware/"
+        )
     if not hardware.detect:
         described = hardware.target.get("num-cores", hardware.cores)
         if hardware.target.get("kind") != "llvm" or described == hardware.cores:

@@ -7,6 +7,8 @@ For each hardware of the dataset, on the same test tasks:
     pooled with device  trained on every hardware, with them
     no <machine>        trained with them on the hardware of all other machines: every instruction set and number of
                         cores of this one is left out, so that it has no label
+    native, few         trained on records of this hardware alone, of as many workloads as the model before has seen:
+                        what is lost for want of records, not of labels of this hardware; left out where it has no more
     no <width>          trained with them on hardware of other vector widths, of this machine, too
 
 The tasks are those of the split's test part: a left-out hardware is asked about networks that no hardware has shown.
@@ -23,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import polars as pl
 from rich.console import Console
 from rich.table import Table
 
@@ -36,6 +39,7 @@ from tencost.evaluate.truth import Truth
 from tencost.features.device import attributes, device_names
 from tencost.train.calibration import fit_calibration
 from tencost.train.data import Data
+from tencost.train.ranker import Samples
 from tencost.train.samples import sample_spec
 from tencost.train.seeds import Job, train_seeds
 from tencost.train.tracking import start_run
@@ -44,6 +48,7 @@ from tencost.writing import whole_file
 METRICS = ("pairwise", "geo1", "top1", "top5", "search_score")
 HEADINGS = ("pairwise", "geo1", "top-1", "top-5", "search score")
 NATIVE, POOLED, KNOWING = "native", "pooled", "pooled with device"
+FEW = "native, few"
 GOAL = 0.97
 """Share of the native model's pairwise accuracy and geo1 that a model without a label of the hardware should have."""
 
@@ -67,12 +72,14 @@ class Arm:
         hardware: whose test tasks are asked about.
         sources: the hardware whose records are learnt from.
         knows: whether the model has the device's columns.
+        as_many: hardware of which the sources may have no more workloads; none for no limit.
     """
 
     name: str
     hardware: str
     sources: tuple[str, ...]
     knows: bool
+    as_many: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +177,8 @@ def arms(
             )
             if left:
                 chosen.append(Arm(f"no {out}", name, left, True))
+            if left and way == "machine":
+                chosen.append(Arm(FEW, name, (name,), False, left))
     return chosen
 
 
@@ -179,23 +188,28 @@ def _try_all(data: Data, wanted: Sequence[Arm]) -> Sequence[Outcome]:
     plain = replace(cfg.features, relations=False, device_columns=False)
     known = {True: data, False: Data(replace(cfg, features=plain), data.root)}
     found: dict[Arm, Outcome] = {}
-    models: dict[tuple[tuple[str, ...], bool], list[Arm]] = {}
+    models: dict[tuple[tuple[str, ...], bool, tuple[str, ...]], list[Arm]] = {}
     for arm in wanted:
-        models.setdefault((arm.sources, arm.knows), []).append(arm)
-    for number, ((sources, knows), served) in enumerate(models.items(), start=1):
-        label = f"{number} of {len(models)}: {', '.join(sources)}{' with device columns' * knows}"
-        found |= _try(known[knows], sources, served, label)
-    return [found[arm] for arm in wanted]
+        models.setdefault((arm.sources, arm.knows, arm.as_many), []).append(arm)
+    for number, served in enumerate(models.values(), start=1):
+        arm = served[0]
+        label = f"{number} of {len(models)}: {', '.join(arm.sources)}"
+        found |= _try(known[arm.knows], served, label + " with device columns" * arm.knows)
+    return [found[arm] for arm in wanted if arm in found]
 
 
-def _try(
-    data: Data, sources: Sequence[str], served: Sequence[Arm], label: str
-) -> dict[Arm, Outcome]:
-    cfg = data.cfg
+def _try(data: Data, served: Sequence[Arm], label: str) -> dict[Arm, Outcome]:
+    """Train what some arms have in common, and ask it about the hardware of each."""
+    cfg, sources = data.cfg, served[0].sources
     spec = sample_spec(
         data.features(cfg.features.name, cfg.features.kind).spec, device_names(cfg.features)
     )
     train, valid = data.samples(sources, "train"), data.samples(sources, "valid")
+    if served[0].as_many:
+        few = _few(train, _workloads(data, served[0].as_many))
+        if few is None:
+            return {}
+        train = few
     trained, _ = train_seeds(Job(cfg.model, spec, train, valid), cfg.seeds, cfg.jobs, label)
     outcomes = {}
     for arm in served:
@@ -212,6 +226,22 @@ def _try(
         }
         outcomes[arm] = Outcome(arm, len(train), values)
     return outcomes
+
+
+def _workloads(data: Data, hardware: Sequence[str]) -> int:
+    """Count the workloads that some hardware have in the training part."""
+    train = data.split.filter(pl.col("part") == "train", pl.col("hardware").is_in(list(hardware)))
+    return int(train["workload_id"].n_unique())
+
+
+def _few(samples: Samples, workloads: int) -> Samples | None:
+    """Return the samples of so many workloads of one hardware, drawn at random; None where it has no more."""
+    groups = np.unique(samples.group)
+    if len(groups) <= workloads:
+        return None
+    drawn = np.random.default_rng(0).choice(groups, workloads, replace=False)
+    few = samples.take(np.flatnonzero(np.isin(samples.group, drawn)))
+    return replace(few, group=np.unique(few.group, return_inverse=True)[1].astype(np.int64))
 
 
 def figure(name: str, truth: Truth, score: SeedScore) -> float:
