@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
+from matmuls import make_matmul
+from tencost.codegen.seeds import seeds
+from tencost.codegen.spaces import search_space
+from tencost.config import FeaturesConfig
+from tencost.features.extractor import make_extractor, spec_for
+from tencost.features.kinds.tiles import tile_row
 from tencost.features.kinds.trace import TraceEncoder
 from tencost.features.traces import trace_values
 
@@ -85,3 +93,39 @@ def test_live_traces_and_texts_give_the_same_rows(
         live = encoder.encode(trace_values(schedule.trace))
         assert live is not None
         np.testing.assert_array_equal(live, encoder.encode(orjson.loads(text)))
+
+
+@pytest.mark.tvm
+def test_programs_that_reorder_weights_are_read_live_as_from_a_database(
+    cpu_intrinsics: None, tmp_path: Path
+) -> None:
+    """Such a trace holds the map of a layout; where it was not read, a tuner's model saw no program of these tasks."""
+    from tvm import IRModule
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord
+    from tvm.target import Target
+
+    target = Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
+    marked = IRModule({"main": make_matmul(64)["main"].with_attr("layout_free_buffers", [1])})
+    context = ms.TuneContext(
+        mod=marked,
+        target=target,
+        space_generator=search_space(target),
+        num_threads=1,
+        rand_state=1,
+    )
+    found = seeds(context, context.generate_design_space(), 3, 0)
+    database = JSONDatabase(work_dir=str(tmp_path))
+    workload = database.commit_workload(marked)
+    for one in found:
+        database.commit_tuning_record(TuningRecord(one.sch.trace, workload, [1.0], target))
+    lines = (tmp_path / "database_tuning_record.json").read_text().splitlines()
+    written = [json.loads(line)[1][0] for line in lines]
+    live = [json.loads(json.dumps(trace_values(one.sch.trace))) for one in found]
+    assert len(live) == len(written) == 3
+    assert all(values in written for values in live)
+    assert any("TransformLayout" in line for line in lines)
+    spec = spec_for(FeaturesConfig(name="tiles", kind="tiles"))
+    rows = make_extractor(spec).extract(context, found)
+    for place, values in enumerate(live):
+        np.testing.assert_array_equal(rows[place], tile_row(values))

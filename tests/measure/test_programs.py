@@ -206,6 +206,25 @@ def test_the_default_is_a_third_of_each(
         assert kinds == {"random": 6, "evolved": 6, "near": 6}
 
 
+def test_a_program_that_tvm_cannot_make_does_not_end_the_sampling(target: dict[str, Any]) -> None:
+    """RewriteLayout fails a check of its own on some programs of a normalization whose scales may be reordered."""
+    import tvm
+    from tvm import te, topi
+    from tvm.ir import save_json
+
+    data = te.placeholder((1, 8, 8, 16), name="data")
+    scale, shift = (te.placeholder((16,), name=name) for name in ("scale", "shift"))
+    normed = topi.nn.group_norm(data, scale, shift, 1, 3, [1, 2])
+    function = te.create_prim_func([data, scale, shift, normed])
+    mod = tvm.IRModule({"main": function.with_attr("layout_free_buffers", [1, 2])})
+    here = ProgramSpace(str(save_json(mod)), target, 1, population=16, generations=1)
+    known: set[int] = set()
+    sample = here.random(12, known)
+    assert len(sample.schedules) == len(known) == 12
+    here.evolved(4, known)
+    assert len(here.lines(sample.schedules)[1]) == 12
+
+
 def make_softmax() -> Any:
     import tvm
     from tvm import te, topi

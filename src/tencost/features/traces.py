@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_REMEMBERED = 50_000
@@ -78,4 +79,16 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value]
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    return _index_map(value)
+
+
+def _index_map(value: Any) -> str:
+    """Return the map of a changed layout as the text that a database holds; raises TypeError for anything else."""
+    from tvm.ir import save_json
+    from tvm.tirx import IndexMap
+
+    if not isinstance(value, IndexMap):
+        raise TypeError(f"expected a value of a trace, found {type(value).__name__}")
+    return json.dumps(json.loads(save_json(value)), indent=2)  # with TVM's indentation

@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tvm
+from tvm.s_tir import Trace
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
 
-from tencost.codegen.refit import Refitter
+from tencost.codegen.refit import Refitter, apply
 from tencost.codegen.spaces import search_space
 from tencost.features.intrinsics import register_intrinsics
 from tencost.features.replay import load_module
@@ -86,6 +88,7 @@ class ProgramSpace:
         self.target = Target(target)
         self._population = population
         self._seed = seed
+        self._random = np.random.default_rng(seed)
         self._steered_by = steered_by
         self._workload = workload_id(mod_json)
         search = ms.search_strategy.EvolutionarySearch(
@@ -127,9 +130,12 @@ class ProgramSpace:
     def evolved(self, count: int, known: set[int]) -> Sample:
         """Return up to `count` new programs, those that the model ranks first after the search."""
         start = self._sample(self._population)
-        picked = _ffi_api.SearchStrategyEvolutionarySearchEvolveWithCostModel(
-            self._context.search_strategy, start, min(4 * count, self._population)
-        )
+        try:
+            picked = _ffi_api.SearchStrategyEvolutionarySearchEvolveWithCostModel(
+                self._context.search_strategy, start, min(4 * count, self._population)
+            )
+        except RuntimeError:  # see _sample: no search where TVM cannot make one of the programs
+            picked = []
         fresh = _new(picked, known, count)
         return Sample(tuple(fresh), False, (f"evolved: {self._steered_by}",) * len(fresh))
 
@@ -170,8 +176,6 @@ class ProgramSpace:
 
     def keys(self, programs: Sequence[LoggedProgram]) -> set[int]:
         """Return the keys of programs made before, by replaying their traces."""
-        from tvm.s_tir.schedule import Trace
-
         found = set()
         for program in programs:
             schedule = tvm.s_tir.Schedule(self.mod, debug_mask=0)
@@ -181,11 +185,24 @@ class ProgramSpace:
         return found
 
     def _sample(self, count: int) -> list[Any]:
-        return list(
-            _ffi_api.SearchStrategyEvolutionarySearchSampleInitPopulation(
-                self._context.search_strategy, count
+        """Draw programs; fewer where some cannot be made.
+
+        TVM's sampler leaves out what does not fit, but a check that fails in a post-processor (a bias of two uses whose
+        layout is rewritten) ends it: then they are drawn one by one.
+        """
+        try:
+            return list(
+                _ffi_api.SearchStrategyEvolutionarySearchSampleInitPopulation(
+                    self._context.search_strategy, count
+                )
             )
-        )
+        except RuntimeError:
+            return [one for one in (self._draw() for _ in range(count)) if one is not None]
+
+    def _draw(self) -> Any:
+        trace = self._designs[int(self._random.integers(len(self._designs)))].trace
+        seed = int(self._random.integers(2**31 - 2))
+        return apply(self._context, Trace(trace.simplified(True).insts, {}), (), (), seed)
 
 
 def task_seed(seed: int, workload_id: str, have: int) -> int:
