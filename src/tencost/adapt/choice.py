@@ -20,9 +20,7 @@ _TOWARDS_BEST = 1.5
 """Power of the even spacing over the model's order: more programs where the model likes them."""
 
 
-def diverse(
-    pool: Pool, columns: FloatArray, count: int, per_task: int, seed: int
-) -> IntArray:
+def diverse(pool: Pool, columns: FloatArray, count: int, per_task: int, seed: int) -> IntArray:
     """Return positions of programs to label, in order; the first n of a larger choice are the choice of n.
 
     Args:
@@ -99,7 +97,9 @@ def _in_turns(
     for task in tasks:
         own = np.flatnonzero(pool.group == task if free is None else (pool.group == task) & free)
         if len(own):
-            lists.append(_spread_over(own[np.argsort(-score[own], kind="stable")], per_task, generator))
+            lists.append(
+                _spread_over(own[np.argsort(-score[own], kind="stable")], per_task, generator)
+            )
     lists.sort(key=lambda own: len(own) < 2)
     chosen: list[int] = []
     turn = 0

@@ -25,8 +25,22 @@ TUNED_ROUNDS = 30
 """fine_tune: further trees a booster."""
 FOLDS = 5
 _WEIGHTS = np.geomspace(0.05, 6.0, 25)
-_LARGE = {"num_rounds": 300, "max_depth": 6, "eta": 0.06, "reg_lambda": 1.0, "subsample": 0.7, "colsample": 0.4}
-_MODEST = {"num_rounds": 200, "max_depth": 3, "eta": 0.05, "reg_lambda": 5.0, "subsample": 0.8, "colsample": 0.3}
+_LARGE = {
+    "num_rounds": 300,
+    "max_depth": 6,
+    "eta": 0.06,
+    "reg_lambda": 1.0,
+    "subsample": 0.7,
+    "colsample": 0.4,
+}
+_MODEST = {
+    "num_rounds": 200,
+    "max_depth": 3,
+    "eta": 0.05,
+    "reg_lambda": 5.0,
+    "subsample": 0.8,
+    "colsample": 0.3,
+}
 
 
 @dataclass(frozen=True)
@@ -122,10 +136,14 @@ def score_weight(scaled: Scores, labels: Samples) -> float:
     """
     loss = RankingLoss("pairwise", labels.label, labels.group, power=0.5)
     slopes = [abs(float(loss(weight * scaled)[0] @ scaled)) for weight in _WEIGHTS]
-    return float(_WEIGHTS[int(np.argmin(slopes))])  # convex in the weight: least where its slope is nothing
+    return float(
+        _WEIGHTS[int(np.argmin(slopes))]
+    )  # convex in the weight: least where its slope is nothing
 
 
-def left_out(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> dict[str, tuple[float, float]]:
+def left_out(
+    source: Source, mode: AdaptMode, labels: Samples, seed: int
+) -> dict[str, tuple[float, float]]:
     """Return metric -> (as the model was, adapted), of labelled tasks that the adaptation did not see.
 
     Tasks are left out a fifth at a time. Empty where there are too few.
@@ -147,7 +165,9 @@ def left_out(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> dic
     return {name: (before[name], after[name]) for name in ("pairwise", "top1") if name in before}
 
 
-def committee(source: Source, labels: Samples, features: Ragged, seed: int, members: int = 5) -> list[Scores]:
+def committee(
+    source: Source, labels: Samples, features: Ragged, seed: int, members: int = 5
+) -> list[Scores]:
     """Return what corrections say that were learnt from tasks drawn with replacement, float64 [N] each."""
     generator = np.random.default_rng(seed)
     tasks = int(labels.group.max()) + 1 if len(labels) else 0

@@ -77,7 +77,12 @@ class Pool:
 
 
 def read_pool(
-    data: Data, bundle: Bundle, hardware: HardwareConfig, *, recorded: bool, ranker: Ranker | None = None
+    data: Data,
+    bundle: Bundle,
+    hardware: HardwareConfig,
+    *,
+    recorded: bool,
+    ranker: Ranker | None = None,
 ) -> Pool:
     """Join what a dataset has with what a model says.
 

@@ -103,7 +103,9 @@ class CorrectedRanker:
         """Train the base on the samples, too; `correct` is for a base that is there."""
         self.base.fit(train, valid, seed=seed, log=log)
         train = featurized(train)
-        self.correct(self.base, spread_within(self.base.predict(train.features), train.group), train, seed)
+        self.correct(
+            self.base, spread_within(self.base.predict(train.features), train.group), train, seed
+        )
 
     def correct(self, base: Ranker, spread: float, labels: Samples, seed: int) -> None:
         """Learn what a base has wrong.
@@ -119,9 +121,13 @@ class CorrectedRanker:
         self.base, self.spread = base, spread
         config = self._config
         scaled = base.predict(labels.features) / spread
-        loss = RankingLoss("pairwise", labels.label, labels.group, power=config.label_power, seed=seed)
+        loss = RankingLoss(
+            "pairwise", labels.label, labels.group, power=config.label_power, seed=seed
+        )
         matrix = xgboost.DMatrix(
-            self._rows(labels.features, scaled), base_margin=config.trust * scaled, nthread=config.num_threads
+            self._rows(labels.features, scaled),
+            base_margin=config.trust * scaled,
+            nthread=config.num_threads,
         )
         booster = xgboost.Booster(self._parameters(seed), [matrix])
 
