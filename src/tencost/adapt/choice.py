@@ -2,8 +2,8 @@
 
 Only programs of one task are compared, so a task gets several: spread over the model's own order of them, the one it
 likes best first, and closer together where it likes them. Tasks are picked farthest first by the means of their columns
-(Gonzalez 1985), so that few of them cover what there is. Of the uncertain ones, a task is worth what corrections learnt from
-resampled tasks disagree about the order of its programs (query by committee, Seung et al. 1992).
+(Gonzalez 1985), so that few of them cover what there is. Of the uncertain ones, a task is worth what corrections learnt
+from resampled tasks disagree about the order of its programs (query by committee, Seung et al. 1992).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tencost.adapt.pool import Pool
 from tencost.features.ragged import FloatArray, IntArray
@@ -87,25 +88,25 @@ def _in_turns(
     count: int,
     per_task: int,
     generator: np.random.Generator,
-    free: IntArray | np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None,
+    free: npt.NDArray[np.bool_] | None = None,
 ) -> IntArray:
     """Take `per_task` programs of each task in order, and go round again until there are enough.
 
     A task with one program has its turn last: it teaches nothing.
     """
-    lists = []
+    lists: list[list[int]] = []
     for task in tasks:
-        own = np.flatnonzero(pool.group == task if free is None else (pool.group == task) & free)
+        of_task = pool.group == task
+        own = np.flatnonzero(of_task if free is None else of_task & free)
         if len(own):
-            lists.append(
-                _spread_over(own[np.argsort(-score[own], kind="stable")], per_task, generator)
-            )
-    lists.sort(key=lambda own: len(own) < 2)
+            ranked = own[np.argsort(-score[own], kind="stable")]
+            lists.append(_spread_over(ranked, per_task, generator))
+    lists.sort(key=lambda found: len(found) < 2)
     chosen: list[int] = []
     turn = 0
-    while len(chosen) < count and any(len(own) > turn for own in lists):
-        for own in lists:
-            chosen += own[turn : turn + per_task]
+    while len(chosen) < count and any(len(found) > turn for found in lists):
+        for found in lists:
+            chosen += found[turn : turn + per_task]
         turn += per_task
     return np.asarray(chosen[:count], np.int64)
 

@@ -1,7 +1,7 @@
 """`tencost adapt curve`: labels against the share of the native model's figures, for one model and one new hardware.
 
-Writes data/reports/<dataset>/<hardware>/adapt-from-<hardware of the model>/: curve.md, curve.csv, curve.png; and an MLflow
-run with them and with ``adapt/<mode>/<figure>``, per cent of native, at step = labels.
+Writes data/reports/<dataset>/<hardware>/adapt-from-<hardware of the model>/: curve.md, curve.csv, curve.png; and an
+MLflow run with them and with ``adapt/<mode>/<figure>``, per cent of native, at step = labels.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 from rich.console import Console
 
 from tencost.adapt import curve_report
-from tencost.adapt.curve import NATIVE, Point, Summary, curve, native, summarized
+from tencost.adapt.curve import NATIVE, Choose, Point, Summary, curve, native, summarized
 from tencost.adapt.fitting import Source
 from tencost.adapt.pool import Pool, program_features, read_pool
 from tencost.adapt.stage import choose
-from tencost.config import AdaptMode, Config, model_config
+from tencost.config import AdaptMode, Config
 from tencost.errors import ConfigError, TrainError
-from tencost.evaluate.truth import build_truth
-from tencost.features.ragged import IntArray
+from tencost.evaluate.truth import Truth, build_truth
+from tencost.features.ragged import IntArray, Ragged
 from tencost.register.pull import pull
 from tencost.train import tracking
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.bundle_files import MANIFEST
 from tencost.train.data import Data
-from tencost.train.families.corrected import spread_within
+from tencost.train.families.corrected import base_config, spread_within
 from tencost.train.ranker import make_ranker
 from tencost.train.tracking import Point as Logged
 from tencost.writing import whole_folder
@@ -41,10 +41,12 @@ def run(cfg: Config, root: Path) -> Path:
         SplitError: or none in it.
     """
     bundles = _bundles(cfg, root)
-    data = Data(cfg, root)
     info = bundles[0].info
+    spec = info.feature_spec
+    features = replace(cfg.features, name=spec.name, device_columns=bool(spec.device_columns))
+    data = Data(replace(cfg, features=features), root)
     truth = build_truth(data.records, data.split, data.tasks, cfg.hardware.name, "test")
-    features = program_features(data, bundles[0], cfg.hardware, truth.program_id.tolist())
+    tested = program_features(data, bundles[0], cfg.hardware, truth.program_id.tolist())
     modes = [AdaptMode.residual, AdaptMode.scratch]
     if info.family in ("xgb", "blend"):
         modes.insert(1, AdaptMode.fine_tune)
@@ -67,9 +69,9 @@ def run(cfg: Config, root: Path) -> Path:
                 score = bundle.ranker.predict(pool.features)
                 own = replace(pool, score=score, spread=spread_within(score, pool.group))
                 source = Source(bundle.ranker, bundle.info, own.spread)
-                points += _native(data, cfg, bundle, (truth, features), seed)
+                points.append(_native(data, bundle, (truth, tested), seed))
                 points += curve(
-                    own, source, (truth, features), cfg.adapt.counts, modes, _chooser(cfg), seed
+                    own, source, (truth, tested), cfg.adapt.counts, modes, _chooser(cfg), seed
                 )
         summaries = summarized(points)
         with whole_folder(folder) as partial:
@@ -110,25 +112,20 @@ def _bundles(cfg: Config, root: Path) -> list[Bundle]:
     return bundles
 
 
-def _native(data: Data, cfg: Config, bundle: Bundle, test: object, seed: int) -> list[Point]:
-    """Train and judge a native model: the same family and settings, every record outside the test part."""
-    assert isinstance(test, tuple)
-    own = Data(
-        replace(cfg, features=replace(cfg.features, name=bundle.info.feature_spec.name)), data.root
-    )
-    own._features = data._features
-    hardware = [cfg.hardware.name]
-    train = own.samples(hardware, "train")
+def _native(data: Data, bundle: Bundle, test: tuple[Truth, Ragged], seed: int) -> Point:
+    """Train and judge a native model: the same family and settings, the records of the train part."""
+    hardware = [data.cfg.hardware.name]
+    train = data.samples(hardware, "train")
     try:
-        valid = own.samples(hardware, "valid")
+        valid = data.samples(hardware, "valid")
     except TrainError:
         valid = train
-    ranker = make_ranker(model_config(dict(bundle.info.model_config)), bundle.info.feature_spec)
+    ranker = make_ranker(base_config(bundle.info.model_config), bundle.info.feature_spec)
     ranker.fit(train, valid, seed=seed, log=lambda *_: None)
-    return [native(ranker, test, train, seed)]
+    return native(ranker, test, train, seed)
 
 
-def _chooser(cfg: Config):  # type: ignore[no-untyped-def]
+def _chooser(cfg: Config) -> Choose:
     def chosen(pool: Pool, source: Source, count: int, seed: int) -> IntArray:
         return choose(pool, source, count, cfg, seed, lambda one: pool.latency_s[one]).positions
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tencost.config import AdaptMode, ModelConfig, model_config
+from tencost.config import AdaptMode, ModelConfig
 from tencost.errors import TrainError
 from tencost.features.kind import kind_of
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo
-from tencost.train.families.corrected import CorrectedConfig, CorrectedRanker
+from tencost.train.families.corrected import CorrectedConfig, CorrectedRanker, base_config
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingLoss, RankingMetrics
 from tencost.train.ranker import Ranker, Samples, Scores, Tunable, make_ranker
@@ -21,11 +23,11 @@ MANY = 1000
 """From so many labels on, the correction is as large as a model of its own, and reads all columns."""
 TRUSTED = 0.7
 """Share of the weight that labels give the model's own score: what it has wrong comes first."""
-TUNED_ROUNDS = 30
+TUNED_ROUNDS = 100
 """fine_tune: further trees a booster."""
 FOLDS = 5
 _WEIGHTS = np.geomspace(0.05, 6.0, 25)
-_LARGE = {
+_LARGE: dict[str, Any] = {
     "num_rounds": 300,
     "max_depth": 6,
     "eta": 0.06,
@@ -33,7 +35,7 @@ _LARGE = {
     "subsample": 0.7,
     "colsample": 0.4,
 }
-_MODEST = {
+_MODEST: dict[str, Any] = {
     "num_rounds": 200,
     "max_depth": 3,
     "eta": 0.05,
@@ -82,7 +84,7 @@ def adapt(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> Adapte
     Raises:
         TrainError: scratch without labels, or fine_tune of a family that cannot go on learning.
     """
-    own = model_config(dict(source.info.model_config))
+    own = base_config(source.info.model_config)
     teaches = len(labels) > 0 and bool(np.bincount(labels.group).max() > 1)
     if mode is AdaptMode.fine_tune and not isinstance(source.ranker, Tunable):
         raise TrainError(
@@ -181,11 +183,11 @@ def committee(
     return found or [source.ranker.predict(features) / source.spread]
 
 
-def _of_two(labels: Samples, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> bool:
+def _of_two(labels: Samples, chosen: npt.NDArray[np.bool_]) -> bool:
     return bool(chosen.any()) and bool(np.bincount(labels.group[chosen]).max() > 1)
 
 
-def _some(labels: Samples, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Samples:
+def _some(labels: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
     part = labels.take(np.flatnonzero(chosen))
     _, dense = np.unique(part.group, return_inverse=True)
     return replace(part, group=dense.astype(np.int64))

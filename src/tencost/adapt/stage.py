@@ -39,7 +39,6 @@ from tencost.train.data import Data
 from tencost.train.provenance import content_hash, installed_versions
 from tencost.train.ranker import Samples
 
-
 _Ask = Callable[[IntArray], npt.NDArray[np.float64]]
 
 

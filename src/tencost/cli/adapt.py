@@ -64,5 +64,5 @@ ADAPT.add_command(
             "hardware=xeon-avx2-1c 'adapt.counts=[0,100]'",
         ),
         help="Draw labels against the share of the native model's figures, on records that are there.",
-    )  # fmt: skip
+    )
 )

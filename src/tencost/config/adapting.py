@@ -1,4 +1,4 @@
-"""How a registered model is adapted to new hardware: settings, a sentence under each field. Part of config.py's schema."""
+"""How a registered model is adapted to new hardware: settings, a sentence under each. Part of config.py's schema."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AdaptConfig:
     """zero_shot, residual, fine_tune or scratch."""
     measure: bool = False
     """Measure here, though the dataset has records of the hardware; without such records it is measured anyway."""
-    programs_per_task: int = 4
+    programs_per_task: int = 8
     """Programs of a task that are labelled, where there are enough tasks: only programs of one task are compared."""
     uncertain_share: float = 0.4
     """Share of the labels that goes, last, to what models of the labels so far disagree about."""

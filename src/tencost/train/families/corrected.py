@@ -5,16 +5,17 @@
 `base` is the raw score of the model that is corrected, which stays as it is; `spread` is the standard deviation of its
 scores within tasks, so that the sum does not depend on the model's scale. The trees are boosted from there on pairs of
 labelled programs of one task: what is learnt is what the base has wrong, an offset of a task does not count (TenSet's
-``plus_mix_task``). They read the columns and base / spread. Few labels cannot tell hundreds of columns apart, so the trees
-may be given one part of a joined feature set (`part`).
+``plus_mix_task``). They read the columns and base / spread. Few labels cannot tell hundreds of columns apart, so the
+trees may be given one part of a joined feature set (`part`).
 
-Files: `corrected.json` (the spread), `correction.ubj` (the trees), and every file of the base with the prefix ``base-``.
+Files: `corrected.json` (the spread), `correction.ubj` (the trees), every file of the base with the prefix ``base-``.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,8 +23,10 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from tencost.config import ModelConfig, model_config
+from tencost.config import ModelConfig, Pool
 from tencost.config.checking import within
+from tencost.config.parts import FAMILIES
+from tencost.errors import ConfigError
 from tencost.features.ragged import FloatArray, IntArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.summary import summarize, summary_names
@@ -82,7 +85,7 @@ class CorrectedConfig(ModelConfig):
         within("model", self, eta="(0, 1]", min_child_weight="[0, inf)", reg_lambda="[0, inf)")
         within("model", self, subsample="(0, 1]", colsample="(0, 1]", label_power="[0, inf)")
         within("model", self, max_bin="[2, inf)", num_threads="[1, inf)")
-        model_config(self.base, "model.base.")
+        base_config(self.base)
 
 
 class CorrectedRanker:
@@ -95,7 +98,7 @@ class CorrectedRanker:
         part = part_spec(spec, [config.part]) if config.part else None
         self._positions: IntArray | None = None if part is None else spec.positions(part.columns)
         self._spec = spec if part is None else part
-        self.base: Ranker = make_ranker(model_config(config.base, "model.base."), spec)
+        self.base: Ranker = make_ranker(base_config(config.base), spec)
         self.spread = 1.0
         self._booster: Any = None
 
@@ -190,6 +193,20 @@ class CorrectedRanker:
             "nthread": config.num_threads,
             "seed": seed,
         }
+
+
+def base_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Return a family's settings from plain values, as bundles have them.
+
+    Raises:
+        ConfigError: no such family, or settings that are not its own.
+    """
+    schema = FAMILIES.load(values.get("family"), "model.base.family").config
+    try:
+        config: ModelConfig = schema(**{**values, "pool": Pool(values.get("pool", "own"))})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model.base: {error}") from error
+    return config
 
 
 def spread_within(scores: Scores, group: IntArray) -> float:
