@@ -87,6 +87,7 @@ def run(cfg: Config, root: Path) -> Version:
         chosen = _label(cfg, root, pool, source, count, recorded=recorded)
         labels = pool.labelled(chosen.positions, chosen.latency_s)
         made = adapt(source, mode, labels, cfg.seeds[0])
+        _check_ranks(made, pool, labels)
         figures = left_out(source, mode, labels, cfg.seeds[0])
         info = _info(cfg, data, bundle, made, pool, labels, figures)
         with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
@@ -191,6 +192,15 @@ def _label(
     return replace(
         found, how=f"measured here, kept in {labeller.collection.path.relative_to(root)}"
     )
+
+
+def _check_ranks(made: Adapted, pool: Pool, labels: Samples) -> None:
+    """Refuse a model that scores all programs alike, as one from a handful of labels may: it could not be loaded."""
+    if len(np.unique(made.ranker.predict(pool.features))) == 1:
+        raise TrainError(
+            f"expected a model that tells programs apart, found one that learnt nothing from {len(labels)} labels and "
+            f"scores all {len(pool)} alike. Ask for more labels=..., or keep the model: adapt=residual"
+        )
 
 
 def _info(
