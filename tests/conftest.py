@@ -17,7 +17,7 @@ from hypothesis import settings
 
 import toy_project as toy
 from matmuls import make_matmul
-from tencost.config import FeaturesConfig
+from tencost.config import FeaturesConfig, HardwareConfig
 from tencost.config.parts import FAMILIES
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -159,23 +159,30 @@ def candidates(context: Any) -> list[Any]:
 @pytest.fixture(scope="session")
 def make_bundle(
     tmp_path_factory: pytest.TempPathFactory, context: Any, candidates: list[Any]
-) -> Callable[[str], Path]:
+) -> Callable[..., Path]:
     """Train a family on the candidates (the label is made up from the number of rows' sums) and save its bundle."""
+    from tencost.features.device import attributes, device_names
     from tencost.features.extractor import make_extractor, spec_for
     from tencost.features.ragged import Ragged
     from tencost.train.bundle import BundleInfo, plain_config, save_bundle
     from tencost.train.calibration import fit_calibration
     from tencost.train.ranker import Samples, make_ranker
+    from tencost.train.samples import sample_spec
 
     folder = tmp_path_factory.mktemp("bundles")
 
-    def make(family: str) -> Path:
-        path = folder / family
+    def make(family: str, hardware: str = "test") -> Path:
+        path = folder / (family if hardware == "test" else f"{family}-{hardware}")
         if path.exists():
             return path
         kind = "trace" if family == "tlp" else "per_store"
-        spec = spec_for(FeaturesConfig(name=kind, kind=kind))
-        rows: Ragged = make_extractor(spec, {}).extract(context, candidates)
+        every = (
+            hardware == "cpu"
+        )  # one model for all CPUs has columns of the device, and no device of its own
+        features = FeaturesConfig(name=kind, kind=kind, relations=every)
+        spec = sample_spec(spec_for(features), device_names(features))
+        avx2 = attributes(HardwareConfig(name="avx2", simd_bits=256))
+        rows: Ragged = make_extractor(spec, avx2).extract(context, candidates)
         label = np.random.default_rng(0).uniform(0.1, 1.0, len(rows)).astype(np.float32)
         label[[0, -1]] = 1.0
         names = np.array([str(index) for index in range(len(rows))])
@@ -188,7 +195,7 @@ def make_bundle(
             family=family,
             model_config=plain_config(config),
             feature_spec=spec,
-            hardware="test",
+            hardware=hardware,
             target_kind="llvm",
             label="made up",
             calibration=fit_calibration(ranker.predict(rows), label),

@@ -27,6 +27,7 @@ def configured() -> Callable[..., Config]:
             "measure.min_mflop=0",
             "measure.programs=6",
             "measure.evolved_share=0",
+            "measure.near_share=0",
             "measure.population=16",
             "measure.generations=1",
             "measure.min_repeat_ms=0",
@@ -55,7 +56,7 @@ def make_small_collection(root: Path) -> None:
             entries.append({**entry, "workload_id": workload_id(text), "mod": text})
         collection.add_network(network, "{}", entries)
     quick = ["measure.name=small", "measure.min_mflop=0", "measure.programs=6", HARDWARE]
-    cfg, _ = compose([*quick, "measure.evolved_share=0"])
+    cfg, _ = compose([*quick, "measure.evolved_share=0", "measure.near_share=0"])
     stage.programs(cfg, root)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,19 @@ def make_mlflow_database(folder: Path) -> Path:
     return folder / "mlflow.db"
 
 
-def make_toy_project(root: Path, mlflow_database: Path) -> None:
+def make_toy_project(
+    root: Path, mlflow_database: Path, others: Sequence[tuple[str, float]] = ()
+) -> None:
     """Write the project on hardware `toy-1c` with records, features, a split and an MLflow database.
 
     Networks `held_out` (tasks w0, w1, and w9 that nobody measured) for testing, `seen` (w2, w3 to
     train on, w4 to validate). 12 programs a task; one row of two columns each: the first says how fast
     the program is, the second is noise. One program of w1 failed.
+
+    Args:
+        root: the project's folder.
+        mlflow_database: an empty one.
+        others: further hardware with the same programs: its name, and the power of toy-1c's speeds that its are.
     """
     import polars as pl
 
@@ -63,6 +72,17 @@ def make_toy_project(root: Path, mlflow_database: Path) -> None:
             programs.append((program, f"w{workload}"))
             rows.append([[speed, generator.uniform()]])
             parts[records[-1].record_id] = part
+    measured = list(records)
+    for name, power in others:
+        for one in measured:
+            record = replace(
+                one,
+                record_id=f"{one.record_id}-{name}",
+                hardware=name,
+                run_secs=tuple(seconds**power for seconds in one.run_secs),
+            )
+            records.append(record)
+            parts[record.record_id] = parts[one.record_id]
     folder = root / "data" / "records" / "toy"
     folder.mkdir(parents=True)
     store = RecordStore(str(folder / "store"))

@@ -213,15 +213,6 @@ def made_up_truth(seed: int) -> tuple[Truth, Ragged]:
     ), features
 
 
-def test_geo1_is_the_mean_share_of_the_first_program() -> None:
-    truth, _ = made_up_truth(4)
-    assert curve.geo1(truth, -truth.latency_s) == pytest.approx(1.0)
-    raw = np.zeros(len(truth.latency_s))
-    firsts = [truth.latency_s[task.rows[0]] for task in truth.tasks]
-    wanted = np.prod([best / one for best, one in zip(truth.optimum_s, firsts, strict=True)])
-    assert curve.geo1(truth, raw) == pytest.approx(float(wanted) ** (1 / 6))
-
-
 def test_a_curve_rises_to_what_a_native_model_reaches(
     source: Source, pool: Pool, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ def test_cfg_prints_all_defaults_of_the_schema(capsys: pytest.CaptureFixture[str
     found = yaml.safe_load(printed(capsys, "train", "model=mlp", "--cfg", "job"))
     assert set(found) == set(Config.__dataclass_fields__)
     assert found["measure"]["max_cv"] == 0.1  # set by no file
-    assert found["rule"] == {"min_seeds": 5}
+    assert found["rule"] == {"min_seeds": 5, "refit": True}
     assert (found["model"]["family"], found["model"]["pool"]) == ("mlp", "own")
     assert found["paths"]["store"] == "data/store"
     assert (found["split_name"], found["model_name"]) == ("by_network", "mlp")

@@ -15,10 +15,10 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.codegen import products, registers, tiles, vector_math
 from tencost.codegen.products import Vectors
+from tencost.codegen.refit import apply, plain_values, sketch
 from tencost.codegen.registers import Design
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.store.allowed import check_trace
-from tencost.tune.refit import apply, plain_values, sketch
 
 pytestmark = pytest.mark.tvm
 op = relax.op
@@ -41,8 +41,17 @@ PRODUCTS: dict[str, tuple[Shapes, Body]] = {
     ),
     "a prime number of rows, alone": ([(37, 24), (24, 32)], op.matmul),
     "a prime number of rows, dear": (
-        [(37, 24), (24, 32)],
+        [(37, 24), (24, 128)],
         lambda x, w: op.nn.silu(op.matmul(x, w)),
+    ),
+    "a prime number of rows and columns": ([(2, 73, 24), (2, 24, 47)], op.matmul),
+    "a prime number of columns, dear": (
+        [(72, 24), (24, 37)],
+        lambda x, w: op.nn.silu(op.matmul(x, w)),
+    ),
+    "padded columns, not a prime": (
+        [(72, 24), (24, 36), (36,)],
+        lambda x, w, b: op.add(op.matmul(x, w), b),
     ),
     "one row": ([(1, 24), (24, 40)], op.matmul),
     "batched": ([(3, 12, 10), (3, 10, 16)], op.matmul),
@@ -213,7 +222,10 @@ def test_no_space_for_other_devices() -> None:
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_seeds_fit_registers_and_axes(name: str, cores: int, vectors: Vectors) -> None:
-    product = products.product_of(Schedule(task_of(fused(*PRODUCTS[name]))), vectors)
+    task = task_of(fused(*PRODUCTS[name]))
+    product = products.product_of(Schedule(task), vectors)
+    assert product is not None
+    product = tiles.padded(task, product, vectors)
     assert product is not None
     for near in (False, True):
         found = list(tiles.seeds(product, vectors, cores, near=near))
@@ -234,6 +246,26 @@ def test_a_tile_feeds_both_units_where_it_can() -> None:
     assert product is not None
     columns, rows, _ = next(tiles.seeds(product, vectors))
     assert columns[-1] * rows[-1] >= tiles.BUSY
+
+
+def test_columns_are_padded_where_it_is_worth_it() -> None:
+    """Not for one row: then padding the other operand costs more than the product."""
+    vectors = Vectors(16, 32)
+
+    def padding(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+        task = task_of(fused(list(shapes), op.matmul))
+        product = products.product_of(Schedule(task), vectors)
+        assert product is not None
+        found = tiles.padded(task, product, vectors)
+        return None if found is None else found.padding
+
+    scores = padding((197, 64), (64, 197))
+    assert scores is not None
+    assert scores[0] > 1
+    assert scores[1] == 16
+    assert padding((96, 512), (512, 256)) == ()
+    assert padding((1, 512), (512, 197)) is None
+    assert padding((1, 512), (512, 200)) == ()
 
 
 def test_a_dear_epilogue_leaves_registers_for_its_numbers() -> None:

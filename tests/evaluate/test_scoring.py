@@ -43,6 +43,9 @@ def test_hand_worked_scores(truth: Truth) -> None:
     assert score.overall.top5 == score.overall.pooled_top5 == 1.0
     # Peak@1: labels of the first program 0.5 (3 records), 1 (1 record), 0 (3 records).
     assert score.overall.peak1 == pytest.approx((3 * 0.5 + 1 * 1.0 + 0.0) / 7)
+    # First choices: 2 s where 1 s is the best, the only one, and a failure, which counts as 10 s where 5 s is the best.
+    assert score.overall.geo1 == pytest.approx((1 / 2 * 1 * 1 / 2) ** (1 / 3))
+    assert (m.geo1, n.geo1) == pytest.approx((math.sqrt(1 / 2), 1 / 2))
     # Pairwise: w0 gets 2 of 3, w1 has one program (0.5), w2 0 of 3.
     assert score.overall.pairwise == pytest.approx((3 * 2 / 3 + 1 * 0.5 + 0.0) / 7)
     # Kendall: w0 1/3, w1 not defined, w2 -1.
@@ -76,9 +79,13 @@ def test_floor_and_oracle(truth: Truth) -> None:
     assert floor.overall.pairwise == 0.5
     assert floor.overall.tau == 0.0
     assert math.isnan(floor.overall.rmse)
+    # In random order w0 gives 1, 1/2 or 1/4 of the best speed and w2 1 or 1/2 or, for the failure, 1/2: a mean of logs.
+    assert floor.networks["m"].geo1 == pytest.approx(math.sqrt((1 / 8) ** (1 / 3)))
+    assert floor.networks["n"].geo1 == pytest.approx((1 / 4) ** (1 / 3))
     assert floor.networks["m"].top1 == pytest.approx(5 / (14 / 3 + 3))
     assert floor.overall.trials_1pct == pytest.approx((4 / 2 + 2 / 2 + 4 / 2) / 3)
     for name in (
+        "geo1",
         "top1",
         "top5",
         "pooled_top1",
@@ -99,7 +106,7 @@ def test_statistic_on_all_tasks_is_the_printed_figure(truth: Truth) -> None:
         for _ in range(3)
     ]
     ones = np.ones((1, 3))
-    for name in scoring.CURVE_METRICS:
+    for name in {*scoring.CURVE_METRICS, *scoring.HEADLINE}:
         figure = scoring.statistic(name, truth, seeds)(ones)
         assert figure == pytest.approx(np.mean([getattr(seed.overall, name) for seed in seeds])), (
             name
@@ -116,6 +123,17 @@ def test_bootstrap_of_the_oracle_against_random_order(truth: Truth) -> None:
     )
     assert difference.mean == pytest.approx(1.0)
     assert difference.low > 0.9
+
+
+def test_headline_figures_have_an_interval_over_tasks(truth: Truth) -> None:
+    """Network m has two tasks: geo1 is drawn from w0 twice, w0 and w1, w1 twice, with w2 each time."""
+    raw = np.array([0.5, 0.9, 0.1, 0.0, 1.0, 2.0, 3.0])
+    found = scoring.over_tasks(truth, [scoring.score_records(truth, raw, raw)])
+    assert tuple(found) == scoring.HEADLINE
+    assert found["geo1"].mean == pytest.approx((1 / 4) ** (1 / 3))
+    assert (found["geo1"].low, found["geo1"].high) == pytest.approx((1 / 2, (1 / 2) ** (1 / 3)))
+    for name, one in found.items():
+        assert one.low <= one.mean <= one.high, name
 
 
 def test_the_lost_time_of_each_task(truth: Truth) -> None:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from tencost.errors import SplitError
-from tencost.evaluate.truth import Task, Truth, build_truth
+from tencost.evaluate.truth import Task, Truth, build_truth, why_left_out
 
 # record, program, workload, hardware, seconds, part
 ROWS = [
@@ -80,3 +80,37 @@ def test_truth_keeps_tasks_by_network() -> None:
     tasks = (Task("b", "w", 1.0, np.array([0])), Task("a", "w", 1.0, np.array([0])))
     with pytest.raises(AssertionError, match="ordered by network"):
         Truth(one, one, np.ones(1), tasks, {})
+
+
+def test_programs_that_are_alike_or_time_out_are_listed_and_not_summed() -> None:
+    known = np.array([0.02, 0.02, 0.02, 0.02])
+    near, far = np.array([1.0, 1.01, 1.0, 0.99]), np.array([1.0, 2.0, 1.0, 1.5])
+    assert why_left_out(near, known, 0).startswith("4 programs alike: they differ by 0.8%")
+    assert why_left_out(near, known / 10, 0) == ""  # they repeat better than they differ
+    assert why_left_out(near, known * math.nan, 0) == ""  # how well they repeat is not known
+    assert why_left_out(far, known, 0) == ""
+    assert why_left_out(np.array([1.0, math.nan, 2.0, 1.5]), known, 1) == (
+        "1 of 4 programs ran into the time limit"
+    )
+    assert why_left_out(np.array([1.0]), np.array([math.nan]), 0) == "one program"
+    assert why_left_out(np.array([1.0, math.nan]), np.array([0.1, math.nan]), 0) == ""
+
+
+def test_what_is_left_out_counts_nowhere_but_is_told() -> None:
+    alike = [("r7", "p7", "we", "cpu", 1.0, "test"), ("r8", "p8", "we", "cpu", 1.001, "test")]
+    frame = pl.DataFrame([*ROWS, *alike], schema=COLUMNS, orient="row")
+    records = frame.drop("part").with_columns(spread=pl.lit(0.01))
+    split = frame.select("record_id", "part")
+    tasks = pl.concat(
+        [TASKS, pl.DataFrame([("net1", "we", 5, 10.0)], schema=TASKS.schema, orient="row")]
+    ).with_columns(task_name=pl.col("workload_id") + "-task")
+    truth = build_truth(records, split, tasks, "cpu", "test")
+    assert [task.workload_id for task in truth.tasks] == ["wa", "wd", "wa"]
+    (one,) = truth.left_out
+    assert (one.network, one.task, one.weight) == ("net1", "we-task", 5.0)
+    assert one.best_ms == pytest.approx(1000.0)
+    assert truth.coverage["net1"].tasks_scored == 2
+    alone = tasks.filter(pl.col("workload_id") == "we")  # where nothing else is there, it is scored
+    assert [
+        task.workload_id for task in build_truth(records, split, alone, "cpu", "test").tasks
+    ] == ["we"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tencost.config import Config, DatasetConfig
-from tencost.errors import DatasetError
+from tencost.errors import ConfigError, DatasetError
 from tencost.fetch import stage
 from tencost.fetch.pack import pack_folder, sha256_of
 
@@ -62,6 +62,37 @@ def test_an_archive_of_one_folder(tmp_path: Path) -> None:
     pack_folder(tmp_path / "source", tmp_path / "x.tar.zst")
     stage.run(config("x.tar.zst"), tmp_path)
     assert files_of(tmp_path) == WHOLE
+
+
+def test_a_dataset_of_several_archives_has_a_folder_for_each(tmp_path: Path) -> None:
+    (tmp_path / "datasets").mkdir()
+    parts = {
+        name: pack_folder(
+            make_dataset(tmp_path / name, name), tmp_path / "datasets" / f"{name}.tar.zst"
+        )
+        for name in ("first", "second")
+    }
+    dataset = DatasetConfig(name="set", source="datasets", parts=parts)
+    stage.run(Config(dataset=dataset), tmp_path)
+    task = "measure_records/cpu/task"
+    assert files_of(tmp_path) == sorted(
+        f"set/{part}/{task}/{name}" for part in parts for name in PAIR
+    )
+    folder = tmp_path / "data" / "raw" / "set"
+    assert (folder / "second" / task / PAIR[0]).read_text() == "second"
+    (tmp_path / "datasets" / "second.tar.zst").write_bytes(b"another one")
+    with pytest.raises(DatasetError, match=r"expected sha256 .* of datasets/second\.tar\.zst"):
+        stage.run(Config(dataset=dataset), tmp_path)
+    assert (folder / "second" / task / PAIR[0]).read_text() == "second"
+
+
+def test_parts_have_the_checksums() -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.parts\.a must be 64 hex digits"):
+        DatasetConfig(name="set", source="datasets", parts={"a": "12"})
+    with pytest.raises(ConfigError, match=r"dataset\.parts must be letters"):
+        DatasetConfig(name="set", source="datasets", parts={"../a": "0" * 64})
+    with pytest.raises(ConfigError, match="found both"):
+        DatasetConfig(name="set", source="datasets", sha256="0" * 64, parts={"a": "0" * 64})
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,17 @@ from typing import Any
 import pytest
 
 from matmuls import make_matmul
+from tencost.codegen.refit import Refitter, sketch
+from tencost.codegen.spaces import is_register_tile
 from tencost.config import Config
+from tencost.features.traces import trace_values
 from tencost.measure import stage
+from tencost.measure.around import FAST, MUTATED, TILE
 from tencost.measure.collection import Collection
-from tencost.measure.programs import ProgramSpace, task_seed
+from tencost.measure.hardware import detect_host
+from tencost.measure.programs import ProgramSpace, Sample, task_seed
+from tencost.register.starts import StartBook
+from tencost.store.ids import workload_id
 from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm
@@ -121,3 +129,86 @@ def test_more_programs_are_added_to_those_that_are_there(
 def test_seeds_differ_by_task_and_by_what_is_there() -> None:
     seeds = {task_seed(0, "a", 0), task_seed(0, "b", 0), task_seed(0, "a", 6), task_seed(1, "a", 0)}
     assert len(seeds) == 4
+
+
+def values_of(schedule: Any) -> list[Any]:
+    return trace_values(schedule.trace, remove_postproc=True)
+
+
+def test_every_design_space_is_drawn_from(target: dict[str, Any]) -> None:
+    here = space(target)
+    wanted = {sketch(values_of(one)).choices for one in here._designs}
+    drawn = here.random(64, set()).schedules
+    assert {sketch(values_of(one)).choices for one in drawn} == wanted
+    tiled = [is_register_tile(values_of(one)[0]) for one in drawn]
+    assert 0 < sum(tiled) < len(tiled)
+    evolved = here.evolved(32, set()).schedules
+    assert any(is_register_tile(values_of(one)[0]) for one in evolved)
+
+
+def test_what_is_near_good_programs_begins_with_known_tiles(target: dict[str, Any]) -> None:
+    known: set[int] = set()
+    sample = space(target).near(12, known)
+    assert len(sample.schedules) == len(sample.origins) == len(known) == 12
+    assert sample.origins[0] == TILE
+    assert set(sample.origins) == {TILE, MUTATED}
+    assert all(is_register_tile(values_of(one)[0]) for one in sample.schedules)
+    again = space(target).near(12, set())
+    assert [program_key(one.mod) for one in again.schedules] == [
+        program_key(one.mod) for one in sample.schedules
+    ]
+    assert again.origins == sample.origins
+    more = space(target).near(12, known)
+    assert len(known) == 12 + len(more.schedules)
+
+
+def test_fast_programs_of_other_workloads_are_fitted_and_mutated(target: dict[str, Any]) -> None:
+    other = space(target, size=128)
+    fast = [(other._workload, 1e-3, values_of(one)) for one in other.random(8, set()).schedules]
+    book = StartBook.of("here", target, fast)
+    sample = space(target).near(16, set(), Refitter(book))
+    assert set(sample.origins) == {TILE, FAST, MUTATED}
+    assert len(sample.schedules) == 16
+
+
+def test_a_task_without_good_programs_has_random_ones(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    from tvm.ir import save_json
+
+    softmax = str(save_json(make_softmax()))
+    assert ProgramSpace(softmax, detect_host().target, 1, population=16).near(4, set()) == Sample(
+        (), False, ()
+    )
+    collection = Collection(small_root / "measured" / "small")
+    entry = {"task_name": "softmax", "weight": 1, "flop": 1e4, "mod": softmax}
+    collection.add_network("three", "{}", [{**entry, "workload_id": workload_id(softmax)}])
+    stage.programs(configured("measure.programs=8", "measure.near_share=0.5"), small_root)
+    for task in collection.tasks(0.0):
+        origin = collection.origin(task)
+        assert origin is not None
+        kinds = Counter(text.partition(":")[0] for text in origin.origins)
+        # the matmuls have 6 random ones already
+        expected = {"random": 8} if task.task_name == "softmax" else {"random": 6, "near": 2}
+        assert kinds == expected, task.task_name
+
+
+def test_the_default_is_a_third_of_each(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    thirds = ["measure.evolved_share=0.333", "measure.near_share=0.333"]
+    stage.programs(configured("measure.programs=18", *thirds), small_root)
+    collection = Collection(small_root / "measured" / "small")
+    for task in collection.tasks(0.0):
+        origin = collection.origin(task)
+        assert origin is not None
+        kinds = Counter(text.partition(":")[0] for text in origin.origins)
+        assert kinds == {"random": 6, "evolved": 6, "near": 6}
+
+
+def make_softmax() -> Any:
+    import tvm
+    from tvm import te, topi
+
+    a = te.placeholder((16, 64), name="a")
+    return tvm.IRModule({"main": te.create_prim_func([a, topi.nn.softmax(a)])})

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tencost.config import Config, DatasetConfig
 from tencost.errors import DatasetError, RecordError
 from tencost.records import stage
-from tencost.records.databases import import_dataset
+from tencost.records.databases import import_dataset, import_parts
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -204,6 +205,40 @@ def test_a_changed_log_replaces_the_records(tmp_path: Path) -> None:
     stage.run(config(), tmp_path)
     shutil.rmtree(raw / "measure_records" / "two")
     assert load_records(stage.run(config(), tmp_path))["hardware"].unique().to_list() == ["one"]
+
+
+def test_several_raw_datasets_are_one(tmp_path: Path) -> None:
+    """Another part knows the workload in one network more, by another name, on one hardware more."""
+    raw = tmp_path / "data" / "raw" / "set"
+    make_raw(raw / "first")
+    second = make_raw(raw / "second", hardware=("three",))
+    entry = {"task_name": "dense", "flop": 8192.0, "workload_id": IDENTITY, "measured": True}
+    tasks = [{"network": network, **entry, "weight": 5} for network in ("vit", "gpt")]
+    write_json(second / "tasks.json", tasks)
+    (second / "measure_records" / "three" / "bad").mkdir()
+    (second / "measure_records" / "three" / "bad" / RECORD_FILE).write_text("bad\n")
+    found = import_parts([raw / "first", raw / "second"])
+    alone = import_dataset(raw / "first", "first")
+    assert [one.record_id for one in found.records[:6]] == [one.record_id for one in alone.records]
+    assert Counter(one.source.dataset for one in found.records) == {"first": 6, "second": 3}
+    assert {one.task_name for one in found.records} == {"matmul"}
+    networks = {
+        tuple((item.network, item.weight) for item in one.networks) for one in found.records
+    }
+    assert networks == {(("bert", 2), ("vit", 2), ("gpt", 5))}
+    assert [(task.network, task.weight) for task in found.tasks] == [
+        ("bert", 2),
+        ("vit", 2),
+        ("gpt", 5),
+    ]
+    assert len(found.workloads) == 1
+    assert [item.file.split("/")[0] for item in found.rejects] == ["second"]
+
+    parts = {"first": "0" * 64, "second": "1" * 64}
+    dataset = DatasetConfig(name="set", source="datasets", parts=parts)
+    records = load_records(stage.run(Config(dataset=dataset), tmp_path))
+    assert records["hardware"].value_counts(sort=True).height == 3
+    assert len(records) == 9
 
 
 def test_stage_errors(tmp_path: Path) -> None:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import io
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
+import polars as pl
 import pytest
 from rich.console import Console
 
 from tencost import cli
 from tencost.errors import ConfigError, RegistryError
+from tencost.evaluate import board as boards
 from tencost.evaluate import stage as evaluation
 from tencost.register import registry, stage
 from tencost.register import standing as status
+from tencost.register.promotion import METRICS
 from tencost.register.pull import pull
 from tencost.train import tracking
-from tencost.train.bundle import load_bundle
+from tencost.train.bundle import content_digest, load_bundle
+from tencost.train.data import Data
 from tencost.train.families.random import RandomConfig
 from tencost.train.families.xgb import XgbConfig
+from tencost.train.ranker import make_ranker
+from tencost.train.samples import join_samples
 
 Train = Callable[..., Path]
 NAME = "tencost-toy-1c"
@@ -33,11 +40,11 @@ def trees(rounds: int) -> XgbConfig:
     return XgbConfig(family="xgb", reads=["toy"], num_rounds=rounds)
 
 
-def train_trees(project: Path, client: Any, train_toy: Train, rounds: int) -> str:
+def train_trees(project: Path, client: Any, train_toy: Train, rounds: int, **changes: Any) -> str:
     """Train five seeds as the stage `train` does: the run holds the seeds and their bundles."""
     experiment = client.get_experiment_by_name("tencost").experiment_id
     run = str(client.create_run(experiment, run_name="xgb").info.run_id)
-    folder = train_toy("xgb", trees(rounds), FIVE, run)
+    folder = train_toy("xgb", trees(rounds), FIVE, run, **changes)
     client.log_param(run, "seeds", "0,1,2,3,4")
     client.log_artifacts(run, str(folder), "bundles")
     return run
@@ -186,17 +193,108 @@ def test_a_worse_challenger_is_refused(
 
 
 def test_a_champion_without_its_other_seeds_is_compared_as_one_bundle(
-    promoted: Any, toy_project: Path, toy_config: Any, train_toy: Train
+    toy_project: Path, toy_config: Any, train_toy: Train
 ) -> None:
+    toy_config.rule.refit = False
+    client = registry.connect(tracking.setup(toy_project))
+    train_toy("random", FLOOR)
+    train_trees(toy_project, client, train_toy, 30)
+    assert challenge(toy_project, toy_config).promote
     (bundles,) = (toy_project / "mlruns" / "artifacts").glob("*/artifacts/bundles")
     shutil.rmtree(bundles / "seed3")
-    train_trees(toy_project, promoted, train_toy, 3)
+    train_trees(toy_project, client, train_toy, 3)
     verdict = challenge(toy_project, toy_config)
     assert verdict.champion.num_seeds == 1
     assert verdict.reasons[0] == (
         "yes: note that champion 1.0 is compared as the one bundle that is registered: "
         "its run does not hold the bundles of its seeds"
     )
+
+
+def seed_of(client: Any) -> str:
+    champion = registry.find_champion(client, NAME)
+    assert champion is not None
+    return champion.tags["seed"]
+
+
+def test_what_is_registered_has_seen_all_records_and_is_judged_as_its_twin(
+    promoted: Any, toy_project: Path, toy_config: Any, tmp_path: Path
+) -> None:
+    """The version knows programs of the test networks; the figures and the comparisons are of the bundles without."""
+    version = registry.find_champion(promoted, NAME)
+    assert version is not None
+    bundle = load_bundle(pull(version.uri, tmp_path / "cache", root=toy_project))
+    assert bundle.info.refit["networks"] == ["held_out", "seen"]
+    assert bundle.info.refit["records"] == 60
+    assert version.tags["fitted_on"] == "60 records of train, valid, test"
+    assert version.tags["networks"] == "held_out, seen"
+    assert "Fitted on all 60 records (train, valid, test) of 2 networks" in version.description
+    folder = (
+        toy_project / "data" / "models" / "toy" / "toy-1c" / "xgb-toy" / f"seed{bundle.info.seed}"
+    )
+    twin = load_bundle(folder)
+    assert version.tags["twin"] == content_digest(twin.info)
+    assert (bundle.info.calibration, bundle.info.seed) == (twin.info.calibration, twin.info.seed)
+    data = Data(toy_config, toy_project)
+    spec = data.features("toy").spec
+    every = data.split.with_columns(part=pl.lit("train"))
+    learnt = join_samples(data.records, every, data.features("toy"), ["toy-1c"], "train")
+    ranker = make_ranker(trees(30), spec)
+    ranker.fit(learnt, learnt, seed=twin.info.seed, log=lambda *_: None)
+    assert (
+        bundle.ranker.predict(learnt.features).tolist() == ranker.predict(learnt.features).tolist()
+    )
+    shown = boards.load(toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json")
+    assert version.tags["top1"] == f"{shown.rows[0].mean('top1'):.4f}"
+
+
+def test_a_champion_that_has_seen_the_test_networks_is_compared_by_its_twins(
+    promoted: Any, toy_project: Path, toy_config: Any, train_toy: Train
+) -> None:
+    """The same training again gains nothing over the champion, although that one knows the answers by now."""
+    toy_config.rule.refit = False
+    verdict = stage.run(toy_config, toy_project, required=("random",))
+    assert verdict.champion is not None
+    assert verdict.champion.num_seeds == 5
+    assert [getattr(verdict.champion, name).mean for name in METRICS] == [0.0, 0.0, 0.0]
+
+
+def test_a_champion_without_its_twin_is_compared_by_the_figures_it_keeps(
+    toy_project: Path, toy_config: Any, train_toy: Train
+) -> None:
+    client = registry.connect(tracking.setup(toy_project))
+    train_toy("random", FLOOR)
+    records = Data(toy_config, toy_project).dataset_hash(["toy-1c"])
+    train_trees(toy_project, client, train_toy, 30, dataset_hash=records)
+    assert challenge(toy_project, toy_config).promote
+    own = seed_of(client)
+    (bundles,) = (toy_project / "mlruns" / "artifacts").glob("*/artifacts/bundles")
+    other = next(seed for seed in "01234" if seed != own)
+    shutil.rmtree(bundles / f"seed{other}")
+    train_trees(toy_project, client, train_toy, 3)
+    verdict = challenge(toy_project, toy_config)
+    assert verdict.champion.num_seeds == 1
+    assert verdict.reasons[0] == (
+        "yes: note that champion 1.0 is compared as the twin of the one bundle that is registered: "
+        "its run does not hold the bundles of its seeds"
+    )
+    shutil.rmtree(bundles)
+    train_trees(toy_project, client, train_toy, 4)
+    verdict = challenge(toy_project, toy_config)
+    assert "is compared by the figures that it keeps of its twin" in verdict.reasons[0]
+    champion = registry.find_champion(client, NAME)
+    shown = boards.load(toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json")
+    assert champion is not None
+    assert verdict.champion.top1.mean == pytest.approx(
+        shown.rows[0].mean("top1") - float(champion.tags["top1"]), abs=1e-5
+    )
+    assert math.isnan(verdict.champion.top1.low)
+    assert any("(no interval) against champion 1.0" in text for text in verdict.reasons)
+    client.set_model_version_tag(NAME, str(champion.number), "split_hash", "0" * 32)
+    train_trees(toy_project, client, train_toy, 5)
+    verdict = challenge(toy_project, toy_config)
+    assert verdict.champion is None
+    assert "whose figures are of other tasks: it is not compared" in verdict.reasons[0]
 
 
 def test_few_seeds_make_no_champion_unless_the_project_says_so(

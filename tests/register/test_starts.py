@@ -109,3 +109,23 @@ def test_no_program_of_the_test_side_is_shipped(toy_project: Path, toy_config: A
     nowhere = live_starts(cfg, str(toy_project / "no-store"))
     assert len(nowhere) == 0
     assert not RecordStore(str(toy_project / "no-store")).exists()
+
+
+def test_a_model_of_several_hardware_ships_what_is_fast_on_any() -> None:
+    from tencost.config.composition import compose
+    from tencost.register.start_records import _shared
+
+    slow = StartBook.of("slow", TARGET, [("w", 8e-3, trace(0)), ("w", 4e-3, trace(1))])
+    fast = StartBook.of("fast", TARGET, [("w", 1e-3, trace(0)), ("w", 4e-3, trace(1))])
+    cfg = compose(["hardware=all"])[0]
+    found = _shared([slow, fast], cfg)
+    assert found.hardware == "cpu"
+    # Both are the fastest of one hardware; the seconds are the geometric mean of the fastest ones, 4 ms and 1 ms.
+    assert [one.latency_s for one in found.starts] == pytest.approx([2e-3, 2e-3])
+    assert {one.trace[1][0][1] for one in found.starts} == {0, 1}
+    assert [one.share for one in found.starts] == [1.0, 1.0]
+    lone = StartBook.of("slow", TARGET, [("v", 8e-3, trace(0)), ("v", 16e-3, trace(1))])
+    assert [one.share for one in _shared([lone, fast], cfg).starts if one.workload == "v"] == [
+        1,
+        0.5,
+    ]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import polars as pl
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tencost.config import SplitConfig, SplitPolicy
+from tencost.config import GraphChoice, NetworkConfig, SplitConfig, SplitPolicy
 from tencost.errors import SplitError
+from tencost.networks.network import variant_name
 from tencost.splits.leakage import check_leakage
 from tencost.splits.policies import (
     assign,
@@ -77,6 +79,21 @@ def test_a_name_stands_for_all_variants_of_a_network() -> None:
     held_out, absent = held_out_networks(tasks, ["net", "gpt2"])
     assert held_out == ["net", "net-b4", "net-b4-s8", "net-s8"]
     assert absent == ["gpt2"]
+
+
+def test_every_variant_of_a_held_out_network_is_held_out() -> None:
+    choices = itertools.product((1, 4), (8, 16), GraphChoice, (True, False))
+    networks = [
+        variant_name(
+            NetworkConfig(
+                name="net", batch=batch, size=size, default_size=8, graph=graph, pack_weights=packed
+            )
+        )
+        for batch, size, graph, packed in choices
+    ]
+    tasks = pl.DataFrame({"network": networks, "workload_id": networks})
+    assert held_out_networks(tasks, ["net"])[0] == sorted(networks)
+    assert len(set(networks)) == 2 * 2 * 3 * 2
 
 
 def test_networks_that_the_dataset_lacks_hold_nothing_out() -> None:

@@ -13,7 +13,7 @@ from tencost.errors import ConfigError, TrainError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.table import FeatureTable
-from tencost.train.data import Data, device_columns
+from tencost.train.data import Data, describe
 from tencost.train.samples import join_samples, sample_spec
 
 SPEC = FeatureSpec(name="toy", kind="trace", columns=("a",))
@@ -103,11 +103,11 @@ def test_device_of_another_hardware(tmp_path: Path, toy_config: Config) -> None:
     folder = tmp_path / "conf" / "hardware"
     folder.mkdir(parents=True)
     (folder / "big.yaml").write_text("name: big\ncores: 3\nsimd_bits: 511\n")
-    assert device_columns(tmp_path, toy_config, "big")["device_log2_cores"] == 2.0
-    own = device_columns(tmp_path, toy_config, "toy-1c")
+    assert describe(tmp_path, toy_config, "big").device_columns()["device_log2_cores"] == 2.0
+    own = describe(tmp_path, toy_config, "toy-1c").device_columns()
     assert own == toy_config.hardware.device_columns()
     with pytest.raises(ConfigError, match=r"unknown\.yaml, found none"):
-        device_columns(tmp_path, toy_config, "unknown")
+        describe(tmp_path, toy_config, "unknown")
 
 
 def test_spec_with_device_columns() -> None:

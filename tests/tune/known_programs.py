@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tencost.codegen.refit import apply, decisions, sketch
 from tencost.features.traces import trace_values
 from tencost.store.ids import program_id, workload_id
 from tencost.store.schema import Record, Source
 from tencost.store.status import Status
-from tencost.tune.refit import apply, decisions, sketch
 
 
 def key_of(mod: Any) -> str:

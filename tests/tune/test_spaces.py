@@ -10,12 +10,12 @@ import tvm
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
 
+from tencost.codegen.refit import plain_values, sketch
+from tencost.codegen.seeds import seeds
 from tencost.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.nearby import Nearby
-from tencost.tune.refit import plain_values, sketch
 from tencost.tune.search import SEEDS, evolutionary_search, search
-from tencost.tune.spaces import seeds
 from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm

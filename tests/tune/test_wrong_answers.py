@@ -210,6 +210,6 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     untuned = compile_untuned(network, hardware.target)
     with open_folder(tmp_path, "one", "local", hardware.target) as folder:
         folder.database()
-        given = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1))
+        given: Any = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1))
         with pytest.raises(TuneError, match=told):
             verify.compile_and_compare(network, hardware, untuned, *given)

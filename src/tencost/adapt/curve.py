@@ -14,12 +14,11 @@ import numpy as np
 from tencost.adapt.fitting import Source, adapt
 from tencost.adapt.pool import Pool
 from tencost.config import AdaptMode
-from tencost.evaluate import metrics
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.truth import Truth
 from tencost.features.ragged import IntArray, Ragged
-from tencost.train.ranker import Ranker, Samples, Scores
+from tencost.train.ranker import Ranker, Samples
 
 FIGURES = ("top1", "top5", "pairwise", "geo1")
 NATIVE = "native"
@@ -96,20 +95,7 @@ def judged(ranker: Ranker, truth: Truth, features: Ragged) -> dict[str, float]:
     """Return the figures of a model on a test part."""
     raw = ranker.predict(features)
     overall = score_records(truth, raw, np.nan_to_num(raw)).overall.to_dict()
-    found = {name: overall[name] for name in FIGURES if name in overall}
-    return {**found, "geo1": geo1(truth, raw)}
-
-
-def geo1(truth: Truth, raw: Scores) -> float:
-    """Return the geometric mean over tasks of the best latency over that of the program ranked first.
-
-    A failed program counts as the task's slowest working one.
-    """
-    logs = []
-    for task, latency in zip(truth.tasks, truth.latencies, strict=True):
-        first = latency[metrics.predicted_order(raw[task.rows])[0]]
-        logs.append(np.log(np.nanmin(latency) / (np.nanmax(latency) if np.isnan(first) else first)))
-    return float(np.exp(np.mean(logs)))
+    return {name: overall[name] for name in FIGURES}
 
 
 def summarized(points: Sequence[Point]) -> list[Summary]:

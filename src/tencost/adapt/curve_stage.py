@@ -43,7 +43,13 @@ def run(cfg: Config, root: Path) -> Path:
     bundles = _bundles(cfg, root)
     info = bundles[0].info
     spec = info.feature_spec
-    features = replace(cfg.features, name=spec.name, device_columns=bool(spec.device_columns))
+    features = replace(
+        cfg.features,
+        name=spec.name,
+        kind=spec.kind,
+        device_columns=any(name.startswith("device_") for name in spec.device_columns),
+        relations=any(name.startswith("rel_") for name in spec.device_columns),
+    )
     data = Data(replace(cfg, features=features), root)
     truth = build_truth(data.records, data.split, data.tasks, cfg.hardware.name, "test")
     tested = program_features(data, bundles[0], cfg.hardware, truth.program_id.tolist())
@@ -105,6 +111,11 @@ def _bundles(cfg: Config, root: Path) -> list[Bundle]:
         bundles = [load_bundle(trained / f"seed{seed}") for seed in cfg.seeds]
     else:
         bundles = [load_bundle(pull(cfg.model_uri, root=root))] * len(cfg.seeds)
+    if any(bundle.info.refit for bundle in bundles):
+        raise ConfigError(
+            f"expected a model that has not seen the held-out networks, found {cfg.model_uri}, which was fitted on all "
+            "records: its curve would be of what it knows. Name the folder that `tencost train` left: data/models/..."
+        )
     if bundles[0].info.hardware == cfg.hardware.name:
         raise ConfigError(
             f"expected a model of other hardware than {cfg.hardware.name}, found one of it: {cfg.model_uri}"

@@ -14,6 +14,7 @@ import polars as pl
 
 from tencost.config import HardwareConfig
 from tencost.errors import FeatureError, TrainError
+from tencost.features.device import attributes
 from tencost.features.ragged import IntArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import Bundle
@@ -21,7 +22,6 @@ from tencost.train.data import Data
 from tencost.train.families.corrected import spread_within
 from tencost.train.labels import dense_groups, speed_labels
 from tencost.train.ranker import Ranker, Samples, Scores
-from tencost.train.samples import sample_spec
 
 
 @dataclass(frozen=True)
@@ -138,38 +138,22 @@ def program_features(
     Raises:
         FeatureError: they are not built, or others than the bundle was trained on.
     """
-    spec, cfg = bundle.info.feature_spec, data.cfg
+    info, cfg = bundle.info, data.cfg
+    spec = info.feature_spec
     try:
-        table = data.features(spec.name)
+        data.features(spec.name, spec.kind)
     except FeatureError as error:
         raise FeatureError(
             f"the model reads features {spec.name}, which are not built for dataset {cfg.dataset.name}: {error} "
-            f"dataset={cfg.dataset.name} features={spec.name}"
+            f"dataset={cfg.dataset.name} features={spec.kind if spec.device_columns else spec.name}"
         ) from error
-    device = device_values(spec, hardware)
-    if sample_spec(table.spec, device).digest != spec.digest:
-        raise FeatureError(
-            f"the features {spec.name} of {cfg.dataset.name} are not those that the {bundle.info.family} model was "
-            "trained on (other columns or options). Build them with its settings, or adapt another model."
-        )
-    rows = table.select(program_ids)
-    if not device:
-        return rows
-    values = np.asarray([list(device.values())], np.float32)
-    return rows.with_columns(np.repeat(values, len(rows), axis=0))
+    return data.rows(spec, program_ids, device_values(spec, hardware), f"{info.family} model")
 
 
 def device_values(spec: FeatureSpec, hardware: HardwareConfig) -> dict[str, float]:
-    """Return what the spec's device columns hold on a hardware; empty where it has none.
-
-    Raises:
-        FeatureError: it has a column that the hardware's description does not give.
-    """
-    known = hardware.device_columns()
-    missing = [name for name in spec.device_columns if name not in known]
-    if missing:
-        raise FeatureError(
-            f"the model's feature set {spec.name} needs the device's {', '.join(missing)}, which a description of "
-            "hardware does not have in this tencost"
-        )
-    return {name: known[name] for name in spec.device_columns}
+    """Return what the spec's device columns are made of on a hardware; empty where it has none."""
+    if not spec.device_columns:
+        return {}
+    found = attributes(hardware)
+    constant = all(name in found for name in spec.device_columns)
+    return {name: found[name] for name in spec.device_columns} if constant else found

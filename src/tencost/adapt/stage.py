@@ -238,6 +238,7 @@ def _info(
         versions=installed_versions(),
         metrics={f"left_out_{name}": after for name, (_, after) in figures.items()},
         files={},
+        refit={},
     )
 
 

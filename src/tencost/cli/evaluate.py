@@ -72,3 +72,39 @@ EVALUATE.add_command(
         ),
     )
 )  # fmt: skip
+
+EVALUATE.add_command(
+    StageCommand(
+        "leave-out",
+        stage_function("tencost.evaluate.leave_out"),
+        uses=(
+            "dataset", "hardware", "features", "split", "model", "seeds", "jobs", "experiment_name", "paths.records",
+            "paths.features", "paths.splits", "paths.reports",
+        ),
+        options=(
+            ValueOption(
+                ["--by"],
+                type=click.Choice(["machine", "isa"]),
+                multiple=True,
+                default=("machine", "isa"),
+                show_default=True,
+                help="What is left out together with a hardware: all of its machine, all of its vector width.",
+            ),
+            ValueOption(
+                ["--from", "sources"],
+                type=Text("HARDWARE"),
+                multiple=True,
+                help="Hardware that the left-out ones are learnt from. [default: all others]",
+            ),
+        ),
+        examples=(
+            "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles_device "
+            "'seeds=[0,1,2]'",
+            "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles_device --by machine",
+        ),
+        help=(
+            "Ask models about hardware that they have not seen.\n\nEach hardware of the dataset is left out with its "
+            "whole machine, and with its vector width; native models and pooled ones stand beside."
+        ),
+    )
+)  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tencost.cli.grammar import Place, Text, Whole, option
+from tencost.cli.grammar import Place, Text, ValueOption, Whole, option
 from tencost.cli.overrides import StageCommand, StageGroup, stage_function
 
 REGISTER = StageGroup(
@@ -23,6 +23,39 @@ REGISTER = StageGroup(
     examples=("tencost register status", "tencost register drift tencost-epyc-avx512-1c"),
     help="Register and promote the winner of a hardware; ask the registry.\n\nWith a command below: the registry.",
 )  # fmt: skip
+
+
+REGISTER.add_command(
+    StageCommand(
+        "live",
+        stage_function("tencost.tune.live"),
+        uses=("hardware", "tuner", "experiment_name"),
+        options=(
+            ValueOption(
+                ["--programs"],
+                type=Whole(1),
+                default=64,
+                show_default=True,
+                help="Programs measured a task, seed and side.",
+            ),
+            ValueOption(
+                ["--seeds"],
+                type=Whole(1),
+                default=2,
+                show_default=True,
+                help="Searches of each task and side.",
+            ),
+        ),
+        examples=(
+            "tencost register live hardware=epyc-avx512-1c",
+            "tencost register live hardware=epyc-avx512-1c --programs 128 --seeds 3",
+        ),
+        help=(
+            "Let champion and challenger tune the same tasks on this host.\n\nThe verdict is a note on the "
+            "challenger's version. It takes minutes, and a quiet host."
+        ),
+    )
+)
 
 
 def _root() -> Path:

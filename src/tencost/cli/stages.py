@@ -101,6 +101,7 @@ def _sweep_job(config: Config, root: Path) -> float:
         )
         return float("nan")
     # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
+    config.folds = 0  # what is not compared with the project's models is not chosen among them
     config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
     return train_and_score(config, root)
 
@@ -109,7 +110,7 @@ TRAIN = StageCommand(
     "train",
     train_and_score,
     uses=(
-        "dataset", "hardware", "features", "split", "model", "seeds", "score_test", "jobs", "experiment_name",
+        "dataset", "hardware", "features", "split", "model", "seeds", "folds", "score_test", "jobs", "experiment_name",
         "paths.records", "paths.features", "paths.splits", "paths.models",
     ),
     examples=(

@@ -38,7 +38,7 @@ class Product:
         batch, rows, sums: axes of each part; rows are at most two, the innermost ones.
         column: the axis of vectors.
         group: columns that read the same of every operand without them: all, but of a convolution in groups.
-        lanes: numbers of a vector; divides a group.
+        lanes: numbers of a vector; divides a group; 0 where no vector does.
         channels: divides the last axes of the passes of their own; 1 where there are none.
         operands: for each operand, the axes that its indices move with, and its size in bytes.
         padding: of each axis, to a multiple of what its extent is padded before all else; empty: nothing is.
@@ -94,7 +94,10 @@ def vectors_of(target: Any) -> Vectors | None:
 
 
 def product_of(schedule: Any, vectors: Vectors) -> Product | None:
-    """Return the product of an unscheduled function, None where there is none, or more than one, or another shape."""
+    """Return the product of an unscheduled function, None where there is none, or more than one, or another shape.
+
+    Its lanes are 0 where columns are neither whole vectors nor halves of them: such columns have to be padded.
+    """
     blocks = nests_of(schedule)
     kinds = [kinds_of(schedule, block) for block in blocks]
     places = [place for place, letters in enumerate(kinds) if set(letters) != {"S"}]
@@ -152,8 +155,6 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         (one for one in (vectors.lanes, vectors.lanes // 2) if one >= 4 and group % one == 0),
         0,
     )
-    if not lanes:
-        return None
     plain = [one for one in blocks[:place] if not called(schedule.get(one).body)]
     widths = [
         extent_of(schedule, schedule.get_loops(one)[-1])

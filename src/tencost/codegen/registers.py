@@ -11,7 +11,8 @@ Multiplication, 2008; BLIS), which needs things that this space fixes and that t
     order       o1 of columns and rows, o2 of rows and columns, o of the sum, i of the sum, rows, vectors
     epilogue    what follows (bias, activation, residual) where a tile of sums is done, from the registers; what calls
                 functions is a loop over the tile, as their code would stand there for each vector of it
-    before      padding stays a pass of its own; what only computes is inlined; rows without a divisor are padded
+    before      padding stays a pass of its own; what only computes is inlined; rows and columns that have no divisor
+                are padded
 
 Weights that the graph lets programs reorder (``network.pack_weights``) are laid out tile by tile by MetaSchedule's
 RewriteLayout. With more than one core the o1 axes are divided among them.
@@ -26,15 +27,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.codegen.blocks import PARALLEL_WORK, tried
+from tencost.codegen.blocks import PARALLEL_WORK, extent_of, tried
 from tencost.codegen.products import Product, free_buffers, product_of, vectors_of
 from tencost.codegen.tiles import (
     MAX_ROWS,
     MAX_UNROLLED,
     MAX_VECTORS,
     Decisions,
+    padded,
     seeds,
-    with_rows_padded,
 )
 
 HALF_SEEDS = 2
@@ -72,13 +73,12 @@ def designs(mod: Any, target: Any) -> list[Design]:
     if vectors is None:
         return []
     product = product_of(Schedule(mod, debug_mask=0), vectors)
+    product = product and padded(mod, product, vectors)
     if product is None:
         return []
-    product = with_rows_padded(mod, product, vectors)
     cores = int(Target(target).attrs.get("num-cores", 1))
     made = []
-    padded = (product.apart, not product.apart) if product.copied else (False,)
-    for near in padded:
+    for near in (product.apart, not product.apart) if product.copied else (False,):
         found = tuple(seeds(product, vectors, cores, near=near))
         found = found if product.lanes == vectors.lanes else found[:HALF_SEEDS]
         schedule = Schedule(mod, debug_mask=0, error_render_level="none")
@@ -146,8 +146,13 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     middle = [*(row[1] for row in rows), column[1]]
     inside = [*(one[1] for one in sums), *(row[2] for row in rows), column[2]]
     schedule.reorder(*outer, *middle, *(one[0] for one in sums), *inside, lane)
+    last, lanes = None, product.lanes
     if product.after:
         last = schedule.get_sblock(product.after[-1])
+        if (
+            product.padding
+        ):  # a vector that ends beyond what is kept would be one number after the other
+            lanes = math.gcd(lanes, extent_of(schedule, schedule.get_loops(last)[-1]))
         finished = [(last, not product.staged)]
         if product.staged:
             finished.insert(0, (schedule.cache_write(block, 0, "local"), True))
@@ -162,7 +167,7 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     schedule.vectorize(lane)
     for one, is_unrolled in finished:
         *others, final = schedule.get_loops(one)[len(outer) + len(middle) :]
-        whole, lane = schedule.split(final, [None, product.lanes])
+        whole, lane = schedule.split(final, [None, lanes if one is last else product.lanes])
         for loop in (*others, whole) if is_unrolled else ():
             schedule.unroll(loop)
         schedule.vectorize(lane)

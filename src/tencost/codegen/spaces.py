@@ -5,12 +5,8 @@ TVM's rules give what MetaSchedule searches; :mod:`tencost.codegen.registers` ad
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-from tvm.s_tir import meta_schedule as ms
-
-from tencost.codegen.products import vectors_of
-from tencost.codegen.registers import designs
 
 
 def search_space(target: Any) -> Any:
@@ -19,6 +15,11 @@ def search_space(target: Any) -> Any:
     Args:
         target: TVM target or its dictionary. For one that is no CPU the generator is TVM's own.
     """
+    from tvm.s_tir import meta_schedule as ms
+
+    from tencost.codegen.products import vectors_of
+    from tencost.codegen.registers import designs
+
     if vectors_of(target) is None:
         return ms.space_generator.PostOrderApply()
 
@@ -27,3 +28,17 @@ def search_space(target: Any) -> Any:
 
     generators = [ms.space_generator.PostOrderApply(), ms.space_generator.ScheduleFn(tiles)]
     return ms.space_generator.SpaceGeneratorUnion(generators)
+
+
+def is_register_tile(instructions: Sequence[Sequence[Any]]) -> bool:
+    """Say whether a trace is of the space of register tiles, which alone unrolls by itself and not by a mark.
+
+    Args:
+        instructions: of a trace, plain JSON values.
+    """
+    for kind, *_ in instructions:
+        if kind == "EnterPostproc":
+            break
+        if kind == "Unroll":
+            return True
+    return False

@@ -36,8 +36,11 @@ class MeasureConfig:
     """Tasks with fewer MFLOP are listed, not measured."""
     programs: int = 64
     """Distinct programs a task; more than before adds to those that are there."""
-    evolved_share: float = 0.5
-    """Share of them that an evolutionary search picks; the others are random samples of the design space."""
+    evolved_share: float = 1 / 3
+    """Share of them that an evolutionary search picks."""
+    near_share: float = 1 / 3
+    """Share of them that are known to be good, or mutations of such, as far as `evolved_share` leaves room; the others
+    are random samples of the design spaces."""
     population: int = 256
     """Programs in a generation of that search."""
     generations: int = 3
@@ -75,7 +78,8 @@ class MeasureConfig:
 
     def __post_init__(self) -> None:
         plain_name("measure.name", self.name)
-        within("measure", self, min_mflop="[0, inf)", programs="[1, inf)", evolved_share="[0, 1]")
+        within("measure", self, min_mflop="[0, inf)", programs="[1, inf)")
+        within("measure", self, evolved_share="[0, 1]", near_share="[0, 1]")
         within("measure", self, population="[1, inf)", generations="[0, inf)")
         within("measure", self, repeat="[1, inf)", max_repeat="[1, inf)", max_cv="[0, inf)")
         within("measure", self, min_repeat_ms="[0, inf)", slow_ms="[0, inf)", cpu="[0, inf)")

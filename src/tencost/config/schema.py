@@ -68,6 +68,8 @@ class DatasetConfig:
     """A folder, an archive (.tar.zst, .tar.gz, .zip) or an https:// URL of one; relative to the project."""
     sha256: str | None = None
     """Expected checksum of the archive in hex; None skips the check (folders have none)."""
+    parts: dict[str, str] = field(default_factory=dict)
+    """Of a dataset of several archives: their names and checksums, <source>/<name>.tar.zst each; sha256 stays None."""
     description: str = ""
     """One sentence for the dataset's MLflow entry."""
     hardware: str | None = None
@@ -78,6 +80,14 @@ class DatasetConfig:
     def __post_init__(self) -> None:
         if self.sha256 is not None and len(self.sha256) != 64:
             raise ConfigError(f"dataset.sha256 must be 64 hex digits, found {self.sha256!r}")
+        for part, sha256 in self.parts.items():
+            plain_name("dataset.parts", part)
+            if len(sha256) != 64:
+                raise ConfigError(f"dataset.parts.{part} must be 64 hex digits, found {sha256!r}")
+        if self.parts and self.sha256 is not None:
+            raise ConfigError(
+                "dataset.sha256 must be null where dataset.parts has the checksums, found both"
+            )
 
 
 @dataclass(kw_only=True)
@@ -108,6 +118,8 @@ class HardwareConfig:
     """Operations on 32-bit numbers that one core can do at most, billions a second; None: not known."""
     bandwidth_gbs: float | None = None
     """Bytes that one core can write to its nearest cache at most, billions a second; None: not known."""
+    members: list[str] = field(default_factory=list)
+    """Not one device: the hardware that one model is for, by name, or [all] of the dataset with the target's kind."""
     requires: list[str] = field(default_factory=list)
     """Instruction sets, in /proc/cpuinfo's spelling, without which its programs crash."""
     detect: bool = False
@@ -153,6 +165,8 @@ class FeaturesConfig:
     """How a program is turned into rows: a module of tencost.features.kinds, or a kind that another package adds."""
     device_columns: bool = False
     """Append the hardware's attributes (cores, SIMD width, caches) to every row."""
+    relations: bool = False
+    """Append what relates a program to the hardware: its vectors over the lanes, its footprints over the caches."""
     max_steps: int = 64
     """trace, ansor_steps: schedule primitives or steps kept per program, the first ones."""
     vocabulary_buckets: int = 16
@@ -303,6 +317,8 @@ class RuleConfig:
 
     min_seeds: int = 5
     """Seeds that a champion must have been trained with, at least."""
+    refit: bool = True
+    """Register the winner fitted on all records, test networks included; false: as it was judged, without them."""
 
     def __post_init__(self) -> None:
         within("rule", self, min_seeds="[1, inf)")
@@ -370,6 +386,9 @@ class Config:
     """Where the stages read and write."""
     seeds: list[int] = field(default_factory=lambda: [0])
     """Seeds that a model is trained with, one bundle each."""
+    folds: int = 5
+    """train: folds of networks that a family is tried on by leaving them out, for the choice of the winner; 0: none.
+    Slow families are tried on fewer."""
     score_test: bool = True
     """train: score the test part, too, for the MLflow run. The pipeline leaves that to `evaluate`."""
     jobs: int | None = None
@@ -388,7 +407,7 @@ class Config:
     """Name of the chosen graph model configuration: part of folder and run names."""
 
     def __post_init__(self) -> None:
-        within("", self, jobs="[1, inf)", seeds="[0, inf)", labels="[0, inf)")
+        within("", self, jobs="[1, inf)", seeds="[0, inf)", folds="[0, inf)", labels="[0, inf)")
         if not self.seeds:
             raise ConfigError("seeds must name at least 1 seed, found []")
 

@@ -16,10 +16,12 @@ from typing import Any
 import orjson
 
 from tencost.errors import ConfigError
+from tencost.evaluate.choosing import Choice
 from tencost.evaluate.interval import Difference, Interval, seed_interval
 from tencost.evaluate.lost_time import TaskLoss
 from tencost.evaluate.metrics import Coverage
-from tencost.evaluate.scoring import METRIC_NAMES, SeedScore
+from tencost.evaluate.scoring import HEADLINE, METRIC_NAMES, SeedScore, over_tasks
+from tencost.evaluate.truth import LeftOut, Truth
 
 FORMAT_VERSION = 1
 _LEFT_OUT = ("predict_ms", "run_id")
@@ -46,10 +48,14 @@ class Row:
     """Seeds it was trained with."""
     metrics: dict[str, Interval] = field(default_factory=dict)
     """Metric -> mean over seeds with its 95 % interval, all networks."""
+    tasks: dict[str, Difference] = field(default_factory=dict)
+    """Headline metric -> mean over seeds with its 95 % interval over tasks; empty in older leaderboards."""
     networks: dict[str, dict[str, float]] = field(default_factory=dict)
     """Network -> metric -> mean over seeds."""
     valid_search_score: tuple[float, ...] = ()
-    """Search score on the validation part by seed: decides the winner; may be empty."""
+    """Search score on the validation part by seed; may be empty."""
+    choice: Choice | None = None
+    """How it did on networks left out of the training side: decides the winner; None where it was not tried."""
     folder: str = ""
     """Where its bundles lie, relative to the project's root."""
 
@@ -84,16 +90,23 @@ class Board:
     networks: tuple[str, ...]
     coverage: dict[str, Coverage]
     rows: tuple[Row, ...]
-    """Models by falling search score, then the floor and the oracle."""
+    """Models by falling geo1, then the floor and the oracle."""
     gains: tuple[Gain, ...] = ()
     """The winner against every reference."""
     losses: tuple[TaskLoss, ...] = ()
     """Where the winner loses its time, largest first; empty in leaderboards written before it was told."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Tasks that are listed and not summed: no figure counts them."""
 
     @property
     def models(self) -> tuple[Row, ...]:
         """The rows that are models."""
         return tuple(row for row in self.rows if row.is_model)
+
+    @property
+    def candidates(self) -> tuple[Row, ...]:
+        """The models that may be registered: no references."""
+        return tuple(row for row in self.models if not row.reference)
 
     def best(self, metric: str) -> float:
         """Best mean of a metric over the models; NaN if it is defined for none."""
@@ -104,12 +117,25 @@ class Board:
 
 
 def winner(board: Board) -> Row | None:
-    """Return the model to register: best mean search score on the validation part, no reference.
+    """Return the model to register, no reference: the best composite over networks left out, see `choosing`.
+
+    Where a candidate was not tried on any (`folds=0`, or a training side of one network), `by_validation` decides. None
+    if there are only references.
+    """
+    candidates = board.candidates
+    tried = {row.model: row.choice.composite for row in candidates if row.choice is not None}
+    if not candidates or len(tried) < len(candidates):
+        return by_validation(board)
+    return max(candidates, key=lambda row: (tried[row.model], row.model))
+
+
+def by_validation(board: Board) -> Row | None:
+    """Return the candidate with the best mean search score on the validation part.
 
     Where a split has no validation part, the test part decides, and the figures of the winner are
     then optimistic. None if there are only references.
     """
-    candidates = [row for row in board.models if not row.reference]
+    candidates = board.candidates
     if not candidates:
         return None
     if all(row.valid_search_score for row in candidates):
@@ -119,14 +145,25 @@ def winner(board: Board) -> Row | None:
     return max(candidates, key=lambda row: (row.mean("search_score"), row.model))
 
 
-def summarize(seeds: Sequence[SeedScore]) -> dict[str, Any]:
-    """Return the fields `metrics` and `networks` of a row."""
+def regret(board: Board, chosen: Row) -> dict[str, float]:
+    """Return headline metric -> figure of the best candidate on the evaluated part - that of the chosen one, from 0."""
+    found = {}
+    for metric in HEADLINE:
+        values = [row.mean(metric) for row in board.candidates]
+        known = [value for value in values if not math.isnan(value)]
+        found[metric] = max(known) - chosen.mean(metric) if known else math.nan
+    return found
+
+
+def summarize(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Any]:
+    """Return the fields `metrics`, `tasks` and `networks` of a row."""
     networks = tuple(seeds[0].networks)
     return {
         "metrics": {
             name: seed_interval([getattr(seed.overall, name) for seed in seeds])
             for name in METRIC_NAMES
         },
+        "tasks": over_tasks(truth, seeds),
         "networks": {
             network: {
                 name: seed_interval([getattr(seed.networks[network], name) for seed in seeds]).mean
@@ -183,7 +220,12 @@ def load(path: Path) -> Board:
                 "metrics": {
                     name: Interval(**_numbers(item)) for name, item in row["metrics"].items()
                 },
+                "tasks": {
+                    name: Difference(**_numbers(item))
+                    for name, item in row.get("tasks", {}).items()
+                },
                 "networks": {name: _numbers(item) for name, item in row["networks"].items()},
+                "choice": _choice(row.get("choice")),
                 "valid_search_score": tuple(
                     _numbers(dict(enumerate(row["valid_search_score"]))).values()
                 ),
@@ -210,6 +252,7 @@ def load(path: Path) -> Board:
             "coverage": coverage,
             "networks": tuple(values["networks"]),
             "losses": tuple(TaskLoss(**_numbers(item)) for item in values.get("losses", ())),
+            "left_out": tuple(LeftOut(**_numbers(item)) for item in values.get("left_out", ())),
         }
     )
 
@@ -221,6 +264,13 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(item) for item in value]
     return round(value, 6) if isinstance(value, float) else value
+
+
+def _choice(values: dict[str, Any] | None) -> Choice | None:
+    if values is None:
+        return None
+    folds = {name: _numbers(item) for name, item in values["folds"].items()}
+    return Choice(composite=values["composite"], folds=folds)
 
 
 def _numbers(values: dict[Any, Any]) -> dict[Any, Any]:

@@ -57,7 +57,7 @@ def seed_interval(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """Figure of A minus figure of B on the same tasks; 95 % bootstrap interval over tasks."""
+    """Figure of A, or of A minus that of B on the same tasks, with its 95 % bootstrap interval over tasks."""
 
     mean: float
     low: float
@@ -84,6 +84,14 @@ def resample_tasks(stratum: Ints, num_resamples: int, seed: int) -> Floats:
         share = np.full(len(members), 1.0 / len(members))
         counts[:, members] = generator.multinomial(len(members), share, size=num_resamples)
     return counts
+
+
+def bootstrap(
+    a: Statistic, stratum: Ints, *, seed: int = 0, num_resamples: int = 2000
+) -> Difference:
+    """a(tasks) on all tasks, with its 2.5 and 97.5 percentiles over resampled tasks: the difference to nothing."""
+    counts = resample_tasks(stratum, num_resamples, seed)
+    return _difference(a(np.ones((1, len(stratum)))), a(counts))
 
 
 def paired_bootstrap(

@@ -109,6 +109,36 @@ def top_k_score(best: Floats, optimum_s: Floats, weight: Floats, k: int) -> Floa
     return np.asarray((weight @ optimum_s) / (weight @ column))
 
 
+def log_speed(latency_s: Floats, score: Floats) -> float:
+    """log( min(latency) / latency[π(1)] ), π = argsort(-score): one task, at most 0, higher is better.
+
+    The first choice counts as in `best_so_far`: one that failed is as slow as the slowest working program.
+    """
+    return float(np.log(np.nanmin(latency_s) / best_so_far(latency_s, score)[0]))
+
+
+def expected_log_speed(latency_s: Floats) -> float:
+    """E[log_speed] under a uniformly random order of one task, exact."""
+    fastest, slowest = np.nanmin(latency_s), np.nanmax(latency_s)
+    return float(np.log(fastest / np.where(np.isnan(latency_s), slowest, latency_s)).mean())
+
+
+def geo1(log_speeds: Floats, count: Floats) -> Floats:
+    """exp( Σ_t c_t · log_speed_t / Σ_t c_t ): geometric mean over tasks of best latency / latency of the first choice.
+
+    Higher is better, 1 is the oracle. Every task counts the same, a slow one no more than a fast one: what a sum of
+    latencies hides.
+
+    Args:
+        log_speeds: float64 [T], `log_speed` of each task.
+        count: float64 [..., T], how often each task is counted.
+
+    Returns:
+        float64 [...].
+    """
+    return np.asarray(np.exp((count @ log_speeds) / count.sum(axis=-1)))
+
+
 def pooled_top_k_score(best: Floats, optimum_s: Floats, weight: Floats, k: int) -> Floats:
     """Σ_m L*(m) / Σ_m L_k(m): TLP's average, all networks pooled, so slow networks weigh more.
 

@@ -1,7 +1,7 @@
 """Plots of an evaluation: PNGs to look at, with CSVs beside them that `dvc plots` can compare.
 
     lost_time.png, lost_time.csv    where the winner loses its time; columns network, task, lost_ms, share
-    leaderboard.png                 top-1, top-5 and search score of every model, with intervals
+    leaderboard.png                 the headline figures of every model, with intervals over seeds and over tasks
     top_k.png, top_k.csv            top-k score for k = 1..32; columns k, one a model, random_floor,
     oracle search.png, search-<net>.csv    latency of a network against trials; columns trials, one
     a model, ... predicted-<model>.png, .csv     predicted score against measured label; columns
@@ -29,7 +29,7 @@ from tencost.evaluate import metrics
 from tencost.evaluate import replayed_search as search
 from tencost.evaluate.board import FLOOR, ORACLE, Board
 from tencost.evaluate.metrics import Floats
-from tencost.evaluate.scoring import CURVE_STEPS, SeedScore
+from tencost.evaluate.scoring import CURVE_STEPS, HEADLINE, SeedScore
 from tencost.evaluate.truth import Truth
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -57,17 +57,21 @@ class Curves:
 
 
 def plot_leaderboard(board: Board, folder: Path) -> list[Path]:
-    """Bars of the three figures that the promotion rule looks at; the floor is a line."""
-    names = (("top1", "top-1 score"), ("top5", "top-5 score"), ("search_score", "search score"))
-    figure, axes = _figure(1, len(names), 3.2, 0.6 + 0.36 * max(3, len(board.models)))
+    """Bars of the headline figures with their intervals; the floor is a line."""
+    names = tuple((metric, metric.replace("_", " ").replace("top", "top-")) for metric in HEADLINE)
+    figure, axes = _figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
     for axis, (metric, heading) in zip(axes, names, strict=True):
         rows = board.models[::-1]
         means = [row.mean(metric) for row in rows]
         spread = [np.nan_to_num(row.metrics[metric].half_width) for row in rows]
         colours = [_GREY if row.reference else PALETTE[0] for row in rows]
         axis.barh(range(len(rows)), means, xerr=spread, color=colours, height=0.66, capsize=2.5)
+        for place, row in enumerate(rows):
+            if metric in row.tasks:
+                ends = [row.tasks[metric].low, row.tasks[metric].high]
+                axis.plot(ends, [place, place], color=PALETTE[4], linewidth=4.0, alpha=0.7)
         axis.set_yticks(range(len(rows)), [row.model for row in rows])
-        axis.set_xlabel(f"{heading} (higher is better)")
+        axis.set_xlabel(heading)
         floor = next(row.mean(metric) for row in board.rows if row.model == FLOOR)
         axis.axvline(floor, color=PALETTE[1], linestyle="--", linewidth=1.2, label="random order")
         axis.axvline(1.0, color="black", linestyle=":", linewidth=1.2, label="oracle")
@@ -79,7 +83,8 @@ def plot_leaderboard(board: Board, folder: Path) -> list[Path]:
     handles, names_shown = axes[0].get_legend_handles_labels()
     figure.legend(handles, names_shown, loc="outside lower center", ncols=2, fontsize=8)
     title = (
-        f"{board.hardware}: {board.part} part of {board.split}; mean and 95 % interval over seeds"
+        f"{board.hardware}: {board.part} part of {board.split}; mean, 95 % interval over seeds (black) and over tasks "
+        "(yellow); higher is better"
     )
     return [_save(figure, title, folder / "leaderboard.png")]
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tencost.errors import FeatureError, TrainError
+from tencost.errors import TrainError
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.truth import Truth
 from tencost.features.ragged import Ragged
 from tencost.train.bundle import Bundle, BundleInfo, load_bundle
 from tencost.train.bundle_files import MANIFEST
 from tencost.train.data import Data
-from tencost.train.samples import sample_spec
 
 _TIMED_PROGRAMS = 1000
 _TIMED_REPEATS = 3
@@ -60,18 +59,11 @@ def program_rows(data: Data, info: BundleInfo, truth: Truth) -> Ragged:
     Raises:
         FeatureError: the features at hand are not those that the bundle was trained on.
     """
-    name = info.feature_spec.name
-    table = data.features(name)
-    if sample_spec(table.spec, info.device).digest != info.feature_spec.digest:
-        raise FeatureError(
-            f"the features {name} of {data.cfg.dataset.name} are not those that the {info.family} model was "
-            "trained on (other columns or options). Train it again: dvc repro, or tencost train"
-        )
-    rows = table.select(truth.program_id.tolist())
-    if info.device:
-        device = np.array([list(info.device.values())], np.float32)
-        rows = rows.with_columns(np.repeat(device, len(rows), axis=0))
-    return rows
+    spec, programs = info.feature_spec, truth.program_id.tolist()
+    model = f"{info.family} model"
+    if spec.device_columns and not info.device:  # a model of several hardware
+        return data.rows(spec, programs, data.devices(truth.record_id.tolist()), model)
+    return data.rows(spec, programs, info.device, model)
 
 
 def find_models(folder: Path) -> list[Path]:

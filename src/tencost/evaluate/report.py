@@ -16,15 +16,19 @@ from tencost.evaluate.board import Board, Row
 from tencost.evaluate.interval import Interval
 from tencost.evaluate.lost_time import TaskLoss, decisive
 
-COLUMNS = {
+HEADINGS = {
+    "geo1": "geo1",
     "top1": "top-1",
     "top5": "top-5",
+    "pairwise": "pairwise",
     "search_score": "search score",
+}
+"""Headline metric -> heading."""
+COLUMNS = HEADINGS | {
     "trials_10pct": "trials to 10 %",
     "trials_5pct": "trials to 5 %",
     "trials_1pct": "trials to 1 %",
     "pooled_top1": "pooled top-1",
-    "pairwise": "pairwise",
     "tau": "tau",
     "peak1": "peak@1",
     "peak5": "peak@5",
@@ -32,6 +36,8 @@ COLUMNS = {
 """Metric -> heading, the most telling first: a narrow terminal shows as many as fit."""
 WIDE = 150
 """Columns of text where the output is not a terminal."""
+_LISTED = 5
+"""Tasks that are listed and not summed, in a note."""
 _ROWS = 10
 """Tasks in Markdown, which is also the note of an MLflow run and so has to be short; leaderboard.json has all."""
 _NAMES = {boards.FLOOR: "random floor", boards.ORACLE: "oracle"}
@@ -84,7 +90,8 @@ def markdown_table(board: Board, metrics: Sequence[str]) -> str:
         cells = [_name(row), row.features, str(len(row.seeds) or "")]
         for metric in metrics:
             text = _figure(metric, row.metrics.get(metric))
-            cells.append(f"**{text}**" if text and _is_best(board, row, metric) else text)
+            text = f"**{text}**" if text and _is_best(board, row, metric) else text
+            cells.append(f"{text} {_over_tasks(row, metric)}".rstrip())
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -139,6 +146,7 @@ def _table(board: Board, metrics: Sequence[str]) -> Table:
         ]
         for metric in metrics:
             text = _figure(metric, row.metrics.get(metric)).replace(" ± ", "\n± ")
+            text = f"{text}\n{_over_tasks(row, metric)}".rstrip()
             cells.append(Text(text, "bold green" if _is_best(board, row, metric) else style))
         table.add_row(*cells)
     return table
@@ -148,7 +156,7 @@ def _fitting(width: int) -> list[str]:
     """Metrics whose columns fit beside the names."""
     free, chosen = width - 34, []
     for metric, heading in COLUMNS.items():
-        need = max(8, max(len(word) for word in heading.split()) + 3)
+        need = 16 if metric in HEADINGS else max(8, max(len(word) for word in heading.split()) + 3)
         if free < need:
             break
         free -= need
@@ -171,14 +179,23 @@ def _figure(metric: str, interval: Interval | None) -> str:
     return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.{digits}f}"
 
 
+def _over_tasks(row: Row, metric: str) -> str:
+    """Return a model's interval over tasks, `[0.512, 0.781]`; empty where there is none."""
+    found = row.tasks.get(metric)
+    if found is None or not row.is_model or math.isnan(found.low):
+        return ""
+    return f"[{found.low:.3f}, {found.high:.3f}]"
+
+
 def _is_best(board: Board, row: Row, metric: str) -> bool:
     return row.is_model and row.mean(metric) == board.best(metric)
 
 
 def _notes(board: Board) -> list[str]:
     lines = [
-        "mean ± 95 % interval over seeds; top-k, peak, pairwise, search score: higher is better, "
-        "trials per task: lower is better; search score: 0 = random order, 1 = optimum at once"
+        "mean ± 95 % interval over seeds (of training), [95 % bootstrap interval over the test tasks]; geo1: geometric "
+        "mean over tasks of best latency / latency of the program ranked first; geo1, top-k, peak, pairwise, search "
+        "score: higher is better, trials per task: lower is better; search score: 0 = random order, 1 = optimum at once"
     ]
     for gain in board.gains:
         parts = [
@@ -188,6 +205,7 @@ def _notes(board: Board) -> list[str]:
         lines.append(
             f"{gain.model} minus {gain.opponent}, 95 % bootstrap over tasks: {', '.join(parts)}"
         )
+    lines += _choice_notes(board)
     if board.losses:
         named = decisive(board.losses)
         share = sum(one.share for one in named)
@@ -197,6 +215,12 @@ def _notes(board: Board) -> list[str]:
             f"share of the lost time: of {lost:.3g} ms that {_winner(board)}'s first choices lose, {share:.0%} are in "
             f"{len(named)} of {len(board.losses)} tasks: {where}"
         )
+    if board.left_out:
+        shown = sorted(board.left_out, key=lambda one: -one.weight * one.best_ms)[:_LISTED]
+        told = "; ".join(f"{one.network} {one.task} x {one.weight:g} ({one.why})" for one in shown)
+        more = len(board.left_out) - len(shown)
+        rest = f"; {more} more in leaderboard.json" if more else ""
+        lines.append(f"listed, not summed: {len(board.left_out)} task(s): {told}{rest}")
     for network, coverage in board.coverage.items():
         flop = (
             "" if math.isnan(coverage.flop_share) else f", {coverage.flop_share:.0%} of its FLOPs"
@@ -206,6 +230,32 @@ def _notes(board: Board) -> list[str]:
             f"coverage {network}: {coverage.tasks_scored} of {coverage.tasks} tasks{flop}, "
             f"{coverage.programs} programs{failed}"
         )
+    return lines
+
+
+def _choice_notes(board: Board) -> list[str]:
+    """Return how the winner was chosen, and what the choice costs on the part that is evaluated."""
+    best, before = boards.winner(board), boards.by_validation(board)
+    if best is None or before is None or len(board.candidates) < 2:
+        return []
+    lines = []
+    tried = [(row.choice, row.model) for row in board.candidates if row.choice is not None]
+    if len(tried) == len(board.candidates):
+        ordered = sorted(tried, key=lambda item: -item[0].composite)
+        told = ", ".join(
+            f"{model} {choice.composite:+.2f} ({len(choice.folds)})" for choice, model in ordered
+        )
+        lines.append(
+            "chosen by leaving networks of the training side out: pairwise, geo1 and search score, each over its "
+            f"spread between folds, mean advantage (folds tried): {told}"
+        )
+    else:
+        lines.append("chosen by the search score on the validation part")
+    for how, row in (("chosen", best), ("by validation search score", before)):
+        behind = ", ".join(
+            f"{HEADINGS[name]} {value:.3f}" for name, value in boards.regret(board, row).items()
+        )
+        lines.append(f"regret, the best candidate minus the one {how}: {row.model}: {behind}")
     return lines
 
 

@@ -1,7 +1,8 @@
 """What `evaluate` adds to MLflow: test figures and plots in each training run, and one run that compares them.
 
 Metrics of a training run: ``evaluate/<metric>`` (mean over seeds), ``evaluate_ci95/<metric>`` (half
-width of its interval), ``evaluate/<metric>/<network>`` for top-1, top-5 and the search score.
+width of its interval over seeds), and of the headline metrics ``evaluate_tasks_low/<metric>`` and
+``evaluate_tasks_high/<metric>`` (95 % bootstrap over tasks) and ``evaluate/<metric>/<network>``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from rich.console import Console
 
 from tencost.config import Config
 from tencost.evaluate.board import Board, Row
+from tencost.evaluate.scoring import HEADLINE
 from tencost.train import ended, tracking
 from tencost.train.bundle import training_digest
-
-_BY_NETWORK = ("top1", "top5", "search_score")
 
 
 def log_model_scores(
@@ -46,8 +46,11 @@ def run_metrics(row: Row) -> dict[str, float]:
     for name, interval in row.metrics.items():
         figures[f"evaluate/{name}"] = interval.mean
         figures[f"evaluate_ci95/{name}"] = interval.half_width
+    for name, over in row.tasks.items():
+        figures[f"evaluate_tasks_low/{name}"] = over.low
+        figures[f"evaluate_tasks_high/{name}"] = over.high
     for network, values in row.networks.items():
-        for name in _BY_NETWORK:
+        for name in HEADLINE:
             figures[f"evaluate/{name}/{network}"] = values[name]
     return figures
 
@@ -68,7 +71,7 @@ def log_comparison(root: Path, cfg: Config, board: Board, report: Path) -> str:
         },
     )
     figures = {
-        f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in _BY_NETWORK
+        f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in HEADLINE
     }
     _log_metrics(client, run.info.run_id, figures)
     for path in sorted(report.iterdir()):

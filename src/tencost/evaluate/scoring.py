@@ -16,14 +16,16 @@ import numpy.typing as npt
 
 from tencost.evaluate import metrics
 from tencost.evaluate import replayed_search as search
-from tencost.evaluate.interval import Statistic
+from tencost.evaluate.interval import Difference, Statistic, bootstrap
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.truth import Truth
 
 CURVE_STEPS = 32
 """Length of the top-k curves."""
 CURVE_METRICS = ("top1", "top5", "pooled_top1", "pooled_top5", "search_score")
-"""Metrics made from the best-so-far curves alone; these can be bootstrapped over tasks."""
+"""Metrics made from the best-so-far curves alone."""
+HEADLINE = ("geo1", "top1", "top5", "pairwise", "search_score")
+"""What a leaderboard says first, each with an interval over tasks and one over seeds."""
 TOLERANCES = {"trials_1pct": 0.01, "trials_5pct": 0.05, "trials_10pct": 0.10}
 """Metric -> how far above the best recorded program of a task a program may be."""
 
@@ -36,10 +38,11 @@ class Metrics:
 
     "All networks" is the mean over networks for top1, top5 and search_score, the sum over networks
     for the pooled ones, a mean over tasks weighted by records for peak, pairwise, tau, rmse and r2
-    (TenSet), and a plain mean over tasks for trials. For a single network pooled and plain top-k
-    are the same.
+    (TenSet), a plain mean over tasks for trials and a geometric one for geo1. For a single network
+    pooled and plain top-k are the same.
     """
 
+    geo1: float
     top1: float
     top5: float
     pooled_top1: float
@@ -78,12 +81,17 @@ class SeedScore:
         overall: figures of all networks together.
         networks: figures of each network.
         best: float64 [T, K], best latency of each task by step, seconds.
+        log_speed: float64 [T], log(fastest latency / latency of the first choice) of each task; of the floor, its
+            expectation.
+        pairwise: float64 [T], pairwise accuracy of each task.
         top_k: float64 [CURVE_STEPS], mean over networks of top-k for k = 1..CURVE_STEPS.
     """
 
     overall: Metrics
     networks: dict[str, Metrics]
     best: Floats
+    log_speed: Floats
+    pairwise: Floats
     top_k: Floats
 
 
@@ -103,6 +111,7 @@ def score_records(truth: Truth, raw: Floats, score: Floats) -> SeedScore:
         counted = ~np.isnan(latency) & ~np.isnan(task_score)
         known = counted.any()
         figures = {
+            "log_speed": metrics.log_speed(latency, task_raw),
             "peak1": metrics.peak_score(latency, task_raw, 1),
             "peak5": metrics.peak_score(latency, task_raw, 5),
             "pairwise": metrics.pairwise_accuracy(task_raw, label),
@@ -122,6 +131,7 @@ def random_floor(truth: Truth) -> SeedScore:
     """Return what uniformly random order is expected to reach, exact; RMSE and R² are NaN."""
     count = len(truth.tasks)
     per_task = {
+        "log_speed": np.array([metrics.expected_log_speed(latency) for latency in truth.latencies]),
         "peak1": np.array([metrics.expected_peak_score(latency, 1) for latency in truth.latencies]),
         "peak5": np.array([metrics.expected_peak_score(latency, 5) for latency in truth.latencies]),
         "pairwise": np.full(count, 0.5),
@@ -148,16 +158,28 @@ def statistic(name: str, truth: Truth, seeds: Sequence[SeedScore]) -> Statistic:
     """Return a figure, averaged over seeds, as a function of how often each task is counted.
 
     Args:
-        name: top1, top5, pooled_top1, pooled_top5 or search_score.
+        name: one of CURVE_METRICS or HEADLINE.
         truth: the tasks.
         seeds: the model's seeds.
     """
 
+    def of(seed: SeedScore, counts: Floats) -> Floats:
+        if name == "geo1":
+            return metrics.geo1(seed.log_speed, counts)
+        if name == "pairwise":
+            records = counts * truth.num_programs
+            return np.asarray((records @ seed.pairwise) / records.sum(axis=-1))
+        return _overall(name, truth, seed.best, counts * truth.weight)
+
     def figure(counts: Floats) -> Floats:
-        weight = counts * truth.weight
-        return np.mean([_overall(name, truth, seed.best, weight) for seed in seeds], axis=0)
+        return np.mean([of(seed, counts) for seed in seeds], axis=0)
 
     return figure
+
+
+def over_tasks(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Difference]:
+    """Return each HEADLINE figure, mean over seeds, with its 95 % bootstrap interval over tasks."""
+    return {name: bootstrap(statistic(name, truth, seeds), truth.stratum) for name in HEADLINE}
 
 
 def _overall(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats:
@@ -211,7 +233,12 @@ def _summarize(truth: Truth, best: Floats, per_task: dict[str, Floats]) -> SeedS
     every = np.ones(len(truth.tasks), dtype=np.bool_)
     top_k = [float(_overall(f"top{k}", truth, best, weight)) for k in range(1, CURVE_STEPS + 1)]
     return SeedScore(
-        Metrics(**overall, **_task_means(truth, per_task, every)), by_network, best, np.array(top_k)
+        Metrics(**overall, **_task_means(truth, per_task, every)),
+        by_network,
+        best,
+        per_task["log_speed"],
+        per_task["pairwise"],
+        np.array(top_k),
     )
 
 
@@ -223,6 +250,7 @@ def _task_means(
         name: _weighted_mean(per_task[name][of], count)
         for name in ("peak1", "peak5", "pairwise", "tau", "r2")
     }
+    means["geo1"] = float(metrics.geo1(per_task["log_speed"][of], np.ones(len(count))))
     means["rmse"] = math.sqrt(_weighted_mean(per_task["rmse"][of] ** 2, count))
     return means | {name: float(per_task[name][of].mean()) for name in TOLERANCES}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -23,6 +23,8 @@ from tencost.evaluate import board as boards
 from tencost.evaluate import plots
 from tencost.evaluate import run_metrics as tracking
 from tencost.evaluate.board import FLOOR, ORACLE, Board, Gain, Row, summarize, winner
+from tencost.evaluate.choosing import Choice, choices
+from tencost.evaluate.fold_scores import Folds
 from tencost.evaluate.interval import Difference, paired_bootstrap
 from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (
@@ -34,14 +36,18 @@ from tencost.evaluate.prediction import (
     predict_ms,
     program_rows,
 )
-from tencost.evaluate.report import markdown, print_board
-from tencost.evaluate.scoring import SeedScore, oracle, random_floor, score_records, statistic
-from tencost.evaluate.truth import Truth, build_truth
+from tencost.evaluate.report import HEADINGS, markdown, print_board
+from tencost.evaluate.scoring import (
+    HEADLINE,
+    SeedScore,
+    oracle,
+    random_floor,
+    score_records,
+    statistic,
+)
+from tencost.evaluate.truth import Truth, build_truth, joined, on_hardware
 from tencost.train.data import Data
 from tencost.writing import whole_folder
-
-GAIN_METRICS = ("search_score", "top1", "top5")
-"""Compared with paired bootstrap intervals: what the promotion rule looks at."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,9 @@ class Scored:
     test: tuple[SeedScore, ...]
     valid: tuple[SeedScore, ...]
     predict_ms: float
+    choice: Choice | None = None
 
-    def row(self, root: Path) -> Row:
+    def row(self, root: Path, truth: Truth) -> Row:
         """Return its row of the leaderboard."""
         info = self.model.info
         return Row(
@@ -64,8 +71,9 @@ class Scored:
             reference=bool(info.model_config.get("reference", False)),
             seeds=tuple(bundle.info.seed for bundle in self.model.bundles),
             valid_search_score=tuple(seed.overall.search_score for seed in self.valid),
+            choice=self.choice,
             folder=self.model.folder.relative_to(root).as_posix(),
-            **summarize(self.test),
+            **summarize(truth, self.test),
         )
 
 
@@ -93,6 +101,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> Board:
                 console.print(f"left out: {_stale(model, cfg)}", style="yellow")
         if not scored:
             raise SplitError(_stale(model, cfg))
+        scored = _chosen_from(data, scored)
         board = _board(data, root, truth, scored)
         status.update("evaluate: plots")
         report = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
@@ -118,7 +127,7 @@ def score_run(data: Data, model_folder: Path) -> Row:
     if model.info.split_hash != data.split_hash:
         raise SplitError(_stale(model, cfg))
     scored = _score(model, data, truth, valid)
-    row = scored.row(root)
+    row = scored.row(root, truth)
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
         tracking.log_model_scores(
             root,
@@ -127,10 +136,7 @@ def score_run(data: Data, model_folder: Path) -> Row:
             scored.predict_ms,
             _plot_model(truth, scored, Path(scratch), cfg.hardware.name),
         )
-    figures = ", ".join(
-        f"{name} {row.mean(metric):.3f}"
-        for metric, name in (("top1", "top-1"), ("top5", "top-5"), ("search_score", "search score"))
-    )
+    figures = ", ".join(f"{name} {row.mean(metric):.3f}" for metric, name in HEADINGS.items())
     Console(stderr=True).print(f"{row.model} on the test part: {figures}")
     return row
 
@@ -151,8 +157,12 @@ def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> 
     if networks is None:
         held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
         networks = cfg.split.test if held_out else []
-    records = data.records.filter(hardware=cfg.hardware.name)
-    return build_truth(records, data.split, data.tasks, cfg.hardware.name, part, networks)
+    chosen = data.hardware()
+    found = {
+        name: build_truth(data.records, data.split, data.tasks, name, part, networks)
+        for name in chosen
+    }
+    return joined(found) if cfg.hardware.members else found[chosen[0]]
 
 
 def load_valid(data: Data) -> Truth | None:
@@ -166,12 +176,12 @@ def load_valid(data: Data) -> Truth | None:
 def differences(
     truth: Truth, a: Sequence[SeedScore], b: Sequence[SeedScore]
 ) -> dict[str, Difference]:
-    """Compare two models on the same tasks: GAIN_METRICS with paired bootstrap intervals."""
+    """Compare two models on the same tasks: the HEADLINE figures with paired bootstrap intervals."""
     return {
         metric: paired_bootstrap(
             statistic(metric, truth, a), statistic(metric, truth, b), truth.stratum
         )
-        for metric in GAIN_METRICS
+        for metric in HEADLINE
     }
 
 
@@ -187,12 +197,25 @@ def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Score
     return Scored(model, predictions, test, valid_scores, predict_ms(model.bundles[0], rows))
 
 
+def _chosen_from(data: Data, scored: Sequence[Scored]) -> list[Scored]:
+    """Add how each candidate did on the networks left out of its training."""
+    folds = Folds(data)
+    found = choices(
+        {
+            item.model.name: folds.figures(item.model.folder)
+            for item in scored
+            if not item.model.info.model_config.get("reference", False)
+        }
+    )
+    return [replace(item, choice=found.get(item.model.name)) for item in scored]
+
+
 def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Board:
     cfg = data.cfg
-    rows = sorted((item.row(root) for item in scored), key=lambda row: -row.mean("search_score"))
+    rows = sorted((item.row(root, truth) for item in scored), key=lambda row: -row.mean("geo1"))
     ends = [
-        Row(model=FLOOR, **summarize([random_floor(truth)])),
-        Row(model=ORACLE, **summarize([oracle(truth)])),
+        Row(model=FLOOR, **summarize(truth, [random_floor(truth)])),
+        Row(model=ORACLE, **summarize(truth, [oracle(truth)])),
     ]
     board = Board(
         dataset=cfg.dataset.name,
@@ -203,6 +226,7 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Bo
         networks=truth.networks,
         coverage=truth.coverage,
         rows=(*rows, *ends),
+        left_out=truth.left_out,
     )
     best = winner(board)
     if best is None:
@@ -223,6 +247,12 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Bo
             "network", "workload_id", "task_name"
         ).iter_rows()
     }
+    if cfg.hardware.members:
+        names = {
+            (on_hardware(network, hardware), workload): name
+            for (network, workload), name in names.items()
+            for hardware in data.hardware()
+        }
     losses = task_losses(truth, by_name[best.model].test, names)
     return Board(**{**vars(board), "gains": gains, "losses": losses})
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,13 @@ from tencost.errors import SplitError
 from tencost.evaluate import metrics
 from tencost.evaluate import replayed_search as search
 from tencost.evaluate.metrics import Coverage, Floats, Ints
+from tencost.store.status import Status
 
 if TYPE_CHECKING:
     import polars as pl
+
+MOST_TIMED_OUT = 0.25
+"""Share of a task's programs beyond the time limit from which on it is listed and not summed."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,27 @@ class Task:
     rows: Ints
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A task that is listed and not summed: its programs say nothing about an order, or too much.
+
+    Attributes:
+        network: name of the network.
+        task: name of the task; the beginning of the workload's id where it has none.
+        workload_id: what is computed.
+        why: in a few words.
+        weight: how often the network computes it.
+        best_ms: its fastest recorded program, milliseconds a call.
+    """
+
+    network: str
+    task: str
+    workload_id: str
+    why: str
+    weight: float
+    best_ms: float
+
+
 @dataclass(frozen=True)
 class Truth:
     """What was measured on one hardware, for the part of a split that is evaluated.
@@ -48,6 +73,7 @@ class Truth:
         tasks: tasks with at least one working program, by network; a workload of two networks is in
             both.
         coverage: per network, what its scored tasks stand for.
+        left_out: tasks with a working program that are listed and not summed, see `why_left_out`.
     """
 
     record_id: npt.NDArray[np.str_]
@@ -55,6 +81,7 @@ class Truth:
     latency_s: Floats
     tasks: tuple[Task, ...]
     coverage: dict[str, Coverage]
+    left_out: tuple[LeftOut, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.record_id) == len(self.program_id) == len(self.latency_s)
@@ -133,7 +160,7 @@ def build_truth(
 
     Args:
         records: record_id, program_id, workload_id, hardware, latency_s (null for a failed
-            program).
+            program); where known, spread (of the logarithm of the record's own repeats) and status.
         split: record_id, part.
         tasks: network, workload_id, weight, flop: all tasks of every network, measured or not.
         hardware: name of the hardware.
@@ -156,6 +183,7 @@ def build_truth(
         rows.setdefault(workload, []).append(row)
     known = {key: np.array(value, dtype=np.int64) for key, value in rows.items()}
     works = {key for key, value in known.items() if not np.isnan(latency[value]).all()}
+    why = _left_out(chosen, {key: known[key] for key in works}, latency)
     every = (
         tasks.group_by("network", "workload_id")
         .agg(pl.col("weight").sum(), pl.col("flop").max())
@@ -163,10 +191,12 @@ def build_truth(
     )
     if networks:
         every = every.filter(pl.col("network").is_in(list(networks)))
+    named = set(every["workload_id"].to_list()) & works
+    why = why if named - why.keys() else {}  # where nothing else is left, it is what there is
     scored = [
         Task(row["network"], row["workload_id"], float(row["weight"]), known[row["workload_id"]])
         for row in every.iter_rows(named=True)
-        if row["workload_id"] in works
+        if row["workload_id"] in works - why.keys()
     ]
     if not scored:
         of = f" for {', '.join(networks)}" if networks else ""
@@ -175,17 +205,78 @@ def build_truth(
             f"{of}. See report.json beside the split, or choose another split or hardware."
         )
     coverage = {
-        name: _coverage(of_network, known, works, latency)
+        name: _coverage(of_network, known, works - why.keys(), latency)
         for (name,), of_network in every.group_by("network", maintain_order=True)
     }
     used = {task.network for task in scored}
+    names: dict[tuple[str, str], str] = {}
+    if "task_name" in tasks.columns:
+        for network, workload, name in tasks.select(
+            "network", "workload_id", "task_name"
+        ).iter_rows():
+            names[network, workload] = name
     return Truth(
         np.asarray(chosen["record_id"].to_list(), dtype=np.str_),
         np.asarray(chosen["program_id"].to_list(), dtype=np.str_),
         latency,
         tuple(scored),
         {str(name): value for name, value in coverage.items() if networks or name in used},
+        tuple(
+            LeftOut(
+                network=row["network"],
+                task=names.get((row["network"], row["workload_id"]), row["workload_id"][:12]),
+                workload_id=row["workload_id"],
+                why=why[row["workload_id"]],
+                weight=float(row["weight"]),
+                best_ms=1e3 * float(np.nanmin(latency[known[row["workload_id"]]])),
+            )
+            for row in every.iter_rows(named=True)
+            if row["workload_id"] in why
+        ),
     )
+
+
+def why_left_out(latency_s: Floats, spread: Floats, timed_out: int) -> str:
+    """Return why a task is listed and not summed; empty if it is summed.
+
+    Alike: the standard deviation of its programs' log latencies is not above the median one of a program's own
+    repeats, so that the fastest is fastest by luck; or there is one program alone. Ends in time-outs: at least
+    MOST_TIMED_OUT of its programs ran into the time limit, so that first choices count as the slowest program that did
+    not, and one of them costs more than a network.
+
+    Args:
+        latency_s: float64 [n], seconds, NaN for a failed program; one task.
+        spread: float64 [n], standard deviation of the logarithm of each program's repeats; NaN where it is not known.
+        timed_out: programs that ran longer than the time limit.
+    """
+    working = latency_s[~np.isnan(latency_s)]
+    if timed_out >= MOST_TIMED_OUT * len(latency_s):
+        return f"{timed_out} of {len(latency_s)} programs ran into the time limit"
+    if len(latency_s) == 1:
+        return "one program"
+    own = spread[~np.isnan(spread)]
+    if len(own) == 0 or len(working) == 1:
+        return ""
+    between, noise = float(np.log(working).std(ddof=1)), float(np.median(own))
+    if between <= noise:
+        return f"{len(working)} programs alike: they differ by {between:.1%}, a program's repeats by {noise:.1%}"
+    return ""
+
+
+def _left_out(records: pl.DataFrame, known: dict[str, Ints], latency_s: Floats) -> dict[str, str]:
+    """Return workload -> why, of those that are listed and not summed."""
+    count = len(records)
+    spread = np.full(count, math.nan)
+    if "spread" in records.columns:
+        spread = records["spread"].fill_null(math.nan).to_numpy()
+    late = np.zeros(count, dtype=np.bool_)
+    if "status" in records.columns:
+        late = (records["status"] == Status.run_timeout.value).fill_null(False).to_numpy()
+    found = {
+        key: why_left_out(latency_s[rows], spread[rows], int(late[rows].sum()))
+        for key, rows in known.items()
+    }
+    return {key: why for key, why in found.items() if why}
 
 
 def _coverage(
@@ -204,3 +295,44 @@ def _coverage(
         programs=sum(len(value) for value in rows),
         failed=failed,
     )
+
+
+def joined(truths: Mapping[str, Truth]) -> Truth:
+    """Return what was measured on several hardware as one truth: its networks are "<network> on <hardware>".
+
+    A task is then a workload of a network on one hardware: programs of two hardware are never compared.
+
+    Args:
+        truths: hardware -> its truth.
+    """
+    record_id = np.concatenate([one.record_id for one in truths.values()])
+    order = np.argsort(record_id, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    tasks: list[Task] = []
+    coverage: dict[str, Coverage] = {}
+    start = 0
+    for hardware, one in truths.items():
+        for task in one.tasks:
+            rows = np.sort(place[start + task.rows])
+            tasks.append(replace(task, network=on_hardware(task.network, hardware), rows=rows))
+        coverage |= {on_hardware(name, hardware): of for name, of in one.coverage.items()}
+        start += len(one.record_id)
+    return replace(
+        next(iter(truths.values())),
+        record_id=record_id[order],
+        program_id=np.concatenate([one.program_id for one in truths.values()])[order],
+        latency_s=np.concatenate([one.latency_s for one in truths.values()])[order],
+        tasks=tuple(sorted(tasks, key=lambda task: (task.network, task.workload_id))),
+        coverage=dict(sorted(coverage.items())),
+        left_out=tuple(
+            replace(task, network=on_hardware(task.network, hardware))
+            for hardware, one in truths.items()
+            for task in one.left_out
+        ),
+    )
+
+
+def on_hardware(network: str, hardware: str) -> str:
+    """Return what a network is called where several hardware are judged together."""
+    return f"{network} on {hardware}"

@@ -10,6 +10,7 @@ import numpy as np
 from tencost.config import FeaturesConfig
 from tencost.config.parts import FEATURE_KINDS
 from tencost.errors import FeatureError
+from tencost.features.device import with_device
 from tencost.features.kind import FeatureKind, Live, kind_of
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
@@ -44,18 +45,12 @@ def make_extractor(spec: FeatureSpec, device: Mapping[str, float] | None = None)
 
     Args:
         spec: what the rows must look like.
-        device: values of `spec.device_columns`, appended to every row.
+        device: what `spec.device_columns` are made of, see :func:`tencost.features.device.attributes`.
 
     Raises:
         FeatureError: this code makes other columns for that spec, or a device column has no value, or candidates of
             MetaSchedule have no such features.
     """
-    device = device or {}
-    missing = [name for name in spec.device_columns if name not in device]
-    if missing:
-        raise FeatureError(
-            f"feature set {spec.name} needs the device's {', '.join(missing)}, found none"
-        )
     kind = kind_of(spec)
     if kind.live is None:
         raise FeatureError(
@@ -68,23 +63,25 @@ def make_extractor(spec: FeatureSpec, device: Mapping[str, float] | None = None)
             f"feature set {spec.name} has {len(spec.columns)} columns, this tencost makes {len(expected)} others. "
             "Make the features again: dvc repro"
         )
-    appended = np.asarray([device[name] for name in spec.device_columns], np.float32)
-    return _Extractor(spec, kind.live(spec), appended)
+    extractor = _Extractor(spec, kind.live(spec), device or {})
+    extractor.appended([])  # refuses a device that lacks an attribute now, not in a search
+    return extractor
 
 
 class _Extractor:
-    """The rows of a kind, with the device's columns appended."""
+    """The rows of a kind, with the columns that depend on the device appended."""
 
-    def __init__(self, spec: FeatureSpec, live: Live, device: FloatArray) -> None:
+    def __init__(self, spec: FeatureSpec, live: Live, device: Mapping[str, float]) -> None:
         self.spec = spec
         self._live = live
         self._device = device
 
     def extract(self, context: Any, candidates: Sequence[Any]) -> Ragged:
-        own = len(self.spec.columns) - len(self._device)
+        return self.appended(self._live(context, candidates))
+
+    def appended(self, found: Sequence[FloatArray | None]) -> Ragged:
+        """Return the rows of each candidate, float32 [rows, own columns] or None, with the device's columns."""
+        own = len(self.spec.columns) - len(self.spec.device_columns)
         empty = np.zeros((0, own), np.float32)
-        found = [empty if rows is None else rows for rows in self._live(context, candidates)]
-        rows = Ragged.from_blocks(found, own)
-        if not len(self._device):
-            return rows
-        return rows.with_columns(np.tile(self._device, (len(rows), 1)))
+        rows = Ragged.from_blocks([empty if one is None else one for one in found], own)
+        return with_device(rows, self.spec, self._device)

@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import Chunk, FeatureKind, Live, Options, Outcome, Stored, kind_of
-from tencost.features.ragged import FloatArray
+from tencost.features.kind import (
+    Chunk,
+    FeatureKind,
+    Floats,
+    Live,
+    Options,
+    Outcome,
+    Relations,
+    Stored,
+    kind_of,
+)
+from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 
 
@@ -53,10 +63,34 @@ def joined(parts: Mapping[str, FeatureKind]) -> FeatureKind:
         constant=first.constant,
         summary=first.summary,
         derived=first.derived,
+        relations=_relations(parts),
         parts=dict(parts),
         for_tests={
             name: value for kind in parts.values() for name, value in kind.for_tests.items()
         },
+    )
+
+
+def _relations(parts: Mapping[str, FeatureKind]) -> Relations | None:
+    """Return the relations of all parts, each made of the part's own columns; None where no part has any."""
+    related = [kind.relations for kind in parts.values() if kind.relations is not None]
+    if not related:
+        return None
+
+    def columns(rows: Ragged, options: Options, device: Mapping[str, Floats]) -> Floats:
+        found, start = [], 0
+        for kind in parts.values():
+            end = start + len(kind.columns(options))
+            if kind.relations is not None:
+                own = Ragged(np.ascontiguousarray(rows.values[:, start:end]), rows.offsets)
+                found.append(kind.relations.columns(own, options, device))
+            start = end
+        return np.concatenate(found, axis=1)
+
+    return Relations(
+        names=tuple(name for one in related for name in one.names),
+        needs=tuple(dict.fromkeys(name for one in related for name in one.needs)),
+        columns=columns,
     )
 
 

@@ -12,12 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from tencost.config.parts import FEATURE_KINDS
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 
 Options = Mapping[str, Any]
 """Settings that change a set's columns or values, by field of FeaturesConfig; kept in the set's spec."""
+
+Floats = npt.NDArray[np.float64]
 
 Outcome = FloatArray | str
 """What became of a stored program: its rows, float32 [rows, columns], or the reason why it has none."""
@@ -67,6 +72,19 @@ class Summary:
     """N programs, each with at least one row -> float32 [N, names]; each depends on its own rows only."""
 
 
+@dataclass(frozen=True)
+class Relations:
+    """Columns that relate a program to a device, see :mod:`tencost.features.device`."""
+
+    names: tuple[str, ...]
+    """Their names, `rel_` first."""
+    needs: tuple[str, ...]
+    """The device's attributes that they are made of."""
+    columns: Callable[[Ragged, Options, Mapping[str, Floats]], Floats]
+    """N programs, each with at least one row of the kind's own columns, the set's settings, and attributes, float64
+    [N] each -> float64 [N, names]; each depends on its own program only, whatever else is in the batch."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeatureKind:
     """A feature kind, described by its own module as ``KIND``."""
@@ -91,6 +109,8 @@ class FeatureKind:
     """None for the usual one: a single row is its own summary, of many the first, sum and maximum are taken."""
     derived: Callable[[Ragged], FloatArray] | None = None
     """Programs with rows -> amounts that networks read beside each row, float32 [R, amounts]; None for nothing."""
+    relations: Relations | None = None
+    """How its programs relate to a device; None for not at all."""
     parts: Mapping[str, FeatureKind] = field(default_factory=dict)
     """The kinds that a joined kind puts side by side, by name in order, see :mod:`tencost.features.joined`."""
     for_tests: Mapping[str, Any] = field(default_factory=dict)

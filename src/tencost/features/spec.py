@@ -35,7 +35,7 @@ class FeatureSpec:
     options: dict[str, Any] = field(default_factory=dict)
     """Settings of the extractor that change its output (vocabulary, limits)."""
     device_columns: tuple[str, ...] = ()
-    """The trailing columns that come from the hardware's configuration, not from the program."""
+    """The trailing columns that depend on the hardware, see :mod:`tencost.features.device`; none of what is stored."""
     abi: int = FEATURE_ABI
     """FEATURE_ABI of the code that made the features."""
 

@@ -1,4 +1,8 @@
-"""Stage fetch: a dataset from a folder, an archive or a URL to data/raw/<dataset>."""
+"""Stage fetch: a dataset from a folder, an archive or a URL to data/raw/<dataset>.
+
+A dataset of several archives (``parts``) has a folder for each: data/raw/<dataset>/<part>. Archives are only ever added
+to it, never packed anew, so that what was fetched, learnt and reported stays what it was.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
+from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
 
@@ -34,12 +39,31 @@ def run(cfg: Config, root: Path) -> Path:
     with scratch_beside(folder) as scratch:
         content = scratch / "content"
         content.mkdir()
-        _bring(cfg.dataset, root, content, scratch, console)
-        other = cfg.dataset.graphs or cfg.dataset.hardware is not None
-        put_folder(dataset_top(content, logs=other), folder, scratch)
+        if cfg.dataset.parts:
+            whole = scratch / "whole"
+            whole.mkdir()
+            for part in _parts(cfg.dataset):
+                (content / part.name).mkdir()
+                _bring(part, root, content / part.name, scratch, console)
+                dataset_top(content / part.name).rename(whole / part.name)
+            put_folder(whole, folder, scratch)
+        else:
+            _bring(cfg.dataset, root, content, scratch, console)
+            other = cfg.dataset.graphs or cfg.dataset.hardware is not None
+            put_folder(dataset_top(content, logs=other), folder, scratch)
     files = sum(1 for item in folder.rglob("*") if item.is_file())
     console.print(f"fetched {cfg.dataset.name}: {files} files in {folder}")
     return folder
+
+
+def _parts(dataset: DatasetConfig) -> list[DatasetConfig]:
+    """Return the archives that a dataset is made of, as datasets of their own."""
+    return [
+        replace(
+            dataset, name=name, source=f"{dataset.source}/{name}.tar.zst", sha256=sha256, parts={}
+        )
+        for name, sha256 in dataset.parts.items()
+    ]
 
 
 def dataset_top(folder: Path, *, logs: bool = False) -> Path:

@@ -8,10 +8,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tencost.codegen.spaces import is_register_tile
 from tencost.records.databases import Import
 from tencost.store.schema import Record
 from tencost.store.status import Status
 from tencost.workers.evaluator import coefficient_of_variation
+
+_MADE = (
+    "A program is *random* (a sample of the task's design spaces), *evolved* (picked by a search that a model steers) "
+    "or *near* good ones: a tile of registers known to be good, a fast program re-fitted to the task, or a mutation of "
+    "either."
+)
 
 
 def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str = "") -> str:
@@ -28,10 +35,12 @@ def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str 
     workloads = {record.workload_id for record in records}
     total = sum(origins.values())
     made = ", ".join(f"{count / total:.0%} {word}" for word, count in origins.most_common())
+    tiled = _register_tiles(records)
     parts = [
         f"# {name}",
         f"{len(records)} records of {programs} programs and {len(workloads)} workloads, collected with `tencost "
-        f"measure`. Programs: {made}.",
+        f"measure`. Programs: {made}; {tiled / max(programs, 1):.0%} are register tiles, the others of TVM's space.",
+        _MADE,
         "## Networks\n\n" + _table(_networks(imported)),
         "## Hardware\n\n" + _table(_hardware(records)),
         "## How it was measured\n\n" + _table(_sessions(records)),
@@ -40,6 +49,16 @@ def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str 
         "`slow_ms` were timed once. Failures are statuses, never times.",
     ]
     return "\n\n".join([*parts, *([notes] if notes else [])]) + "\n"
+
+
+def _register_tiles(records: Sequence[Record]) -> int:
+    """Return how many distinct programs are of the space of register tiles."""
+    texts = {
+        record.program_id: record.program
+        for record in records
+        if record.program_format == "metaschedule_trace"
+    }
+    return sum(is_register_tile(json.loads(text)[0]) for text in texts.values())
 
 
 def _networks(imported: Import) -> list[list[str]]:

@@ -1,16 +1,19 @@
-"""Distinct programs of a task: random samples of MetaSchedule's design space, and some that a search picks.
+"""Distinct programs of a task: random samples of its design spaces, what a search picks, and what is near good ones.
 
 TenSet samples a population, evolves it without a model and keeps what is new, until there is enough or ten rounds
-in a row add nothing. Here the first share is random samples alone, and the rest comes from one evolutionary search
-that a cost model steers (or, without one, from mutation alone), so that a task has poor, middling and good programs.
-Two programs are the same if their scheduled modules are structurally equal, whatever their traces.
+in a row add nothing. Here one share is random samples alone, one comes from an evolutionary search that a cost model
+steers (or, without one, from mutation alone), and one are programs known to be good, and mutations of them
+(:mod:`tencost.measure.around`), so that a task has poor, middling and good programs, and many of the kind that a tuner
+has to tell apart. The design spaces are those that `tencost tune` searches: TVM's and register tiles
+(:mod:`tencost.codegen.spaces`). Two programs are the same if their scheduled modules are structurally equal, whatever
+their traces.
 """
 
 from __future__ import annotations
 
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +23,23 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
 
+from tencost.codegen.refit import Refitter
+from tencost.codegen.spaces import search_space
 from tencost.features.intrinsics import register_intrinsics
 from tencost.features.replay import load_module
+from tencost.measure.around import Around
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
 from tencost.store.allowed import check_trace
+from tencost.store.ids import workload_id
 from tencost.workers.keys import program_key
 
 BARREN_ROUNDS = 5
 """The space is used up when so many rounds in a row add nothing new."""
-_BATCH = (64, 1024)
+MAX_TRIES = 8
+"""Programs near good ones that are made for each that is wanted: many are known, or do not fit."""
+RANDOM = "random"
+"""How a sample of a design space is said to be made."""
+_BATCH = (16, 1024)
 
 
 @dataclass(frozen=True)
@@ -37,15 +48,17 @@ class Sample:
 
     Attributes:
         schedules: schedules, all structurally different.
-        exhausted: the design space seems to hold no more.
+        exhausted: the design spaces seem to hold no more.
+        origins: how each was made.
     """
 
     schedules: tuple[Any, ...]
     exhausted: bool
+    origins: tuple[str, ...]
 
 
 class ProgramSpace:
-    """The design space of one workload for one target.
+    """The design spaces of one workload for one target.
 
     Args:
         mod_json: the workload's module as TVM's JSON text.
@@ -54,6 +67,7 @@ class ProgramSpace:
         population: programs in a generation of the search.
         generations: generations of the search.
         model: cost model of the search (ms.CostModel); None searches blindly.
+        steered_by: name of the model.
     """
 
     def __init__(
@@ -65,27 +79,32 @@ class ProgramSpace:
         population: int = 256,
         generations: int = 3,
         model: Any = None,
+        steered_by: str = "mutation alone",
     ) -> None:
         register_intrinsics(target["kind"])
         self.mod = load_module(mod_json)
         self.target = Target(target)
         self._population = population
+        self._seed = seed
+        self._steered_by = steered_by
+        self._workload = workload_id(mod_json)
         search = ms.search_strategy.EvolutionarySearch(
             population_size=population, genetic_num_iters=generations
         )
         self._context = ms.TuneContext(
             mod=self.mod,
             target=self.target,
-            space_generator="post-order-apply",
+            space_generator=search_space(target),
             search_strategy=search,
             task_name="programs",
             rand_state=1 + seed % (2**31 - 2),
             num_threads=1,
         )
+        self._designs = list(self._context.generate_design_space())
         self._context.pre_tuning(
             max_trials=2**31 - 1,
             num_trials_per_iter=64,
-            design_spaces=self._context.generate_design_space(),
+            design_spaces=self._designs,
             database=ms.database.MemoryDatabase(),
             cost_model=model or ms.cost_model.RandomModel(seed=seed % 2**31),
         )
@@ -103,7 +122,7 @@ class ProgramSpace:
             barren = 0 if fresh else barren + 1
             found += fresh
             on_new(len(fresh))
-        return Sample(tuple(found), barren >= BARREN_ROUNDS)
+        return Sample(tuple(found), barren >= BARREN_ROUNDS, (RANDOM,) * len(found))
 
     def evolved(self, count: int, known: set[int]) -> Sample:
         """Return up to `count` new programs, those that the model ranks first after the search."""
@@ -112,7 +131,27 @@ class ProgramSpace:
             self._context.search_strategy, start, min(4 * count, self._population)
         )
         fresh = _new(picked, known, count)
-        return Sample(tuple(fresh), False)
+        return Sample(tuple(fresh), False, (f"evolved: {self._steered_by}",) * len(fresh))
+
+    def near(self, count: int, known: set[int], refitter: Refitter | None = None) -> Sample:
+        """Return up to `count` new programs around good ones; none where no good one is known.
+
+        Args:
+            count: programs wanted; every second one is itself a program known to be good, as long as there are any.
+            known: keys of programs, added to.
+            refitter: fast programs of this and other workloads.
+        """
+        around = Around(self._context, self._designs, self._workload, refitter, self._seed)
+        found: list[Any] = []
+        origins: list[str] = []
+        made = zip(range(MAX_TRIES * count), around.schedules(-(-count // 2)), strict=False)
+        for _, (schedule, origin) in made:
+            fresh = [] if schedule is None else _new([schedule], known, 1)
+            found += fresh
+            origins += [origin] * len(fresh)
+            if len(found) == count:
+                break
+        return Sample(tuple(found), False, tuple(origins))
 
     def lines(self, schedules: Sequence[Any]) -> tuple[str, list[str]]:
         """Return (TVM's hash of the workload, a database line for each schedule), written by TVM itself."""
@@ -154,7 +193,7 @@ def task_seed(seed: int, workload_id: str, have: int) -> int:
     return zlib.crc32(f"{seed} {workload_id} {have}".encode())
 
 
-def _new(schedules: Sequence[Any], known: set[int], count: int) -> list[Any]:
+def _new(schedules: Iterable[Any], known: set[int], count: int) -> list[Any]:
     fresh: list[Any] = []
     for schedule in schedules:
         if len(fresh) == count:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.config import Config, HardwareConfig, MeasureConfig, RunnerKind
 from tencost.errors import MeasureError
-from tencost.measure.collection import CollectedTask, Collection, Origin, disk_error
+from tencost.measure.collection import (
+    UNKNOWN_ORIGIN,
+    CollectedTask,
+    Collection,
+    Origin,
+    disk_error,
+)
 from tencost.measure.hardware import check_device, check_target, resolve_hardware
 
 
@@ -84,7 +91,7 @@ def programs(cfg: Config, root: Path) -> Path:
         MeasureError: there are no networks, or the disk is full.
     """
     from tencost.measure.programs import ProgramSpace, task_seed
-    from tencost.measure.steering import steering
+    from tencost.measure.steering import Steering, known_starts, steering
 
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
@@ -95,10 +102,12 @@ def programs(cfg: Config, root: Path) -> Path:
         _own_terminal(collection.path / ".locks" / "tvm.log") as console,
     ):
         tasks = collection.tasks(settings.min_mflop)
-        evolve = settings.evolved_share > 0
         steered = (
-            steering(cfg.model_uri, hardware, collection, tasks, root, console) if evolve else None
+            steering(cfg.model_uri, hardware, collection, tasks, root, console)
+            if settings.evolved_share > 0
+            else Steering(None, "nothing")
         )
+        book = known_starts(cfg, hardware, root, console) if settings.near_share > 0 else None
         made, exhausted, started = 0, [], time.monotonic()
         with _bar(console) as bar:
             shown = bar.add_task("programs", total=len(tasks), state="")
@@ -115,16 +124,19 @@ def programs(cfg: Config, root: Path) -> Path:
                     task_seed(settings.seed, task.workload_id, have),
                     population=settings.population,
                     generations=settings.generations,
-                    model=steered.model if steered else None,
+                    model=steered.model,
+                    steered_by=steered.name,
                 )
                 known = space.keys(present)
-                num_random, num_evolved = _shares(settings.programs, settings.evolved_share, before)
-                sample = space.random(num_random, known)
-                found, origins = list(sample.schedules), ["random"] * len(sample.schedules)
-                if num_evolved and steered and not sample.exhausted:
-                    picked = space.evolved(num_evolved, known).schedules
-                    found += picked
-                    origins += [f"evolved: {steered.name}"] * len(picked)
+                shares = _shares(settings, before)
+                near = space.near(shares["near"], known, book)
+                missing = shares["near"] - len(near.schedules)
+                sample = space.random(shares["random"] + missing, known)
+                samples = [near, sample]
+                if shares["evolved"] and not sample.exhausted:
+                    samples.append(space.evolved(shares["evolved"], known))
+                found = [one for part in samples for one in part.schedules]
+                origins = [word for part in samples for word in part.origins]
                 if not found and not present:
                     raise MeasureError(
                         f"task {task.task_name} of {', '.join(task.networks)} has no program at all for target "
@@ -240,12 +252,18 @@ def collection_of(cfg: Config, root: Path) -> Collection:
     return Collection(root / cfg.measure.workdir / cfg.measure.name)
 
 
-def _shares(total: int, evolved_share: float, before: Origin) -> tuple[int, int]:
-    """Return how many random and how many evolved programs are wanted beyond those that are there."""
-    evolved = round(total * evolved_share)
-    have_evolved = sum(text != "random" for text in before.origins)
-    have_random = len(before.origins) - have_evolved
-    return max(0, total - evolved - have_random), max(0, evolved - have_evolved)
+def _shares(settings: MeasureConfig, before: Origin) -> dict[str, int]:
+    """Return how many programs of each kind are wanted beyond those that are there; unknown ones count as random."""
+    evolved = round(settings.programs * settings.evolved_share)
+    near = min(round(settings.programs * settings.near_share), settings.programs - evolved)
+    wanted = {"random": settings.programs - evolved - near, "evolved": evolved, "near": near}
+    have = Counter(text.partition(":")[0] for text in before.origins)
+    have["random"] += have.pop(UNKNOWN_ORIGIN, 0)
+    left = settings.programs - len(before.origins)
+    missing = {kind: max(0, number - have[kind]) for kind, number in wanted.items()}
+    for kind in ("random", "evolved", "near"):  # more of one kind than wanted is there already
+        missing[kind] -= min(missing[kind], max(0, sum(missing.values()) - left))
+    return missing
 
 
 def _into_store(

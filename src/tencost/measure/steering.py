@@ -1,5 +1,6 @@
-"""The model that steers the evolved share of programs: a registered one, or one fitted quickly to what was measured.
+"""What is known of good programs: the model that steers the evolved share, and fast programs to make others near them.
 
+The model is a registered one, or one fitted quickly to what was measured.
 The quick one is the `xgb` family on the `tiles` features of the collection's own records, a few seconds for thousands
 of records; it needs no lowering, so that scoring a candidate costs well under a millisecond.
 """
@@ -7,7 +8,7 @@ of records; it needs no lowering, so that scoring a candidate costs well under a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from rich.console import Console
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.config import FeaturesConfig, HardwareConfig
+from tencost.codegen.refit import Refitter
+from tencost.config import Config, FeaturesConfig, HardwareConfig
+from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor, spec_for
 from tencost.features.kinds.tiles import tile_row
 from tencost.features.ragged import FloatArray, Ragged
@@ -81,7 +84,7 @@ def steering(
 
         bundle = load_bundle(pull(uri, root=root), target_kind=hardware.target["kind"])
         spec = bundle.info.feature_spec
-        device = hardware.device_columns() if spec.device_columns else {}
+        device = attributes(hardware) if spec.device_columns else {}
         name = uri if ":/" in uri else Path(uri).name  # a folder's place says nothing elsewhere
         return Steering(ScoringModel(make_extractor(spec, device), bundle.scores), name)
     fitted = _quick_fit(hardware.name, collection, tasks)
@@ -95,6 +98,29 @@ def steering(
     model, count = fitted
     console.print(f"steered by a model fitted to {count} records of this collection")
     return Steering(model, f"xgb on tiles of {count} records")
+
+
+def known_starts(
+    cfg: Config, hardware: HardwareConfig, root: Path, console: Console
+) -> Refitter | None:
+    """Return the fast programs that the live store, and the registered model that is asked for, know; None: neither.
+
+    Raises:
+        RegistryError: the registered model cannot be found.
+        BundleError: its programs are for another kind of target, or cannot be read.
+    """
+    from tencost.register.pull import pull
+    from tencost.register.start_records import live_starts
+    from tencost.register.starts import shipped_starts
+
+    book = live_starts(replace(cfg, hardware=hardware), str(root / cfg.paths.store))
+    if cfg.model_uri is not None:
+        shipped = shipped_starts(pull(cfg.model_uri, root=root))
+        if shipped is not None:
+            book = book.joined(shipped)
+    if len(book):
+        console.print(f"starting points: {len(book)} programs of {book.num_workloads} workloads")
+    return Refitter(book) if len(book) else None
 
 
 def _quick_fit(

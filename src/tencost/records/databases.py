@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,64 @@ def import_dataset(
     measured = {record.workload_id for record in records}
     tasks = [replace(task, measured=task.workload_id in measured) for task in tasks]
     return Import(records, _workloads(folder, logged, names, measured), tasks, rejects)
+
+
+def import_parts(
+    folders: Sequence[Path], on_database: Callable[[int, int], None] | None = None
+) -> Import:
+    """Read the raw datasets that make one, each as :func:`import_dataset` reads it alone.
+
+    A record keeps its part as its source. A task that several parts have is one, and the records of a workload have the
+    networks of all parts.
+
+    Raises:
+        DatasetError: a folder is not in the layout.
+    """
+    found = [import_dataset(folder, folder.name, on_database) for folder in folders]
+    measured = {record.workload_id for part in found for record in part.records}
+    tasks: list[Task] = []
+    workloads: dict[str, Workload] = {}
+    for part in found:
+        known = {(task.network, task.workload_id) for task in tasks}
+        tasks += [
+            replace(task, measured=task.workload_id in measured)
+            for task in part.tasks
+            if (task.network, task.workload_id) not in known
+        ]
+        for workload in part.workloads:
+            same = workloads.setdefault(workload.workload_id, workload)
+            workloads[workload.workload_id] = replace(
+                same, shash=same.shash or workload.shash, measured=workload.workload_id in measured
+            )
+    networks = _weights(tasks)
+    records = [
+        replace(
+            record,
+            task_name=workloads[record.workload_id].task_name,
+            networks=networks[record.workload_id],
+        )
+        for part in found
+        for record in part.records
+    ]
+    rejects = [
+        replace(reject, file=f"{folder.name}/{reject.file}")
+        for folder, part in zip(folders, found, strict=True)
+        for reject in part.rejects
+    ]
+    ordered = [workloads[identity] for identity in sorted(workloads)]
+    return Import(records, ordered, tasks, rejects)
+
+
+def _weights(tasks: Sequence[Task]) -> dict[str, tuple[NetworkWeight, ...]]:
+    """Return the networks of each workload, with how often they have it."""
+    found: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        weights = found.setdefault(task.workload_id, {})
+        weights[task.network] = weights.get(task.network, 0) + task.weight
+    return {
+        workload: tuple(NetworkWeight(*item) for item in weights.items())
+        for workload, weights in found.items()
+    }
 
 
 def _provenance(

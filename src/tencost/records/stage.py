@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import DatasetError
-from tencost.records.databases import Import, import_dataset
+from tencost.records.databases import Import, import_dataset, import_parts
 from tencost.records.gate import judged
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
@@ -59,7 +59,9 @@ def run(cfg: Config, root: Path) -> Path:
 
 
 def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import | LogDataset:
-    """Read a dataset in our layout, or a folder of logs in any other."""
+    """Read a dataset in our layout, several that make one (dataset.parts), or a folder of logs in any other layout."""
+    if cfg.dataset.parts:
+        return import_parts([raw / part for part in cfg.dataset.parts], on_database=on_file)
     if is_measured(raw):
         return import_dataset(raw, cfg.dataset.name, on_database=on_file)
     return read_log_dataset(raw, cfg.dataset.name, cfg.dataset.hardware, on_file)

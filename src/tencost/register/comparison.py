@@ -7,25 +7,35 @@ the champion's, which lie in its training run (`bundles/seed<k>`). The registere
 be compared by luck: it is the seed that did best on the validation part. A champion whose run does
 not hold its other seeds is compared as its one bundle, and the verdict says so.
 
+A version that was fitted on all records has seen what is tested here and is never scored on it. Its
+twin is: the bundle of that seed in its run, trained without the test networks. Where the run holds
+no twin any more, the figures that the version keeps of it are compared, if they are of the same
+records and split; they have no interval.
+
 The 95 % interval resamples the test tasks (the same for both sides) and the seeds of each side; it
 is wider than the leaderboard's, which resamples tasks only.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tencost.config import Pool
 from tencost.errors import BundleError, FeatureError, RegistryError
 from tencost.evaluate.interval import Difference, seeded_bootstrap
 from tencost.evaluate.prediction import predict, predict_ms, program_rows
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
+from tencost.features.ragged import Ragged
 from tencost.register import registry
-from tencost.register.promotion import Comparison
+from tencost.register.promotion import METRICS, Comparison
 from tencost.register.pull import pull
 from tencost.register.registry import Version
 from tencost.register.starts import FILE as STARTS_FILE
@@ -101,12 +111,14 @@ def against_champion(
             registered = load_bundle(pull(champion.uri, Path(cache), root=data.root))
             bundles, note = _seeds(client, data.root, Path(cache), champion, registered)
         rows = program_rows(data, registered.info, truth)
+        if not bundles:
+            return _by_kept_figures(data, champion, registered, truth, challenger, rows)
     except (BundleError, FeatureError) as error:
         return Opponent(
             None, None, (f"{name} cannot be used here any more, so it is not compared: {error}",)
         )
     if note:
-        notes.append(f"{name} is compared as the one bundle that is registered: {note}")
+        notes.append(f"{name} is compared as {note}")
     if champion.tags.get("split_hash") != data.split_hash:
         notes.append(
             f"{name} was trained on another split, so it may have learnt from what is tested here, which favours it"
@@ -121,19 +133,75 @@ def against_champion(
 def _seeds(
     client: Any, root: Path, cache: Path, champion: Version, registered: Bundle
 ) -> tuple[list[Bundle], str]:
-    """Return the bundles of all seeds that the champion was trained with, or its own and why."""
+    """Return the bundles of all seeds that the champion was trained with, or one and why.
+
+    The one is the bundle that is registered, or its twin; none where it has a twin that the run does not hold.
+    """
     names = registry.trained_seeds(client, champion)
+    found, missing = [], False
+    for name in names:
+        try:
+            uri = f"runs:/{champion.run_id}/{registry.BUNDLES}/seed{name}"
+            found.append(load_bundle(pull(uri, cache, root=root)))
+        except (RegistryError, BundleError):
+            missing = True
+    refit = registered.info.refit
+    own = refit.get("twin") or content_digest(registered.info, without=[STARTS_FILE])
+    twins = [bundle for bundle in found if content_digest(bundle.info) == own]
+    if twins and not missing:
+        return found, ""
     if not names:
-        return [registered], "its run does not say with which seeds it was trained"
-    try:
-        folders = [
-            pull(f"runs:/{champion.run_id}/{registry.BUNDLES}/seed{name}", cache, root=root)
-            for name in names
-        ]
-        bundles = [load_bundle(folder) for folder in folders]
-    except (RegistryError, BundleError):
-        return [registered], "its run does not hold the bundles of its seeds"
-    digest = content_digest(registered.info, without=[STARTS_FILE])
-    if digest not in [content_digest(bundle.info) for bundle in bundles]:
-        return [registered], "the bundles in its run are of another training"
-    return bundles, ""
+        why = "its run does not say with which seeds it was trained"
+    elif missing:
+        why = "its run does not hold the bundles of its seeds"
+    else:
+        why = "the bundles in its run are of another training"
+    if refit:
+        return twins, f"the twin of the one bundle that is registered: {why}"
+    return [registered], f"the one bundle that is registered: {why}"
+
+
+def _dataset_hash(data: Data, bundle: Bundle) -> str:
+    """Return the content hash of the records, as they are now, that a bundle would be trained on."""
+    pooled = bundle.info.model_config.get("pool") == Pool.all.value
+    every = sorted(data.records["hardware"].unique().to_list())
+    return data.dataset_hash(every if pooled else [bundle.info.hardware])
+
+
+def _by_kept_figures(
+    data: Data,
+    champion: Version,
+    registered: Bundle,
+    truth: Truth,
+    challenger: Sequence[SeedScore],
+    rows: Ragged,
+) -> Opponent:
+    """Compare with what the version keeps of its twin's scores, if it was judged on the same tasks."""
+    name = f"champion {champion.semver or champion.number}"
+    same = (champion.tags.get("split_hash"), registered.info.dataset_hash) == (
+        data.split_hash,
+        _dataset_hash(data, registered),
+    )
+    if not same or not all(metric in champion.tags for metric in METRICS):
+        told = (
+            f"{name} was fitted on all records and its run does not hold its twin any more, whose figures are of other "
+            "tasks: it is not compared"
+        )
+        return Opponent(None, registered, (told,))
+    every = np.ones((1, len(truth.tasks)))
+
+    def difference(metric: str) -> Difference:
+        own = float(statistic(metric, truth, challenger)(every)[0])
+        return Difference(own - float(champion.tags[metric]), math.nan, math.nan, 0)
+
+    comparison = Comparison(
+        opponent=name,
+        family=registered.info.family,
+        search_score=difference("search_score"),
+        top1=difference("top1"),
+        top5=difference("top5"),
+        num_seeds=int(champion.tags.get("num_seeds") or 1),
+        predict_ms=predict_ms(registered, rows),
+    )
+    told = f"{name} is compared by the figures that it keeps of its twin, which its run does not hold any more"
+    return Opponent(comparison, registered, (told,))

@@ -32,6 +32,7 @@ import orjson
 
 from tencost.evaluate.board import Row
 from tencost.evaluate.interval import Difference
+from tencost.evaluate.scoring import HEADLINE
 from tencost.register import registry
 from tencost.register.promotion import METRICS, Comparison, Rule, Verdict, interval_text
 from tencost.register.registry import Version
@@ -63,7 +64,7 @@ def write(
     number, run = str(version.number), version.run_id
     client.update_model_version(version.name, number, description=text)
     tags = {registry.VERDICT_TAG: word, **version_tags(verdict)}
-    tags |= {metric: f"{best.mean(metric):.4f}" for metric in METRICS}
+    tags |= {metric: f"{best.mean(metric):.4f}" for metric in HEADLINE}
     for name, value in tags.items():
         client.set_model_version_tag(version.name, number, name, value)
     client.set_tag(run, "register.verdict", word)

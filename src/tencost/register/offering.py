@@ -45,9 +45,10 @@ def run_of(
 
 
 def mark(root: Path, cfg: Config, version: Version) -> None:
-    """Write what DVC keeps of a registration: which content has been offered to the registry beside it."""
+    """Write what DVC keeps of a registration: which content, a twin's if it has one, was offered to the registry."""
     path = root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json"
-    content = {"model": version.name, "content_digest": version.tags[registry.CONTENT_TAG]}
+    offered = version.tags.get(registry.TWIN_TAG) or version.tags[registry.CONTENT_TAG]
+    content = {"model": version.name, "content_digest": offered}
     with whole_file(path) as partial:
         partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
 

@@ -20,6 +20,7 @@ tasks of a small test split cannot decide a small gain.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tencost.evaluate.interval import Difference
@@ -225,7 +226,9 @@ METRICS = {"search_score": "search score", "top1": "top-1", "top5": "top-5"}
 
 
 def interval_text(difference: Difference) -> str:
-    """Return a difference as `+0.071 [-0.101, +0.175]`."""
+    """Return a difference as `+0.071 [-0.101, +0.175]`; without an interval as `+0.071 (no interval)`."""
+    if math.isnan(difference.low) and not math.isnan(difference.mean):
+        return f"{difference.mean:+.3f} (no interval)"
     return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
 
 

@@ -42,6 +42,9 @@ from tencost.writing import put_folder, scratch_beside, whole_file
 DIGEST_TAG = "bundle_sha256"
 """Tag of a model version: sha256 of its bundle.json."""
 
+EVERY_CPU = "cpu"
+"""What models of any CPU are registered as (tencost-cpu): conf/hardware/all.yaml."""
+
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 _RUNS_URI = re.compile(r"runs:/(?P<run>[0-9a-f]{32})(?:/(?P<path>.+))?")
 TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"

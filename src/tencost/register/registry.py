@@ -7,6 +7,10 @@ A version's artifact is a pyfunc around the bundle. Tags of a version:
     content_digest  of what decides the scores; the same content is never registered twice
     bundle_sha256   of bundle.json, checked by `pull`
     family, features, hardware, dataset, split_hash, seed
+    twin            content digest of the bundle that was judged in its place, where it was fitted on all records, test
+                    networks included; its figures are the twin's
+    live            what `tencost register live` found of it against the champion then
+    fitted_on       what it has learnt from: parts, records; networks by name
     promoted        when it became champion, UTC; absent if it never was
     rolled_back     when it stopped being it by a rollback, UTC; the rule does not promote it again
     verdict         promoted or refused, by the promotion rule when it was asked last; what it saw
@@ -34,6 +38,10 @@ CONTENT_TAG = "content_digest"
 PROMOTED_TAG = "promoted"
 VERDICT_TAG = "verdict"
 ROLLED_BACK_TAG = "rolled_back"
+LIVE_TAG = "live"
+TWIN_TAG, FITTED_TAG, NETWORKS_TAG = "twin", "fitted_on", "networks"
+_MOST_TEXT = 5000
+"""Characters of a version's tag that MLflow keeps."""
 BUNDLES = "bundles"
 """Folder among the artifacts of a training run: seed<k>/, the bundle of each seed."""
 ARTIFACT = "registered"
@@ -136,11 +144,22 @@ def register_bundle(
             "dataset": info.dataset,
             "split_hash": info.split_hash,
             "seed": str(info.seed),
+            **_fitted(info.refit),
         },
         model_text=_model_description(model_name(info.hardware), hardware_text),
         save=save_pyfunc,
     )
     return register_offer(client, offer, run_id=run_id, description=description)
+
+
+def _fitted(refit: dict[str, Any]) -> dict[str, str]:
+    if not refit:
+        return {}
+    return {
+        TWIN_TAG: str(refit["twin"]),
+        FITTED_TAG: f"{refit['records']} records of {refit['parts']}",
+        NETWORKS_TAG: ", ".join(refit["networks"])[:_MOST_TEXT],
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ import polars as pl
 from tencost.config import Config
 from tencost.errors import FeatureError, RecordError
 from tencost.evaluate.truth import Truth
+from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor
 from tencost.features.ragged import Ragged
 from tencost.store.tables import load_records, load_workloads
@@ -84,7 +85,7 @@ def round_times(
         batches = _sample(cfg, root, truth)
         extractors = {
             bundle.info.feature_spec.digest: make_extractor(
-                bundle.info.feature_spec, bundle.info.device
+                bundle.info.feature_spec, bundle.info.device or attributes(cfg.hardware)
             )
             for bundle in bundles
         }
@@ -115,7 +116,8 @@ def _sample(cfg: Config, root: Path, truth: Truth) -> list[_Batch]:
     modules = dict(zip(workloads["workload_id"], workloads["mod_json"], strict=True))
     columns = ["program_id", "program", "program_format", "target"]
     works = pl.Series(truth.program_id[~np.isnan(truth.latency_s)].tolist(), dtype=pl.String)
-    records = load_records(folder, [cfg.hardware.name], columns).filter(
+    hardware = None if cfg.hardware.members else [cfg.hardware.name]
+    records = load_records(folder, hardware, columns).filter(
         pl.col("program_format") == _FORMAT, pl.col("program_id").is_in(works.implode())
     )
     texts = {row["program_id"]: row for row in records.iter_rows(named=True)}

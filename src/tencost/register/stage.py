@@ -1,8 +1,10 @@
 """The stage `register`: the winner of an evaluation becomes a version, and champion if the rule allows it.
 
-Which family: the best search score on the validation part, references aside (`evaluate.board.winner`). Which seed: the
-best search score on the validation part. The test part decides nothing but the promotion: all seeds of the challenger
-against all seeds of each reference and of the champion, whose predictions are made anew on the same test part. The two
+Which family: the best on networks left out of the training side, references aside (`evaluate.board.winner`). Which
+seed: the best search score on the validation part. The test part decides nothing but the promotion: all seeds of the
+challenger against all seeds of each reference and of the champion, whose predictions are made anew on the same test
+part. What is registered is that seed fitted once more on all records (:mod:`tencost.train.refit`); it has seen the test
+networks, so that it is the twins, trained without them, that are compared, its own and the champion's. The two
 registered bundles are timed in this process, one after the other.
 
 Writes the notes that :mod:`tencost.register.notes` describes, and for DVC mlruns/registered/<dataset>/<hardware>.json:
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from rich.console import Console
 
 from tencost.config import Config
 from tencost.errors import RegistryError
@@ -26,7 +29,7 @@ from tencost.evaluate import board as boards
 from tencost.evaluate.board import REFERENCES, Board, Row, winner
 from tencost.evaluate.prediction import load_model, predict_ms, program_rows
 from tencost.evaluate.report import markdown_table
-from tencost.evaluate.scoring import SeedScore, score_records
+from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
 from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
 from tencost.register import notes, offering, registry
@@ -37,8 +40,9 @@ from tencost.register.round_time import RoundTime, round_times
 from tencost.register.start_records import training_starts
 from tencost.register.starts import ship
 from tencost.train import tracking
-from tencost.train.bundle import Bundle, training_digest
+from tencost.train.bundle import Bundle, BundleInfo, load_bundle, training_digest
 from tencost.train.data import Data
+from tencost.train.refit import refit
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,14 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
     data = Data(cfg, root)
     truth = load_truth(data, "test")
     report = _Report(board, best, truth, read_scores(folder / "predictions.parquet", truth))
-    bundle = _chosen(root, best, report.own)
+    twin = _chosen(root, best, report.own)
 
     champion = registry.find_champion(client, registry.model_name(cfg.hardware.name))
     with tempfile.TemporaryDirectory(prefix="tencost-") as work:
+        bundle = twin
+        if cfg.rule.refit:
+            with Console(stderr=True).status(f"fitting {best.model} on all records"):
+                bundle = load_bundle(refit(data, twin, Path(work) / "refit"))
         version, new = registry.register_bundle(
             client,
             _shipped(data, bundle, Path(work)),
@@ -166,8 +174,9 @@ def description(board: Board, best: Row, bundle: Bundle, version: Version, verdi
         f"**{info.family}** on `{info.feature_spec.name}` features for **{info.hardware}** "
         f"(target kind {info.target_kind}), version {version.semver}, seed {info.seed} of {list(best.seeds)}.",
         "",
-        markdown_table(board, ("top1", "top5", "search_score", "trials_10pct", "pairwise")),
-        f"Test networks: {', '.join(board.networks)}; mean ± 95 % interval over seeds. "
+        *_fitted_on(info),
+        markdown_table(board, (*HEADLINE, "trials_10pct")),
+        f"Test networks: {', '.join(board.networks)}; mean ± 95 % interval over seeds [over test tasks]. "
         f"Trained on {info.dataset} ({board.split}), TVM >= {info.tvm_range[0]} and < {info.tvm_range[1]}.",
         "",
         "```python",
@@ -182,10 +191,22 @@ def description(board: Board, best: Row, bundle: Bundle, version: Version, verdi
     return "\n".join(lines)
 
 
+def _fitted_on(info: BundleInfo) -> list[str]:
+    """Return what a refitted version has learnt from, and that its figures are its twin's; nothing for another one."""
+    if not info.refit:
+        return []
+    networks = info.refit["networks"]
+    return [
+        f"Fitted on all {info.refit['records']:,} records ({info.refit['parts']}) of {len(networks)} networks "
+        f"({', '.join(networks)}); judged as its twin without the test networks, whose figures these are:",
+        "",
+    ]
+
+
 def _shipped(data: Data, bundle: Bundle, work: Path) -> Path:
     """Return the bundle's folder with starting points in it, or as it is where no MetaSchedule programs are known."""
-    book = training_starts(data)
-    return ship(bundle.folder, book, work / bundle.folder.name) if len(book) else bundle.folder
+    book = training_starts(data, refit=bool(bundle.info.refit))
+    return ship(bundle.folder, book, work / "shipped") if len(book) else bundle.folder
 
 
 def _chosen(root: Path, best: Row, scores: Sequence[SeedScore]) -> Bundle:

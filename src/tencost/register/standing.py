@@ -15,12 +15,13 @@ from rich.text import Text
 
 from tencost.errors import RegistryError
 from tencost.evaluate.report import wide
+from tencost.evaluate.scoring import HEADLINE
 from tencost.register import notes, registry
-from tencost.register.promotion import METRICS, NO
+from tencost.register.promotion import NO
 from tencost.register.pull import registry_uri
 from tencost.register.registry import Version
 
-_FIGURES = {"top1": "top-1", "top5": "top-5", "search_score": "search score"}
+_FIGURES = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "search_score": "search score"}
 _GRAPH_FIGURES = {"acc10": "acc10", "mape": "MAPE"}
 """Of models of whole networks."""
 
@@ -163,6 +164,8 @@ def _lines(version: Version) -> list[tuple[str, str]]:
             told.append(f"{text} {tags[name]} {unit}{other}")
     if told:
         lines.append(("", f"{own}: {', '.join(told)}"))
+    if registry.LIVE_TAG in tags:
+        lines.append(("", f"{own} live, {tags[registry.LIVE_TAG]}"))
     if registry.ROLLED_BACK_TAG in tags:
         lines.append(("bold red", f"{own} was rolled back on {tags[registry.ROLLED_BACK_TAG]}"))
     objections = [line.removeprefix(NO) for line in _reasons(version) if line.startswith(NO)]
@@ -185,10 +188,11 @@ def _values(version: Version) -> dict[str, Any]:
         "aliases": list(version.aliases),
         "run_id": version.run_id,
         **{name: tags.get(name) or None for name in texts},
-        **{name: _number(tags.get(name)) for name in (*METRICS, *notes.NUMBER_TAGS)},
+        **{name: _number(tags.get(name)) for name in (*HEADLINE, *notes.NUMBER_TAGS)},
         **{name: _number(tags[name]) for name in _GRAPH_FIGURES if name in tags},
         "promoted": tags.get(registry.PROMOTED_TAG),
         "rolled_back": tags.get(registry.ROLLED_BACK_TAG),
+        "live": tags.get(registry.LIVE_TAG),
         "gain_over": tags.get(notes.CHAMPION_TAG) or None,
         "gain": {metric: _gain(tags.get(name, "")) for metric, name in notes.GAIN_TAGS.items()},
         "reasons": _reasons(version),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import geometric_mean
 from typing import Any
 
 import orjson
@@ -18,16 +21,45 @@ from tencost.train.data import Data
 COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
 
 
-def training_starts(data: Data) -> StartBook:
-    """Return the starting points that a model of cfg.hardware ships: no program of the split's test side.
+def training_starts(data: Data, *, refit: bool = False) -> StartBook:
+    """Return the starting points that a model of cfg.hardware ships: of what it was trained on.
+
+    Args:
+        data: its dataset.
+        refit: whether it was fitted on all parts of the split; else no program of the test side is among them.
+
+    A model of several hardware ships what is fast on any of them. Their seconds cannot be compared, so each program
+    has those that it would take if every hardware's fastest one of the workload took the same: their geometric mean.
 
     Raises:
         RecordError: there are no records of that hardware.
         SplitError: the split is not built.
     """
-    allowed = data.split.filter(pl.col("part").is_in(["train", "valid"]))
-    records = load_records(data.records_folder, [data.cfg.hardware.name], COLUMNS)
-    return _book(records.join(allowed, on="record_id", how="semi"), data.cfg)
+    cfg = data.cfg
+    parts = ["train", "valid", "test"] if refit else ["train", "valid"]
+    allowed = data.split.filter(pl.col("part").is_in(parts))
+    books = []
+    for name in data.hardware():
+        records = load_records(data.records_folder, [name], COLUMNS)
+        own = replace(cfg, hardware=data.described(name))
+        books.append(_book(records.join(allowed, on="record_id", how="semi"), own))
+    return books[0] if len(books) == 1 else _shared(books, cfg)
+
+
+def _shared(books: Sequence[StartBook], cfg: Config) -> StartBook:
+    """Return the programs of several hardware in one book."""
+    fastest_s: dict[str, dict[str, float]] = {}
+    for book in books:
+        for one in book.starts:
+            of_workload = fastest_s.setdefault(one.workload, {})
+            of_workload.setdefault(book.hardware, one.latency_s * one.share)
+    shared = {name: geometric_mean(of.values()) for name, of in fastest_s.items()}
+    best: dict[tuple[str, bytes], tuple[str, float, Any]] = {}
+    for one in (one for book in books for one in book.starts):
+        key = (one.workload, orjson.dumps(one.trace))
+        program = (one.workload, shared[one.workload] / one.share, one.trace)
+        best[key] = min(best.get(key, program), program, key=lambda item: item[1])
+    return StartBook.of(cfg.hardware.name, cfg.hardware.target, best.values())
 
 
 def live_starts(cfg: Config, uri: str) -> StartBook:

@@ -1,7 +1,8 @@
 """Starting points: the fastest programs of every workload that a model was trained on, shipped in its bundle.
 
-A tuner re-fits them to the task at hand (:mod:`tencost.tune.refit`) and measures them before it searches. They are of
-the training and validation sides of the split only, so that a figure on held-out networks stays one.
+A tuner re-fits them to the task at hand (:mod:`tencost.codegen.refit`) and measures them before it searches. They are
+of what the model was fitted on: all records, or, with `rule.refit=false`, those of the training and validation sides of
+the split only, so that a figure on held-out networks stays one.
 
 The file, ``starts.json``, version 1: one JSON object.
 

@@ -25,6 +25,8 @@ from tencost.config import SplitConfig, SplitPolicy
 from tencost.errors import SplitError
 
 PARTS = ("train", "valid", "test")
+VARIANT = r"(-b\d+)?(-s\d+)?(-folded|-nhwc)?(-unpacked)?"
+"""What follows a network's name in those of its variants: batch, size, graph, order of the weights."""
 
 
 def workload_family(task_name: str, flop: float) -> str:
@@ -117,10 +119,10 @@ def with_families(records: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
 def held_out_networks(tasks: pl.DataFrame, names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return (networks of the dataset that are held out, names that the dataset does not have).
 
-    A name stands for all variants of the network: `resnet_50` also for `resnet_50-b4` and `resnet_50-b4-s256`.
+    A name stands for all variants of the network: `resnet_50` also for `resnet_50-b4` and `resnet_50-b4-s256-nhwc`.
     """
     known = sorted(tasks["network"].unique().to_list())
-    variants = {name: re.compile(rf"{re.escape(name)}(-b\d+)?(-s\d+)?") for name in names}
+    variants = {name: re.compile(rf"{re.escape(name)}{VARIANT}") for name in names}
     found = {
         name: [network for network in known if pattern.fullmatch(network)]
         for name, pattern in variants.items()

@@ -86,6 +86,9 @@ class BundleInfo:
     """Versions of tencost, TVM, ffi, torch, xgboost, numpy that made it."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the validation split."""
+    refit: dict[str, Any] = field(default_factory=dict)
+    """Of a model that was fitted on all parts of the split (:mod:`tencost.train.refit`): `twin`, the content digest of
+    the bundle that was judged; `parts`, `records` and `networks`, learnt from. No other bundle.json has it."""
     files: dict[str, str] = field(default_factory=dict)
     """File name -> sha256 in hex; filled by save_bundle."""
     format_version: int = FORMAT_VERSION
@@ -97,6 +100,8 @@ class BundleInfo:
         values["feature_spec"] = self.feature_spec.to_dict()
         values["calibration"] = asdict(self.calibration)
         values["tvm_range"] = list(self.tvm_range)
+        if not self.refit:
+            del values["refit"]
         return values
 
 
@@ -262,7 +267,7 @@ def load_bundle(
             "Install a TVM in that range, or train again with this one."
         )
     try:
-        ranker = make_ranker(_model_config(folder, info), info.feature_spec)
+        ranker = make_ranker(model_settings(folder, info), info.feature_spec)
         ranker.load(folder)
         try_out(folder, info.feature_spec, info.calibration, ranker)
     except BundleError:
@@ -290,7 +295,12 @@ def _release(version: str) -> tuple[int, int, int]:
     return major, minor, patch
 
 
-def _model_config(folder: Path, info: BundleInfo) -> ModelConfig:
+def model_settings(folder: Path, info: BundleInfo) -> ModelConfig:
+    """Return the settings of a bundle's family, checked.
+
+    Raises:
+        BundleError: no such family, or settings that this tencost does not have.
+    """
     if info.family not in FAMILIES.names():
         raise BundleError(
             f"bundle {folder}: expected a family of {', '.join(FAMILIES.names())}, found "

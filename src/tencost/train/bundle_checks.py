@@ -32,6 +32,7 @@ _FIELD_TYPES: dict[str, Any] = {
     "device": {"": float},
     "versions": {},
     "metrics": {},
+    "refit": {},
     "files": {"": str},
 }
 """What JSON values the fields of bundle.json have: a type, a list of it, or an object of it."""

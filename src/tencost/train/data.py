@@ -5,21 +5,28 @@ Training, evaluation and registration make one :class:`Data` from their configur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import polars as pl
 
 from tencost.config import Config, HardwareConfig
-from tencost.errors import ConfigError
-from tencost.features.table import FeatureTable, load_features
+from tencost.errors import ConfigError, FeatureError
+from tencost.features.device import attributes, device_names, device_of_each, with_device
+from tencost.features.kind import Floats
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.features.table import FILE, FeatureTable, load_features
 from tencost.splits.table import load_split
 from tencost.store.tables import load_records, load_tasks
 from tencost.train.provenance import content_hash
 from tencost.train.ranker import Samples
-from tencost.train.samples import join_samples
+from tencost.train.samples import join_samples, sample_spec
 
+EVERY = "all"
+"""In hardware.members: every hardware of the dataset that has the target's kind."""
 COLUMNS = ("record_id", "program_id", "workload_id", "hardware", "status")
 
 
@@ -37,8 +44,14 @@ class Data:
 
     @cached_property
     def records(self) -> pl.DataFrame:
-        """All records: COLUMNS and `latency_s`, the median in seconds, null for a failure."""
-        return load_records(self.records_folder, columns=COLUMNS)
+        """All records: COLUMNS, `latency_s` and `spread`.
+
+        The former is the median in seconds, null for a failure; the latter the standard deviation of the logarithm of
+        the record's own times, null where there are fewer than two.
+        """
+        read = load_records(self.records_folder, columns=(*COLUMNS, "run_secs"))
+        logs = pl.col("run_secs").list.eval(pl.element().log())
+        return read.with_columns(spread=logs.list.std()).drop("run_secs")
 
     @cached_property
     def tasks(self) -> pl.DataFrame:
@@ -56,16 +69,58 @@ class Data:
         """The content hash of the split, as bundles trained on it carry it."""
         return content_hash(self.split.select("record_id", "part"))
 
-    def features(self, name: str) -> FeatureTable:
+    def features(self, name: str, kind: str = "") -> FeatureTable:
         """Return a feature set of the dataset.
+
+        Args:
+            name: of the set.
+            kind: of its rows; where the set has no table of its own (device columns are stored nowhere), the rows of
+                the set that is named as its kind are its rows.
 
         Raises:
             FeatureError: it is not built, or not of this tencost.
         """
         if name not in self._features:
-            folder = self.root / self.cfg.paths.features / self.cfg.dataset.name / name
-            self._features[name] = load_features(folder)
+            folder = self.root / self.cfg.paths.features / self.cfg.dataset.name
+            stored = name if (folder / name / FILE).is_file() or not kind else kind
+            found = load_features(folder / stored)
+            self._features[name] = replace(found, spec=replace(found.spec, name=name))
         return self._features[name]
+
+    def hardware(self) -> tuple[str, ...]:
+        """Return the hardware that the model is for: cfg.hardware, or all that it stands for.
+
+        Raises:
+            ConfigError: a hardware that the dataset has no records of, or conf/hardware/ no description.
+        """
+        chosen = self.cfg.hardware
+        if not chosen.members:
+            return (chosen.name,)
+        known = sorted(self.records["hardware"].unique().to_list())
+        absent = sorted(set(chosen.members) - set(known) - {EVERY})
+        if absent:
+            raise ConfigError(
+                f"hardware.members must name hardware of the dataset {self.cfg.dataset.name} ({', '.join(known)}) "
+                f"or be [{EVERY}], found {', '.join(absent)}"
+            )
+        if EVERY not in chosen.members:
+            return tuple(sorted(chosen.members))
+        kind = chosen.target.get("kind")
+        found = [name for name in known if self.described(name).target.get("kind") == kind]
+        if not found:
+            raise ConfigError(
+                f"hardware={chosen.name}: expected hardware of target kind {kind} in the dataset "
+                f"{self.cfg.dataset.name}, found none among {', '.join(known)}"
+            )
+        return tuple(found)
+
+    def described(self, hardware: str) -> HardwareConfig:
+        """Return the description of a hardware: the chosen one, or from conf/hardware/.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        return describe(self.root, self.cfg, hardware)
 
     def dataset_hash(self, hardware: Sequence[str]) -> str:
         """Return the content hash of the records of some hardware."""
@@ -80,28 +135,66 @@ class Data:
         Raises:
             TrainError: the part has no record of these hardware that can be labelled.
         """
-        cfg = self.cfg
-        devices = None
-        if cfg.features.device_columns:
-            devices = {name: device_columns(self.root, cfg, name) for name in hardware}
-        table = self.features(cfg.features.name)
-        return join_samples(self.records, self.split, table, hardware, part, devices)
+        features = self.cfg.features
+        names = device_names(features)
+        devices = {name: attributes(self.described(name)) for name in hardware} if names else None
+        table = self.features(features.name, features.kind)
+        return join_samples(self.records, self.split, table, hardware, part, devices, names)
+
+    def rows(
+        self,
+        spec: FeatureSpec,
+        program_id: Sequence[str],
+        device: Mapping[str, float | Floats],
+        model: str = "model",
+    ) -> Ragged:
+        """Return programs as a model of a feature set reads them, device columns included.
+
+        Args:
+            spec: of the features that the model was trained on.
+            program_id: the N programs.
+            device: what its device columns are made of, one value for all programs or float64 [N].
+            model: what messages call it.
+
+        Raises:
+            FeatureError: the features at hand are others.
+        """
+        table = self.features(spec.name, spec.kind)
+        if sample_spec(table.spec, spec.device_columns).digest != spec.digest:
+            raise FeatureError(
+                f"the features {spec.name} of {self.cfg.dataset.name} are not those that the {model} was trained on "
+                "(other columns or options). Train it again: dvc repro, or tencost train"
+            )
+        return with_device(table.select(program_id), spec, device)
+
+    def devices(self, record_id: Sequence[str]) -> dict[str, Floats]:
+        """Return the attributes of the hardware of each record: float64 [N] each.
+
+        Raises:
+            ConfigError: conf/hardware/ does not describe a hardware.
+        """
+        wanted = pl.DataFrame({"record_id": pl.Series(record_id, dtype=pl.String)})
+        found = wanted.join(self.records, on="record_id", how="left", maintain_order="left")
+        hardware = found["hardware"].to_list()
+        return device_of_each(
+            hardware, {name: attributes(self.described(name)) for name in sorted(set(hardware))}
+        )
 
 
-def device_columns(root: Path, cfg: Config, hardware: str) -> dict[str, float]:
-    """Return the device columns of the chosen hardware, or of any other from conf/hardware/.
+def describe(root: Path, cfg: Config, hardware: str) -> HardwareConfig:
+    """Return the description of the chosen hardware, or of any other from conf/hardware/.
 
     Raises:
         ConfigError: conf/hardware/ does not describe it.
     """
     if hardware == cfg.hardware.name:
-        return cfg.hardware.device_columns()
+        return cfg.hardware
     from omegaconf import OmegaConf
 
     path = root / "conf" / "hardware" / f"{hardware}.yaml"
     if not path.is_file():
         raise ConfigError(
-            f"features.device_columns needs a description of hardware {hardware!r}: expected "
+            f"columns of a device need a description of hardware {hardware!r}: expected "
             f"{path}, found none. "
             "See docs/how-to/adding-hardware.md."
         )
@@ -109,4 +202,4 @@ def device_columns(root: Path, cfg: Config, hardware: str) -> dict[str, float]:
         OmegaConf.merge(OmegaConf.structured(HardwareConfig), OmegaConf.load(path))
     )
     assert isinstance(described, HardwareConfig)
-    return described.device_columns()
+    return described

@@ -129,6 +129,8 @@ class Family:
     """The class that learns and ranks."""
     for_tests: ModelConfig
     """Settings with which it learns a toy problem in seconds."""
+    folds: int = 5
+    """Folds of networks that it is tried on at most while a family is chosen; a slow one is tried on fewer."""
 
 
 def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:

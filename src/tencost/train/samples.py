@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tencost.errors import TrainError
+from tencost.features.device import Attributes, device_of_each, with_device
 from tencost.features.spec import FeatureSpec
 from tencost.train.labels import dense_groups, speed_labels
 from tencost.train.ranker import Samples
@@ -26,7 +27,8 @@ def join_samples(
     features: FeatureTable,
     hardware: Sequence[str],
     part: str,
-    devices: Mapping[str, Mapping[str, float]] | None = None,
+    devices: Mapping[str, Attributes] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Samples:
     """Join the three tables; rows are sorted by workload, hardware and record id.
 
@@ -36,7 +38,8 @@ def join_samples(
         features: rows by program_id; a program that could not be featurized has none.
         hardware: names to keep.
         part: train, valid or test.
-        devices: hardware -> device columns to append to each row, or None.
+        devices: hardware -> what columns of it are made of, or None.
+        names: the columns that are appended; None for the devices' attributes.
 
     Raises:
         TrainError: nothing is left.
@@ -62,22 +65,21 @@ def join_samples(
         )
     chosen, label, latency = chosen[kept], label[kept], latency[kept]
     rows = features.select(chosen["program_id"].to_list())
-    names = chosen["hardware"].to_list()
     if devices is not None:
-        rows = rows.with_columns(
-            np.asarray([list(devices[name].values()) for name in names], np.float32)
-        )
+        of_each = device_of_each(chosen["hardware"].to_list(), devices)
+        wide = sample_spec(features.spec, list(of_each) if names is None else names)
+        rows = with_device(rows, wide, of_each)
     group = dense_groups(chosen["workload_id"].to_numpy(), chosen["hardware"].to_numpy())
     return Samples(
         rows, label, group, latency, np.asarray(chosen["record_id"].to_list(), dtype=np.str_)
     )
 
 
-def sample_spec(spec: FeatureSpec, device: Mapping[str, float] | None) -> FeatureSpec:
-    """Return the spec of the samples: the table's, with the device columns appended."""
-    if not device:
+def sample_spec(spec: FeatureSpec, device: Iterable[str] | None) -> FeatureSpec:
+    """Return the spec of the samples: the table's, with the columns of these names appended."""
+    names = tuple(device or ())
+    if not names:
         return spec
-    names = tuple(device)
     return FeatureSpec(
         name=spec.name,
         kind=spec.kind,

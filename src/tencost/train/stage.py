@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import orjson
+import polars as pl
 from rich.console import Console
 
 from tencost.config import Config, Pool
+from tencost.config.parts import FAMILIES
 from tencost.errors import ConfigError, TrainError
+from tencost.features.device import attributes, device_names
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
 from tencost.train.calibration import fit_calibration
-from tencost.train.data import Data, device_columns
+from tencost.train.data import Data
+from tencost.train.folds import FILE as FOLDS_FILE
+from tencost.train.folds import Fold, LeftOut, divide, left_out
 from tencost.train.labels import LABEL_TEXT
 from tencost.train.provenance import dvc_hash, installed_versions, tvm_range
 from tencost.train.pyfunc_model import save_pyfunc
-from tencost.train.ranker import Samples
+from tencost.train.ranker import Family, Samples
 from tencost.train.samples import sample_spec
-from tencost.train.seeds import Job, Trained, train_seeds
+from tencost.train.seeds import Job, Trained, Tried, train_seeds
 from tencost.train.tracking import BUNDLES_TAG, Point, TrackedRun, start_run
 from tencost.writing import whole_folder
 
 RUN_FILE = "run.json"
-"""Beside the bundles: seeds and validation metrics. The MLflow run is found by the digest of the bundles."""
+"""Beside the bundles: seeds, validation metrics, and the networks of each fold that it was tried on. The MLflow run is
+found by the digest of the bundles."""
 
 CHOICE = "choice"
 """The validation metric that seeds and epochs are chosen by."""
@@ -64,9 +70,12 @@ class _Material:
     Attributes:
         train, valid: parts of the split.
         spec: what the columns mean, device columns included.
-        device: values of the device columns on cfg.hardware.
+        device: what the device columns are made of on cfg.hardware; empty for a model of several hardware.
         hardware: whose records `train` has.
         dataset_hash, split_hash: of the records used and of the split.
+        folds: the networks that are left out in turn; empty for a reference, which is never chosen.
+        left_out: what each of them has of `train` and `valid`.
+        own: ids of the records of cfg.hardware.
     """
 
     train: Samples
@@ -76,6 +85,9 @@ class _Material:
     hardware: tuple[str, ...]
     dataset_hash: str
     split_hash: str
+    folds: tuple[Fold, ...]
+    left_out: tuple[LeftOut, ...]
+    own: frozenset[str]
 
 
 def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
@@ -94,16 +106,18 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
     with start_run(cfg, root, stage="train") as tracked:
         material = _read(cfg, data or Data(cfg, root))
         _log_material(tracked, cfg, root, material)
-        trained = _train(cfg, material)
+        trained, tried = _train(cfg, material)
         result = _result(cfg, root, tracked, trained)
-        _write(cfg, material, trained, result)
-        _log_result(tracked, trained, result)
+        _write(cfg, material, trained, tried, result)
+        _log_result(tracked, trained, tried, result)
     _say(cfg, result)
     return result
 
 
 def _check(cfg: Config) -> None:
-    if cfg.features.name not in cfg.model.reads:
+    device = device_names(cfg.features)
+    rows_of = {cfg.features.name, *([cfg.features.kind] if device else [])}
+    if not rows_of & set(cfg.model.reads):
         raise ConfigError(
             f"model={cfg.model_name} cannot be trained on features={cfg.features.name}: the family "
             f"{cfg.model.family} reads {', '.join(cfg.model.reads)}. Choose one of them, or add the "
@@ -115,35 +129,78 @@ def _check(cfg: Config) -> None:
 
 def _read(cfg: Config, data: Data) -> _Material:
     """Join what is trained on; validation is of the model's own hardware, of all where that has none."""
-    own = (cfg.hardware.name,)
+    own = data.hardware()
+    _check_kinds(data, own)
     hardware = own
-    if cfg.model.pool is Pool.all:
+    if cfg.model.pool is Pool.all and not cfg.hardware.members:
         hardware = tuple(sorted(data.records["hardware"].unique().to_list()))
-    valid = data.split.filter(part="valid")["hardware"].unique()
-    device = (
-        device_columns(data.root, cfg, cfg.hardware.name) if cfg.features.device_columns else {}
-    )
+    valid = set(data.split.filter(part="valid")["hardware"].unique())
+    names = device_names(cfg.features)
+    device = {} if cfg.hardware.members or not names else _device(data, names)
+    train = data.samples(hardware, "train")
+    watched = data.samples(own if valid & set(own) else hardware, "valid")
+    folds, parts = _folds(cfg, data, own, train, watched)
+    mine = data.records.filter(pl.col("hardware").is_in(own))
     return _Material(
-        train=data.samples(hardware, "train"),
-        valid=data.samples(own if cfg.hardware.name in valid else hardware, "valid"),
-        spec=sample_spec(data.features(cfg.features.name).spec, device),
+        train=train,
+        valid=watched,
+        spec=sample_spec(data.features(cfg.features.name, cfg.features.kind).spec, names),
         device=device,
         hardware=hardware,
         dataset_hash=data.dataset_hash(hardware),
         split_hash=data.split_hash,
+        folds=folds,
+        left_out=parts,
+        own=frozenset(mine["record_id"].to_list()),
     )
 
 
-def _train(cfg: Config, material: _Material) -> list[Trained]:
+def _folds(
+    cfg: Config, data: Data, own: Sequence[str], train: Samples, valid: Samples
+) -> tuple[tuple[Fold, ...], tuple[LeftOut, ...]]:
+    """Return the folds that the family is tried on, and what each has of the samples."""
+    if cfg.model.reference:
+        return (), ()
+    measured = data.split.filter(
+        pl.col("hardware").is_in(own), pl.col("part").is_in(["train", "valid"])
+    )
+    family: Family = FAMILIES.load(cfg.model.family)
+    made = divide(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[: family.folds]
+    parts = left_out(made, data.records, train, valid)
+    used = [at for at, part in enumerate(parts) if part.train.any() or part.valid.any()]
+    return tuple(made[at] for at in used), tuple(parts[at] for at in used)
+
+
+def _check_kinds(data: Data, hardware: Sequence[str]) -> None:
+    """Refuse to make one model for targets of several kinds: a tuner asks for one kind."""
+    if not data.cfg.hardware.members:
+        return
+    kind = data.cfg.hardware.target.get("kind")
+    others = [name for name in hardware if data.described(name).target.get("kind") != kind]
+    if others:
+        raise ConfigError(
+            f"hardware={data.cfg.hardware.name}: expected members of target kind {kind}, found others: "
+            f"{', '.join(others)}. Leave them out of hardware.members"
+        )
+
+
+def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
+    """Return the attributes that the columns of these names are made of, on cfg.hardware."""
+    found = attributes(data.cfg.hardware)
+    constant = all(name in found for name in names)
+    return {name: found[name] for name in names} if constant else found
+
+
+def _train(cfg: Config, material: _Material) -> tuple[list[Trained], list[Tried]]:
     label = f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name}"
-    job = Job(cfg.model, material.spec, material.train, material.valid)
-    trained = train_seeds(job, cfg.seeds, cfg.jobs, label)
+    job = Job(cfg.model, material.spec, material.train, material.valid, material.left_out)
+    trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label)
     if not all(one.valid for one in trained):
         raise TrainError(
             f"expected a validation group with at least two programs of {', '.join(material.hardware)}, "
             f"found none in split {cfg.split_name}. Raise split.valid_fraction."
         )
-    return trained
+    return trained, tried
 
 
 def _result(cfg: Config, root: Path, tracked: TrackedRun, trained: list[Trained]) -> TrainResult:
@@ -161,8 +218,14 @@ def _result(cfg: Config, root: Path, tracked: TrackedRun, trained: list[Trained]
     )
 
 
-def _write(cfg: Config, material: _Material, trained: list[Trained], result: TrainResult) -> None:
-    """Write all bundles and run.json; the folder appears whole or not at all."""
+def _write(
+    cfg: Config,
+    material: _Material,
+    trained: list[Trained],
+    tried: list[Tried],
+    result: TrainResult,
+) -> None:
+    """Write all bundles, run.json and the folds' scores; the folder appears whole or not at all."""
     with whole_folder(result.folder) as folder:
         for one in trained:
             save_bundle(folder / f"seed{one.seed}", one.ranker, _info(cfg, material, one))
@@ -170,8 +233,23 @@ def _write(cfg: Config, material: _Material, trained: list[Trained], result: Tra
             "seeds": list(result.seeds),
             "best_seed": result.best_seed,
             "valid": {str(one.seed): one.valid for one in trained},
+            "folds": [list(fold.networks) for fold in material.folds],
         }
+        if tried:
+            _fold_scores(material, tried).write_parquet(folder / FOLDS_FILE)
         (folder / RUN_FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+
+
+def _fold_scores(material: _Material, tried: list[Tried]) -> pl.DataFrame:
+    """Return the raw scores of the folds' programs on the model's own hardware, see `tencost.train.folds`."""
+    frames = []
+    for one in tried:
+        fold = material.left_out[one.fold]
+        ids = [*material.train.record_id[fold.train], *material.valid.record_id[fold.valid]]
+        frame = pl.DataFrame({"record_id": ids, "raw": np.concatenate([one.train, one.valid])})
+        frames.append(frame.select(pl.lit(one.fold, pl.Int32).alias("fold"), "record_id", "raw"))
+    scores = pl.concat(frames).with_columns(pl.col("raw").fill_nan(None))
+    return scores.filter(pl.col("record_id").is_in(list(material.own))).sort("fold", "record_id")
 
 
 def _info(cfg: Config, material: _Material, one: Trained) -> BundleInfo:
@@ -222,12 +300,15 @@ def _log_material(tracked: TrackedRun, cfg: Config, root: Path, material: _Mater
     tracked.log_metrics({f"train/{name}": float(count) for name, count in counts.items()})
 
 
-def _log_result(tracked: TrackedRun, trained: list[Trained], result: TrainResult) -> None:
+def _log_result(
+    tracked: TrackedRun, trained: list[Trained], tried: list[Tried], result: TrainResult
+) -> None:
     """Log curves (mean over seeds), final validation metrics, times, importances, bundles and the pyfunc."""
     tracked.set_tag(BUNDLES_TAG, training_digest(result.folder))
     tracked.log_points(mean_curves([one.points for one in trained]))
     final = {f"train/final_valid_{name}": value for name, value in result.valid.items()}
     tracked.log_metrics({**final, "train/fit_seconds": result.fit_seconds})
+    tracked.log_metrics({"train/fold_seconds": sum(one.seconds for one in tried)})
     tracked.log_artifacts(result.folder, "bundles")
     best = next(one for one in trained if one.seed == result.best_seed)
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +24,15 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
-from tencost.errors import BundleError
+from tencost.errors import BundleError, RegistryError
+from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor
 from tencost.features.kind import kind_of
 from tencost.features.kinds import tiles
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.traces import trace_key
+from tencost.measure.hardware import detect_host
 from tencost.store.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
@@ -351,8 +354,9 @@ class TencostModel(ms.cost_model.PyCostModel):
 
 
 def load_cost_model(
-    uri: str | Path,
+    uri: str | Path | None = None,
     *,
+    hardware: str = "local",
     frozen: bool = False,
     draft: bool = True,
     target_kind: str = "llvm",
@@ -363,13 +367,16 @@ def load_cost_model(
     """Return a registered model as the object for `cost_model=` of ms.tune_tir, tune_tasks and tune_relax.
 
     Args:
-        uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle.
+        uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle; None
+            takes the champion of `hardware`, or where it has none that of every CPU (``tencost-cpu``), and warns.
+        hardware: name of the hardware that is tuned on, where no `uri` says which model.
         frozen: do not learn from this run's measurements.
         draft: score only the promising share of large batches in full, guess the others, see
             :mod:`tencost.tune.draft`; False scores all in full, each the same alone and in a batch.
         target_kind: kind of TVM target that is to be tuned; the bundle must be for it.
-        device: values of the bundle's device columns on the hardware that is tuned on, see
-            HardwareConfig.device_columns; None takes those of the hardware that the model was trained for.
+        device: what the bundle's device columns are made of on the hardware that is tuned on, see
+            tencost.features.device.attributes; None takes those of the hardware that the model was trained for, of a
+            model of several hardware those of this host.
         on_round: called after every measured batch.
         root: the project whose registry is meant where MLFLOW_TRACKING_URI is not set; found upwards from the
             working folder by default.
@@ -380,12 +387,40 @@ def load_cost_model(
     """
     from tencost.register.pull import pull
 
-    bundle = load_bundle(
-        pull(str(uri), root=root), target_kind=target_kind, tvm_version=str(tvm.__version__)
-    )
+    folder = _champion(hardware, target_kind, root) if uri is None else pull(str(uri), root=root)
+    bundle = load_bundle(folder, target_kind=target_kind, tvm_version=str(tvm.__version__))
     spec = bundle.info.feature_spec
-    extractor = make_extractor(spec, bundle.info.device if device is None else dict(device))
+    if device is None:
+        device = bundle.info.device
+        if spec.device_columns and not device:
+            device = attributes(detect_host())
+    extractor = make_extractor(spec, dict(device))
     return TencostModel(bundle, extractor, frozen=frozen, draft=draft, on_round=on_round)
+
+
+def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
+    """Return the bundle of a hardware's champion, or of every CPU's.
+
+    Raises:
+        RegistryError: there is neither.
+    """
+    from tencost.register.pull import EVERY_CPU, pull
+
+    try:
+        return pull(f"models:/tencost-{hardware}@champion", root=root)
+    except RegistryError as error:
+        if target_kind != "llvm" or hardware == EVERY_CPU:
+            raise
+        try:
+            folder = pull(f"models:/tencost-{EVERY_CPU}@champion", root=root)
+        except RegistryError:
+            raise error from None
+    warnings.warn(
+        f"no registered model for hardware {hardware}: tencost-{EVERY_CPU}, which knows a CPU by its description, "
+        "is used",
+        stacklevel=3,
+    )
+    return folder
 
 
 def scratch_cost_model(

@@ -14,8 +14,10 @@ from rich.console import Console
 
 from tencost.config import Config
 from tencost.errors import MissingDependencyError, RegistryError, TuneError
+from tencost.features.device import attributes
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import one_core
+from tencost.register.pull import EVERY_CPU
 from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.workfolder import WorkFolder
 
@@ -178,7 +180,8 @@ def _as_known(database: Any, network: Network, cfg: Config) -> Network:
 def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
 
-    For hardware of several cores without a model of its own, the champion of one of its cores serves.
+    For hardware of several cores without a model of its own, the champion of one of its cores serves; for any other CPU
+    without one, the champion of all CPUs, which knows it by its description.
 
     Raises:
         RegistryError: cfg.model_uri is given and cannot be found.
@@ -190,7 +193,8 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     hardware = cfg.hardware
     if cfg.model_uri == SCRATCH:
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
-    names = [hardware.name, *(one.name for one in one_core(hardware))]
+    own = [hardware.name, *(one.name for one in one_core(hardware))]
+    names = [*own, EVERY_CPU] if hardware.target.get("kind") == "llvm" else own
     uris = (
         [cfg.model_uri] if cfg.model_uri else [f"models:/tencost-{one}@champion" for one in names]
     )
@@ -198,7 +202,7 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     for uri in uris:
         try:
             model = load_cost_model(
-                uri, frozen=not cfg.tuner.learn, device=hardware.device_columns(), root=root
+                uri, frozen=not cfg.tuner.learn, device=attributes(hardware), root=root
             )
             break
         except RegistryError as error:
@@ -212,7 +216,13 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
             style="yellow",
         )
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
-    if uri != uris[0]:
+    if not cfg.model_uri and uri == uris[-1] and names[-1] == EVERY_CPU:
+        console.print(
+            f"no registered model for hardware {hardware.name}: tencost-{EVERY_CPU}, which knows a CPU by its "
+            "description, ranks until this run has taught it better",
+            **NOTE,
+        )
+    elif uri != uris[0]:
         console.print(
             f"no registered model for {hardware.cores} cores ({hardware.name}): one core's ranks until this run has "
             "taught it better",

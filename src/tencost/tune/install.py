@@ -27,7 +27,7 @@ _active: Any = None
 _strategy: Any = "evolutionary"
 
 
-def install(uri: str | Path, **options: Any) -> Any:
+def install(uri: str | Path | None = None, **options: Any) -> Any:
     """Use a registered model in every tuning pass of this process; returns the cost model.
 
     Args:

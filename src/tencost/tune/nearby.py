@@ -25,10 +25,8 @@ import orjson
 from tvm.s_tir import Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.features.ragged import FloatArray
-from tencost.tune.draft import MIN_BATCH, Doubles, Draft
-from tencost.tune.kriging import MAX_KNOWN, Kriging
-from tencost.tune.refit import (
+from tencost.codegen.mutations import mutate, other, plain_decisions
+from tencost.codegen.refit import (
     Decisions,
     Sketch,
     apply,
@@ -37,6 +35,9 @@ from tencost.tune.refit import (
     plain_values,
     sketch,
 )
+from tencost.features.ragged import FloatArray
+from tencost.tune.draft import MIN_BATCH, Doubles, Draft
+from tencost.tune.kriging import MAX_KNOWN, Kriging
 
 PARENTS = 24
 """Measured programs that mutations come from, the fastest ones."""
@@ -320,32 +321,9 @@ class Nearby:
                 ]
                 mutations -= 1
         for _ in range(mutations):
-            self._mutate(parent.space, values)
+            one = self._spaces[parent.space]
+            mutate(one.sketch.choices, values, one.seen, self._random)
         return Program(parent.space, tuple(values))
-
-    def _mutate(self, space: int, values: list[Any]) -> None:
-        choices = self._spaces[space].sketch.choices
-        weights = [
-            (1.0 if value and math.prod(value) > 1 else 0.0) if choice[0] == "tile" else 0.25
-            for choice, value in zip(choices, values, strict=True)
-        ]
-        total = sum(weights)
-        if total == 0:
-            return
-        at = int(self._random.choice(len(weights), p=np.array(weights) / total))
-        choice = choices[at]
-        if choice[0] == "tile":
-            values[at] = moved(values[at], int(choice[2]), self._random)
-        else:
-            values[at] = self._other(space, at, values[at])
-
-    def _other(self, space: int, at: int, value: Any) -> Any:
-        one = self._spaces[space]
-        choice = one.sketch.choices[at]
-        if choice[0] == "category":
-            return int(self._random.integers(len(choice[1])))
-        options = sorted(one.seen[at])
-        return options[int(self._random.integers(len(options)))] if options else value
 
     def _fresh(self) -> Program:
         space = int(self._random.integers(len(self._spaces)))
@@ -360,7 +338,7 @@ class Nearby:
                         break
                 values.append(drawn)
             else:
-                values.append(self._other(space, at, value))
+                values.append(other(choice, value, one.seen[at], self._random))
         return Program(space, tuple(values))
 
 
@@ -395,29 +373,6 @@ def columns(spaces: Sequence[Space], programs: Sequence[Program]) -> FloatArray:
 def _width(made: Sketch) -> int:
     tiles = [int(choice[1]) for choice in made.choices if choice[0] == "tile"]
     return 2 + sum(tiles) + len(made.choices) - len(tiles) + 2 * sum(set(tiles))
-
-
-def moved(factors: Sequence[int], largest_innermost: int, random: np.random.Generator) -> Decisions:
-    """Return a tile with a divisor of one level moved to another; the same where no move is allowed."""
-    levels = len(factors)
-    for _ in range(8):
-        giver, taker = (int(one) for one in random.choice(levels, 2, replace=False))
-        divisors = [one for one in range(2, factors[giver] + 1) if factors[giver] % one == 0]
-        if not divisors:
-            continue
-        divisor = divisors[int(random.integers(len(divisors)))]
-        found = list(factors)
-        found[giver] //= divisor
-        found[taker] *= divisor
-        if found[-1] <= largest_innermost:
-            return tuple(found)
-    return tuple(factors)
-
-
-def plain_decisions(values: Decisions) -> Decisions:
-    return tuple(
-        tuple(map(int, value)) if isinstance(value, list | tuple) else value for value in values
-    )
 
 
 def _candidate(schedule: Any) -> Any:

@@ -1,8 +1,8 @@
 """A search of one task that begins with starting points and never proposes a program twice.
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
-a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.tune.spaces`) and programs known
-to be fast, re-fitted to it (:mod:`tencost.tune.refit`): they are measured before anything is searched, and the
+a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.codegen.seeds`) and programs known
+to be fast, re-fitted to it (:mod:`tencost.codegen.refit`): they are measured before anything is searched, and the
 evolution (:mod:`tencost.tune.nearby`) begins from the best of them. MetaSchedule's own evolutionary search is asked
 where that finds nothing new. Programs that the database holds are taken out of each batch before it is built.
 """
@@ -18,12 +18,12 @@ from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
+from tencost.codegen.refit import Refitter, starting_points
+from tencost.codegen.seeds import seeds
 from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
 from tencost.tune.nearby import Nearby
-from tencost.tune.refit import Refitter, starting_points
-from tencost.tune.spaces import seeds
 from tencost.workers.keys import program_key
 
 MAX_REPEATED_BATCHES = 5

@@ -21,6 +21,7 @@ from tvm.s_tir.meta_schedule.logging import get_loggers_from_work_dir
 from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
+from tencost.codegen.refit import Refitter
 from tencost.codegen.spaces import search_space
 from tencost.config import TunerConfig
 from tencost.errors import TencostError
@@ -29,7 +30,6 @@ from tencost.register.starts import StartBook
 from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
-from tencost.tune.refit import Refitter
 from tencost.tune.search import evolutionary_search
 from tencost.tune.turns import BySeconds
 from tencost.tune.untuned import time_untuned

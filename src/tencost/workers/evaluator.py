@@ -2,15 +2,18 @@
 
 TenSet's evaluator measures again until the coefficient of variation is at most 10 %, and keeps all times; so does
 this one. What it does beyond: a first single run decides how many runs make one time, and whether a slow program
-deserves more than that one; where one run makes a time, the first is one of them.
+deserves more than that one; where one run makes a time, the first is one of them. What a program of one core waited for
+its CPU while others had it is not its time: Linux tells how long that was.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 Timer = Callable[[int, int, float], list[float]]
@@ -19,6 +22,8 @@ Timer = Callable[[int, int, float], list[float]]
 FLUSH = "cache_flush_cpu_non_first_arg"
 """TVM's function that evicts every argument but the first from the caches before a time is taken."""
 _MAX_NUMBER = 100_000
+_SCHEDULED = Path("/proc/thread-self/schedstat")
+"""Nanoseconds that the thread ran, nanoseconds that it was ready and did not run, how often it did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +85,19 @@ def coefficient_of_variation(times: Sequence[float]) -> float:
     return statistics.stdev(times) / statistics.fmean(times)
 
 
-def local_timer(function: Any, tensors: Sequence[Any], device: Any, *, flush: bool) -> Timer:
-    """Return a timer of a loaded module's entry function ``main`` on this process's device."""
+def local_timer(
+    function: Any, tensors: Sequence[Any], device: Any, *, flush: bool, alone: bool = False
+) -> Timer:
+    """Return a timer of a loaded module's entry function ``main`` on this process's device.
+
+    Args:
+        function: the module.
+        tensors: its arguments.
+        device: where they are.
+        flush: evict them from the caches before each time.
+        alone: the program runs in this thread and no other, so that what the thread waits for its CPU, it waits. The
+            times are then without the share of the call in which it waited; the same where it never does.
+    """
 
     def timer(number: int, repeat: int, min_repeat_ms: float) -> list[float]:
         evaluator = function.time_evaluator(
@@ -92,6 +108,20 @@ def local_timer(function: Any, tensors: Sequence[Any], device: Any, *, flush: bo
             min_repeat_ms=round(min_repeat_ms),
             f_preproc=FLUSH if flush else "",
         )
-        return [float(seconds) for seconds in evaluator(*tensors).results]
+        waited, started = waited_s(), time.perf_counter()
+        seconds = [float(one) for one in evaluator(*tensors).results]
+        share = (waited_s() - waited) / (time.perf_counter() - started) if alone else 0.0
+        return [one * (1.0 - min(share, _MOST_WAITED)) for one in seconds]
 
     return timer
+
+
+_MOST_WAITED = 0.95
+
+
+def waited_s() -> float:
+    """Return the seconds that this thread was ready and did not run, since it began; 0 where the system keeps it."""
+    try:
+        return int(_SCHEDULED.read_text(encoding="ascii").split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from tencost.workers.evaluator import local_timer
+
 STAT = Path("/proc/stat")
 
 SIZE = 128
@@ -36,9 +38,13 @@ MAX_WAITING = 1.0
 
 
 class NoiseProbe:
-    """A 128x128x128 matrix product, compiled for the architecture's baseline so that it is the same on all hardware."""
+    """A 128x128x128 matrix product, compiled for the architecture's baseline so that it is the same on all hardware.
 
-    def __init__(self) -> None:
+    Args:
+        alone: what it waits for its CPU is left out, as of the programs that it stands beside, see `local_timer`.
+    """
+
+    def __init__(self, *, alone: bool = False) -> None:
         import numpy as np
         import tvm
         from tvm.target import Target
@@ -46,12 +52,14 @@ class NoiseProbe:
         executable = tvm.compile(_kernel(), target=Target(_baseline()))
         values = np.linspace(0.0, 1.0, SIZE * SIZE, dtype="float32").reshape(SIZE, SIZE)
         self._tensors = [tvm.runtime.tensor(values) for _ in range(3)]
-        self._time = executable.jit().time_evaluator("main", tvm.cpu(), number=RUNS, repeat=REPEATS)
-        self._time(*self._tensors)  # the first call generates code and warms the caches
+        self._time = local_timer(
+            executable.jit(), self._tensors, tvm.cpu(), flush=False, alone=alone
+        )
+        self._time(RUNS, REPEATS, 0.0)  # the first call generates code and warms the caches
 
     def measure(self) -> float:
         """Return the seconds that the kernel takes now: the median of some 10 ms of repeats."""
-        return statistics.median(float(value) for value in self._time(*self._tensors).results)
+        return statistics.median(self._time(RUNS, REPEATS, 0.0))
 
 
 def relative(value: float, reference: float) -> float:

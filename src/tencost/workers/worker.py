@@ -286,7 +286,8 @@ class Child:
             expected = self._expected_of(request)
             for index in expected.facts.indices:
                 tensors[index].copyfrom(expected.inputs[index])
-        timer = local_timer(function, tensors, device, flush=options.cache_flush)
+        alone = _runs_alone(request["target"]["kind"])
+        timer = local_timer(function, tensors, device, flush=options.cache_flush, alone=alone)
         return adaptive_times(timer, options)
 
     def wait_for_go(self) -> list[float] | None:
@@ -321,7 +322,7 @@ class Child:
         from tencost.workers.noise import NoiseProbe
 
         if self._probe is None:
-            self._probe = NoiseProbe()
+            self._probe = NoiseProbe(alone=_runs_alone("llvm"))
         return {"probe_s": self._probe.measure()}
 
 
@@ -361,6 +362,11 @@ def _call(function: Any, inputs: Sequence[Any], target_kind: str) -> list[Any]:
     tensors = [tvm.runtime.tensor(array, device=device) for array in inputs]
     function["main"](*tensors)
     return [tensor.numpy() for tensor in tensors]
+
+
+def _runs_alone(target_kind: str) -> bool:
+    """Say whether programs run in the thread that calls them: on one core of the CPU."""
+    return target_kind == "llvm" and os.environ.get("TVM_NUM_THREADS") == "1"
 
 
 def _device_name(target_kind: str) -> str:

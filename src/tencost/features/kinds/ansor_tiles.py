@@ -10,14 +10,14 @@ names, counts as absent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind
+from tencost.features.kind import FeatureKind, Floats, Options, Relations
 from tencost.features.kinds.ansor_steps import ANNOTATIONS, STEPS
-from tencost.features.ragged import FloatArray
+from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.texts import stored_programs
 
 NUM_SPLITS = 8
@@ -188,9 +188,61 @@ def _log(value: float) -> float:
     return math.log2(1.0 + max(value, 0.0))
 
 
+def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
+    """Relate GPU programs to a device's warps, multiprocessors and local memories: float64 [N, relations]."""
+    own = rows.values[rows.offsets[:-1]].astype(np.float64)
+    column = {name: own[:, place] for place, name in enumerate(TILE_COLUMNS)}
+    lanes = _counts(device["device_log2_simd_bits"]) / 32.0
+    cores = _counts(device["device_log2_cores"])
+    threads, blocks = (_launched(column, of) for of in ("thread", "block"))
+    tile = sum(column[f"spatial_{level}"] for level in range(1, NUM_LEVELS))
+    chunk = sum(column[f"reduction_{level}"] for level in range(1, NUM_LEVELS))
+    # A square tile of two operands, as of a matrix product, 4 bytes an element
+    held = tile / 2 + chunk + 3.0
+    out = [
+        np.log2(threads / lanes),
+        np.ceil(threads / lanes) * lanes / threads,
+        np.log2(blocks / cores),
+        np.ceil(blocks / cores) * cores / blocks,
+        held - device["device_log2_l1d_kib"] - 10.0,
+        held - device["device_log2_l2_kib"] - 10.0,
+    ]
+    return np.stack(out, axis=1)
+
+
+def _launched(column: Mapping[str, Floats], what: str) -> Floats:
+    """Return how many threads or blocks a program launches; 1 where the steps do not tell."""
+    extents = [np.maximum(_counts(column[f"max_{what}_{axis}"]), 1.0) for axis in "xyz"]
+    return np.asarray(extents[0] * extents[1] * extents[2])
+
+
+def _counts(logs: Floats) -> Floats:
+    """Return the whole numbers whose log2(1 + x) these are: rounded, or a whole warp would be one and a bit."""
+    return np.asarray(np.round(np.exp2(logs) - 1.0))
+
+
+RELATIONS = Relations(
+    names=(
+        "rel_threads_of_lanes",
+        "rel_threads_padding",
+        "rel_blocks_of_cores",
+        "rel_blocks_padding",
+        "rel_block_tile_of_l1",
+        "rel_block_tile_of_l2",
+    ),
+    needs=(
+        "device_log2_simd_bits",
+        "device_log2_cores",
+        "device_log2_l1d_kib",
+        "device_log2_l2_kib",
+    ),
+    columns=_relations,
+)
+
 KIND = FeatureKind(
     columns=lambda _: TILE_COLUMNS,
     one_row=True,
     program_format="ansor_steps",
     stored=lambda spec: stored_programs(spec, tile_row),
+    relations=RELATIONS,
 )

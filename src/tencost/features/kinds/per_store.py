@@ -16,14 +16,14 @@ Legend: N programs, R rows, C columns, of which those of a store come first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tencost.features.kind import Chunk, FeatureKind, Outcome, Summary
+from tencost.features.kind import Chunk, FeatureKind, Options, Outcome, Relations, Summary
 from tencost.features.ragged import FloatArray, IntArray, Ragged
 
 NUM_BUFFERS = 5
@@ -320,6 +320,33 @@ def _log(amounts: Floats) -> Floats:
     return np.asarray(np.log2(1.0 + np.maximum(amounts, 0.0)))
 
 
+def _relations(features: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
+    """Relate each program's heaviest store to a device's lanes and cores: float64 [N, relations]."""
+    rows = features.values.astype(np.float64)
+    flops = _log(_amount(rows[:, _FLOPS]).sum(axis=1))
+    main = rows[_first_of_each(features.segment_ids, flops, rows[:, _ITERATIONS])]
+    lanes = np.round(_amount(device["device_log2_simd_bits"])) / 32.0
+    cores = np.round(_amount(device["device_log2_cores"]))
+    parts = np.maximum(np.round(_amount(main[:, _PLACE["parallel_prod"]])), 1.0)
+    out = []
+    for name in ("vectorize_len", "vectorize_prod"):
+        amount = _amount(main[:, _PLACE[name]])
+        out.append(np.where(amount > 0, np.log2(np.maximum(amount, 1.0) / lanes), -9.0))
+    out += [np.log2(parts / cores), np.ceil(parts / cores) * cores / parts]
+    return np.stack(out, axis=1)
+
+
+RELATIONS = Relations(
+    names=(
+        "rel_vectorized_of_lanes",
+        "rel_all_vectorized_of_lanes",
+        "rel_parallel_of_cores",
+        "rel_parallel_padding",
+    ),
+    needs=("device_log2_simd_bits", "device_log2_cores"),
+    columns=_relations,
+)
+
 KIND = FeatureKind(
     columns=lambda _: COLUMNS,
     one_row=False,
@@ -332,4 +359,5 @@ KIND = FeatureKind(
         names=lambda columns: [*columns, *DERIVED_NAMES, *_PROGRAM_NAMES], rows=summary
     ),
     derived=derived,
+    relations=RELATIONS,
 )

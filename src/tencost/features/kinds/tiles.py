@@ -11,14 +11,14 @@ Levels are MetaSchedule's multi-level tiling for CPUs, SSRSRS: four spatial leve
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind
-from tencost.features.ragged import FloatArray
+from tencost.features.kind import FeatureKind, Floats, Options, Relations
+from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.texts import stored_programs
 from tencost.features.traces import parts_key, plain_trace, trace_parts
 
@@ -264,10 +264,60 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
+_PLACE = {name: position for position, name in enumerate(TILE_COLUMNS)}
+
+
+def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
+    """Relate programs to a device's lanes and vector registers: float64 [N, relations].
+
+    Accumulators are the vectors of the innermost spatial tile, which an unrolled program sums up in registers.
+    """
+    own = rows.values[rows.offsets[:-1]].astype(np.float64)
+    column = {name: own[:, place] for name, place in _PLACE.items()}
+    lanes = np.round(_amounts(device["device_log2_simd_bits"])) / 32.0
+    registers = device["device_log2_registers"]
+    axis = np.round(_amounts(column["tile_vector_axis"]))
+    vectors = np.ceil(axis / lanes)
+    some = np.maximum(axis, 1.0)
+    accumulators = np.log2(1.0 + _amounts(column["tile_register_rest"]) * vectors)
+    inner = np.log2(1.0 + _amounts(column["tile_s2_s3"]) / some * vectors)
+    out = [
+        np.log2(lanes),
+        registers,
+        np.where(axis > 0, np.log2(some / lanes), _ABSENT),
+        (axis > 0) & (axis % lanes == 0),
+        vectors * lanes / some,
+        accumulators,
+        accumulators - registers,
+        inner - registers,
+    ]
+    return np.stack(out, axis=1)
+
+
+def _amounts(logs: Floats) -> Floats:
+    return np.asarray(np.exp2(logs) - 1.0)
+
+
+RELATIONS = Relations(
+    names=(
+        "rel_lanes",
+        "rel_registers",
+        "rel_vector_axis_of_lanes",
+        "rel_vector_axis_fits",
+        "rel_vector_padding",
+        "rel_accumulators",
+        "rel_accumulators_of_registers",
+        "rel_inner_tile_of_registers",
+    ),
+    needs=("device_log2_simd_bits", "device_log2_registers"),
+    columns=_relations,
+)
+
 KIND = FeatureKind(
     columns=lambda _: TILE_COLUMNS,
     one_row=True,
     program_format="metaschedule_trace",
     stored=lambda spec: stored_programs(spec, tile_row),
     live=lambda _: lambda _, candidates: [candidate_row(candidate) for candidate in candidates],
+    relations=RELATIONS,
 )

@@ -1,4 +1,4 @@
-"""Networks of transformers: a model class, a configuration, random weights that are calibrated."""
+"""Networks of transformers or written by hand: a model class, a configuration, random weights that are calibrated."""
 
 from __future__ import annotations
 
@@ -101,15 +101,21 @@ def torch_network(config: NetworkConfig, *, calibrated: bool = True) -> Any:
     import torch
     import transformers
 
+    from tencost.networks import written
+
     for name in (config.architecture, config.config_class):
-        if not hasattr(transformers, name):
+        if not (hasattr(transformers, name) or hasattr(written, name)):
             raise ConfigError(
                 f"network {config.name!r}: transformers {transformers.__version__} has no {name}"
             )
+    architecture, settings_class = (
+        getattr(written, name, None) or getattr(transformers, name)
+        for name in (config.architecture, config.config_class)
+    )
     try:
-        settings = getattr(transformers, config.config_class)(**config.config)
+        settings = settings_class(**config.config)
         torch.manual_seed(config.seed)
-        network = getattr(transformers, config.architecture)(settings).eval()
+        network = architecture(settings).eval()
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"network {config.name!r}: {config.config_class} refuses its configuration: {error}"

@@ -16,6 +16,7 @@ from rich.console import Console
 from tencost.config import Config
 from tencost.errors import ConfigError
 from tencost.evaluate.interval import Interval
+from tencost.features.device import device_names
 from tencost.profiles.experiments import report
 from tencost.profiles.experiments.pretraining import (
     ARMS,
@@ -31,7 +32,7 @@ from tencost.profiles.experiments.pretraining import (
     summarize_shares,
 )
 from tencost.profiles.stages.tracked import experiment, metric_name
-from tencost.train.data import Data, device_columns
+from tencost.train.data import Data
 from tencost.train.families.mlp import MlpConfig
 from tencost.train.ranker import Samples
 from tencost.train.samples import sample_spec
@@ -67,8 +68,8 @@ def run(
     data = Data(cfg, root)
     hardware = [cfg.hardware.name]
     train, valid, asked = (data.samples(hardware, part) for part in ("train", "valid", "test"))
-    device = device_columns(root, cfg, cfg.hardware.name) if cfg.features.device_columns else None
-    spec = sample_spec(data.features(cfg.features.name).spec, device)
+    table = data.features(cfg.features.name, cfg.features.kind)
+    spec = sample_spec(table.spec, device_names(cfg.features))
     console = Console()
     options = {"batch": batch, "top": top, "epochs": epochs}
     groups = ("dataset", "hardware", "features", "split", "model")

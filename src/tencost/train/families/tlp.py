@@ -197,4 +197,5 @@ FAMILY = Family(
     config=TlpConfig,
     ranker=TlpRanker,
     for_tests=TlpConfig(family="tlp", hidden=16, heads=2, epochs=25, learning_rate=5e-3),
+    folds=1,
 )

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.features.traces import trace_values
-from tencost.register.starts import StartBook, without_postproc
-from tencost.store.ids import workload_id
-from tencost.tune.refit import (
+from tencost.codegen.refit import (
     Refitter,
     decisions,
     distance,
@@ -21,6 +18,9 @@ from tencost.tune.refit import (
     starting_points,
     tile_extents,
 )
+from tencost.features.traces import trace_values
+from tencost.register.starts import StartBook, without_postproc
+from tencost.store.ids import workload_id
 from tencost.tune.search import search
 from tencost.workers.keys import program_key
 

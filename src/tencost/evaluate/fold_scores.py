@@ -1,0 +1,63 @@
+"""What a model's folds say of it: `train`'s scores of the networks left out against what was measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+import polars as pl
+
+from tencost.evaluate.choosing import METRICS
+from tencost.evaluate.scoring import score_records
+from tencost.evaluate.truth import Truth, build_truth, joined
+from tencost.train.data import Data
+from tencost.train.folds import FILE
+from tencost.train.stage import RUN_FILE
+
+
+class Folds:
+    """What was measured of the networks left out; a fold is read once for all candidates."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._truths: dict[str, Truth] = {}
+
+    def figures(self, folder: Path) -> dict[str, dict[str, float]]:
+        """Return METRICS of a trained model by fold; empty where it was not tried.
+
+        Args:
+            folder: its bundles, one a seed, and what `train` wrote beside them.
+        """
+        if not (folder / FILE).is_file():
+            return {}
+        scores = pl.read_parquet(folder / FILE)
+        found = {}
+        for at, networks in enumerate(orjson.loads((folder / RUN_FILE).read_bytes())["folds"]):
+            one = scores.filter(pl.col("fold") == at)
+            if one.is_empty():
+                continue
+            truth = self._truth(networks, one["record_id"].to_list())
+            known = dict(one.select("record_id", "raw").iter_rows())
+            raw = np.array([known.get(key) for key in truth.record_id.tolist()], dtype=np.float64)
+            overall = score_records(truth, raw, raw).overall
+            found[", ".join(networks)] = {name: float(getattr(overall, name)) for name in METRICS}
+        return found
+
+    def _truth(self, networks: Sequence[str], record_ids: Sequence[str]) -> Truth:
+        name = ", ".join(networks)
+        if name not in self._truths:
+            records = self._data.records
+            split = pl.DataFrame({"record_id": record_ids}).with_columns(part=pl.lit("test"))
+            found = {}
+            for hardware in self._data.hardware():
+                own = records.filter(pl.col("hardware") == hardware)
+                if own.join(split, on="record_id", how="semi").is_empty():
+                    continue  # the networks of this fold were not measured on it
+                found[hardware] = build_truth(
+                    own, split, self._data.tasks, hardware, "test", networks
+                )
+            several = bool(self._data.cfg.hardware.members)
+            self._truths[name] = joined(found) if several else next(iter(found.values()))
+        return self._truths[name]

@@ -1,0 +1,293 @@
+"""`tencost evaluate leave-out`: what a model is worth on hardware that it has not seen, beside its native model.
+
+For each hardware of the dataset, on the same test tasks:
+
+    native              trained on the records of this hardware alone, without device columns
+    pooled              trained on every hardware, without device columns
+    pooled with device  trained on every hardware, with them
+    no <machine>        trained with them on the hardware of all other machines: every instruction set and number of
+                        cores of this one is left out, so that it has no label
+    no <width>          trained with them on hardware of other vector widths, of this machine, too
+
+The tasks are those of the split's test part: a left-out hardware is asked about networks that no hardware has shown.
+geo1 is the geometric mean over tasks of the fastest program's latency / that of the program ranked first, a failed one
+counting as the slowest that works. Figures are means over seeds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from tencost.config import Config, HardwareConfig
+from tencost.errors import ConfigError
+from tencost.evaluate.interval import Interval, seed_interval
+from tencost.evaluate.report import wide
+from tencost.evaluate.scoring import SeedScore, score_records
+from tencost.evaluate.stage import load_truth
+from tencost.evaluate.truth import Truth
+from tencost.features.device import attributes, device_names
+from tencost.train.calibration import fit_calibration
+from tencost.train.data import Data
+from tencost.train.samples import sample_spec
+from tencost.train.seeds import Job, train_seeds
+from tencost.train.tracking import start_run
+from tencost.writing import whole_file
+
+METRICS = ("pairwise", "geo1", "top1", "top5", "search_score")
+HEADINGS = ("pairwise", "geo1", "top-1", "top-5", "search score")
+NATIVE, POOLED, KNOWING = "native", "pooled", "pooled with device"
+GOAL = 0.97
+"""Share of the native model's pairwise accuracy and geo1 that a model without a label of the hardware should have."""
+
+_REFUSED = re.compile(r"[^\w\-. :/]")
+"""What MLflow does not take in a metric's name; machines are called as they please."""
+
+By = Callable[[HardwareConfig], str]
+LEFT_OUT: dict[str, By] = {
+    "machine": lambda hardware: hardware.model,
+    "isa": lambda hardware: f"{hardware.simd_bits} bits",
+}
+"""What is left out together with a hardware: all that is called the same."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to make a model for a hardware.
+
+    Attributes:
+        name: of the arm.
+        hardware: whose test tasks are asked about.
+        sources: the hardware whose records are learnt from.
+        knows: whether the model has the device's columns.
+    """
+
+    name: str
+    hardware: str
+    sources: tuple[str, ...]
+    knows: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How well an arm did.
+
+    Attributes:
+        arm: what was tried.
+        records: it learnt from.
+        metrics: name -> mean and interval over seeds.
+    """
+
+    arm: Arm
+    records: int
+    metrics: Mapping[str, Interval]
+
+
+def run(
+    cfg: Config,
+    root: Path,
+    *,
+    by: Sequence[str] = tuple(LEFT_OUT),
+    sources: Sequence[str] = (),
+) -> list[Outcome]:
+    """Train every arm, print the table, write it to data/reports/ and log it as one MLflow run.
+
+    Args:
+        cfg: the dataset, cfg.hardware with members, a model, a feature set with device columns, a split, seeds.
+        root: the project's root.
+        by: what is left out together, of LEFT_OUT.
+        sources: hardware that left-out ones are learnt from; none named means all others.
+
+    Raises:
+        ConfigError: one hardware, or a feature set without device columns.
+        SplitError, TrainError: the split has nothing for a hardware.
+    """
+    if not cfg.hardware.members:
+        raise ConfigError(
+            f"expected hardware=all (or some: hardware.members=[...]), found hardware={cfg.hardware.name}"
+        )
+    if not device_names(cfg.features):
+        raise ConfigError(
+            f"expected a feature set with device columns, found features={cfg.features.name}. "
+            "Take features=per_store_tiles_device"
+        )
+    data = Data(cfg, root)
+    wanted = arms({name: data.described(name) for name in data.hardware()}, by, sources)
+    with start_run(cfg, root, stage="evaluate", name=f"leave out · {cfg.model_name}") as tracked:
+        outcomes = list(_try_all(data, wanted))
+        folder = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
+        stem = folder / f"leave-out-{cfg.model_name}-{cfg.features.name}"
+        _write(stem, outcomes)
+        for suffix in (".md", ".json"):
+            tracked.log_artifact(stem.with_suffix(suffix))
+        tracked.log_metrics(
+            {
+                _REFUSED.sub(
+                    "-", f"leave_out/{metric}/{one.arm.name}/{one.arm.hardware}"
+                ): interval.mean
+                for one in outcomes
+                for metric, interval in one.metrics.items()
+            }
+        )
+    _print(outcomes, wide(None))
+    return outcomes
+
+
+def arms(
+    devices: Mapping[str, HardwareConfig], by: Sequence[str], sources: Sequence[str] = ()
+) -> list[Arm]:
+    """Return what is tried, hardware by hardware; where nothing is left to learn from, there is no such arm.
+
+    Raises:
+        ConfigError: fewer than two hardware, or a source that is none of them.
+    """
+    names = sorted(devices)
+    unknown = sorted(set(sources) - set(names))
+    if len(names) < 2 or unknown:
+        found = f"{', '.join(unknown)} among the sources" if unknown else ", ".join(names)
+        raise ConfigError(
+            f"expected two or more hardware with records, and sources among them ({', '.join(names)}); found {found}"
+        )
+    chosen = []
+    for name in names:
+        chosen.append(Arm(NATIVE, name, (name,), False))
+        chosen.append(Arm(POOLED, name, tuple(names), False))
+        chosen.append(Arm(KNOWING, name, tuple(names), True))
+        for way in by:
+            group = LEFT_OUT[way]
+            out = group(devices[name])
+            left = tuple(
+                other
+                for other in (sources or names)
+                if other != name and group(devices[other]) != out
+            )
+            if left:
+                chosen.append(Arm(f"no {out}", name, left, True))
+    return chosen
+
+
+def _try_all(data: Data, wanted: Sequence[Arm]) -> Sequence[Outcome]:
+    """Train each different model once, and ask it about every hardware that wants it."""
+    cfg = data.cfg
+    plain = replace(cfg.features, relations=False, device_columns=False)
+    known = {True: data, False: Data(replace(cfg, features=plain), data.root)}
+    found: dict[Arm, Outcome] = {}
+    models: dict[tuple[tuple[str, ...], bool], list[Arm]] = {}
+    for arm in wanted:
+        models.setdefault((arm.sources, arm.knows), []).append(arm)
+    for number, ((sources, knows), served) in enumerate(models.items(), start=1):
+        label = f"{number} of {len(models)}: {', '.join(sources)}{' with device columns' * knows}"
+        found |= _try(known[knows], sources, served, label)
+    return [found[arm] for arm in wanted]
+
+
+def _try(
+    data: Data, sources: Sequence[str], served: Sequence[Arm], label: str
+) -> dict[Arm, Outcome]:
+    cfg = data.cfg
+    spec = sample_spec(
+        data.features(cfg.features.name, cfg.features.kind).spec, device_names(cfg.features)
+    )
+    train, valid = data.samples(sources, "train"), data.samples(sources, "valid")
+    trained, _ = train_seeds(Job(cfg.model, spec, train, valid), cfg.seeds, cfg.jobs, label)
+    outcomes = {}
+    for arm in served:
+        described = data.described(arm.hardware)
+        truth = load_truth(Data(replace(cfg, hardware=described), data.root), "test")
+        rows = data.rows(spec, truth.program_id.tolist(), attributes(described))
+        scores = []
+        for one in trained:
+            calibrate = fit_calibration(one.ranker.predict(valid.features), valid.label)
+            raw = one.ranker.predict(rows).astype(np.float64)
+            scores.append(score_records(truth, raw, calibrate(raw)))
+        values = {
+            name: seed_interval([figure(name, truth, one) for one in scores]) for name in METRICS
+        }
+        outcomes[arm] = Outcome(arm, len(train), values)
+    return outcomes
+
+
+def figure(name: str, truth: Truth, score: SeedScore) -> float:
+    """Return one of METRICS; higher is better, all but the search score in [0, 1]."""
+    if name == "geo1":
+        return float(np.exp(np.mean(np.log(truth.optimum_s / score.best[:, 0]))))
+    return float(getattr(score.overall, name))
+
+
+def shares(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return the shares of the native model's pairwise accuracy and geo1 on the same hardware."""
+    native = next(
+        one
+        for one in outcomes
+        if one.arm.name == NATIVE and one.arm.hardware == outcome.arm.hardware
+    )
+    return {
+        name: outcome.metrics[name].mean / native.metrics[name].mean
+        for name in ("pairwise", "geo1")
+    }
+
+
+def _cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    head = ["hardware", "model", "records", *HEADINGS, "pairwise of native", "geo1 of native"]
+    lines = [head]
+    for one in outcomes:
+        of_native = [f"{100 * share:.1f} %" for share in shares(one, outcomes).values()]
+        figures = [f"{one.metrics[name].mean:.3f}" for name in METRICS]
+        lines.append([one.arm.hardware, one.arm.name, str(one.records), *figures, *of_native])
+    return lines
+
+
+def _write(stem: Path, outcomes: Sequence[Outcome]) -> None:
+    head, *lines = _cells(outcomes)
+    rows = [head, ["---", "---", *["---:"] * (len(head) - 2)], *lines]
+    text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    content = [
+        {
+            "hardware": one.arm.hardware,
+            "model": one.arm.name,
+            "sources": list(one.arm.sources),
+            "records": one.records,
+            "metrics": {
+                name: {"mean": value.mean, "half_width": value.half_width}
+                for name, value in one.metrics.items()
+            },
+            "of_native": shares(one, outcomes),
+        }
+        for one in outcomes
+    ]
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for suffix, data in (
+        (".md", text.encode()),
+        (".json", orjson.dumps(content, option=orjson.OPT_INDENT_2)),
+    ):
+        with whole_file(stem.with_suffix(suffix)) as path:
+            path.write_bytes(data)
+
+
+def _print(outcomes: Sequence[Outcome], console: Console) -> None:
+    head, *lines = _cells(outcomes)
+    table = Table()
+    for name in head:
+        table.add_column(name, justify="left" if name in ("hardware", "model") else "right")
+    for one, line in zip(outcomes, lines, strict=True):
+        table.add_row(*line, end_section=one is outcomes[-1] or _last_of_hardware(one, outcomes))
+    console.print(table)
+    left = [one for one in outcomes if one.arm.name.startswith("no ")]
+    reached = [one for one in left if min(shares(one, outcomes).values()) >= GOAL]
+    console.print(
+        f"{len(reached)} of {len(left)} left-out hardware reach {100 * GOAL:.0f} % of the native model's pairwise "
+        "accuracy and geo1",
+        highlight=False,
+    )
+
+
+def _last_of_hardware(one: Outcome, outcomes: Sequence[Outcome]) -> bool:
+    place = list(outcomes).index(one)
+    return outcomes[place + 1].arm.hardware != one.arm.hardware

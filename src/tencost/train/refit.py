@@ -1,0 +1,93 @@
+"""A chosen model fitted once more, on every record there is: what is registered, where a twin of it was judged.
+
+The twin is the bundle that the leaderboard knows: trained without the test networks, and scored on them. Its settings
+and its seed are taken; its calibration, too, which was fitted on programs that it had not seen, and raw scores are on
+one scale (each part of a model is divided by its spread). Where the settings stop a training early, the validation part
+stays aside to stop it by; else nothing does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tencost.config import ModelConfig, Pool
+from tencost.features.device import attributes
+from tencost.train.bundle import Bundle, content_digest, model_settings, save_bundle
+from tencost.train.data import Data
+from tencost.train.ranker import Samples, make_ranker
+from tencost.train.samples import join_samples
+
+ALL = "train, valid, test"
+WITHOUT_VALID = "train, test"
+
+
+@dataclass(frozen=True)
+class _Material:
+    """What is learnt from, and what a training is watched on."""
+
+    train: Samples
+    valid: Samples
+    networks: tuple[str, ...]
+
+
+def refit(data: Data, twin: Bundle, folder: Path) -> Path:
+    """Fit the twin's settings on all parts of the split and write the bundle, with `refit` in its bundle.json.
+
+    Args:
+        data: what the twin was trained on.
+        twin: the bundle that was judged.
+        folder: the new bundle's folder.
+
+    Returns:
+        That folder.
+
+    Raises:
+        TrainError, FeatureError: the records or features are not there.
+    """
+    settings = model_settings(twin.folder, twin.info)
+    early = stops_early(settings)
+    material = _read(data, twin, settings, early)
+    ranker = make_ranker(settings, twin.info.feature_spec)
+    ranker.fit(material.train, material.valid, seed=twin.info.seed, log=lambda *_: None)
+    told: dict[str, Any] = {
+        "twin": content_digest(twin.info),
+        "parts": WITHOUT_VALID if early else ALL,
+        "records": len(material.train),
+        "networks": list(material.networks),
+    }
+    save_bundle(folder, ranker, replace(twin.info, metrics={}, files={}, refit=told))
+    return folder
+
+
+def stops_early(settings: ModelConfig) -> bool:
+    """Whether a training with these settings, or one of its members', may end before its last round or epoch."""
+    members = getattr(settings, "member_configs", None)
+    if members is not None:
+        return any(stops_early(member) for member in members())
+    names = ("early_stopping_rounds", "patience")
+    return any(getattr(settings, name, 0) > 0 for name in names)
+
+
+def _read(data: Data, twin: Bundle, settings: ModelConfig, early: bool) -> _Material:
+    spec, records = twin.info.feature_spec, data.records
+    hardware = list(data.hardware())
+    if settings.pool is Pool.all and not data.cfg.hardware.members:
+        hardware = sorted(records["hardware"].unique().to_list())
+    names = spec.device_columns
+    devices = {name: attributes(data.described(name)) for name in hardware} if names else None
+    aside = ["valid"] if early else []
+    split = data.split.with_columns(
+        part=pl.when(pl.col("part").is_in(aside)).then(pl.col("part")).otherwise(pl.lit("train"))
+    )
+    table = data.features(spec.name, spec.kind)
+    train = join_samples(records, split, table, hardware, "train", devices, names)
+    valid = (
+        join_samples(records, split, table, hardware, "valid", devices, names) if early else train
+    )
+    learnt = records.filter(pl.col("record_id").is_in(train.record_id.tolist()))["workload_id"]
+    of = data.tasks.filter(pl.col("workload_id").is_in(learnt.unique().to_list()))["network"]
+    return _Material(train, valid, tuple(sorted(of.unique().to_list())))

@@ -1,0 +1,366 @@
+"""`tencost register live`: champion and challenger tune the same tasks for as many programs, on their hardware.
+
+Records can be ranked; whether a search guided by a model finds fast programs is seen where it searches. The tasks are a
+fixed set: the heaviest of a few networks in sizes that no dataset of this repository has; one whose workload is among
+the starting points that a side ships has been learnt from and is left out. Each run starts from nothing, a task alone,
+with the settings of `tuner`; which side goes first alternates, since the host's speed drifts. The verdict is a note on
+the challenger's version and decides nothing. It takes minutes, and a quiet host: it is no stage of the pipeline.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from tencost.config import Config, HardwareConfig, TunerConfig
+from tencost.errors import RegistryError, TuneError
+from tencost.evaluate.interval import seed_interval
+from tencost.features.device import attributes
+from tencost.register import registry
+from tencost.register.registry import Version
+from tencost.register.starts import shipped_starts
+
+if TYPE_CHECKING:
+    from tencost.networks.network import NetworkTask
+    from tencost.workers.pool import WorkerPool
+
+NETWORKS: tuple[tuple[str, ...], ...] = (
+    (
+        "network=bert_tiny", "network.size=112", "network.config.hidden_size=160",
+        "network.config.intermediate_size=720",
+    ),
+    ("network=resnet_18", "network.size=176", "network.config.hidden_sizes=[56,112,224,448]"),
+)  # fmt: skip
+"""What each network is composed of: its choice and its changes."""
+HEAVIEST = 2
+"""Tasks of a network: those of most FLOP."""
+NEAR = 1.02
+"""A side is there once it has a program within this factor of the faster of the two sides' best."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One task tuned once by each side.
+
+    Attributes:
+        task: its name, with its network's.
+        seed: of the search.
+        champion_s, challenger_s: latency of the best program found, seconds.
+        champion_programs, challenger_programs: programs until within NEAR of the faster of the two; NaN if never.
+    """
+
+    task: str
+    seed: int
+    champion_s: float
+    challenger_s: float
+    champion_programs: float
+    challenger_programs: float
+
+
+@dataclass(frozen=True)
+class Live:
+    """What the runs say together.
+
+    Attributes:
+        speed: geometric mean of champion's latency / challenger's; above 1 the challenger's programs are faster.
+        low, high: its 95 % interval over the runs (Student's t on the logarithms); NaN with one run.
+        runs: one a task and seed.
+    """
+
+    speed: float
+    low: float
+    high: float
+    runs: tuple[Run, ...]
+
+    @property
+    def word(self) -> str:
+        """Ahead or behind where the interval says so, else even."""
+        return "ahead" if self.low > 1.0 else "behind" if self.high < 1.0 else "even"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Champion or challenger: its name and where its model is, as `load_cost_model` takes it."""
+
+    name: str
+    uri: str
+
+
+def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
+    """Let champion and challenger of cfg.hardware tune; write the verdict to the challenger's version and run.
+
+    Args:
+        cfg: names hardware and tuner; its network is not used.
+        root: the project's root.
+        programs: measured a task, seed and side.
+        seeds: searches of each task and side.
+
+    Raises:
+        RegistryError: there is no champion, or no challenger beside it.
+        HardwareError: the hardware's programs cannot run on this host.
+        TuneError: the models have learnt from every task.
+    """
+    from tencost.features.intrinsics import register_cpu_intrinsics
+    from tencost.measure.hardware import check_cores, check_runnable, check_target, resolve_hardware
+    from tencost.measure.run import cpus_of
+    from tencost.train import tracking
+    from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.pool import CpuPlan, WorkerPool
+
+    root, console = root.resolve(), Console(stderr=True)
+    hardware = resolve_hardware(cfg.hardware)
+    for check in (check_target, check_runnable, check_cores):
+        check(hardware)
+    client = registry.connect(tracking.setup(root, cfg.experiment_name))
+    champion, challenger = versions(client, hardware.name)
+    sides = (Side("champion", champion.uri), Side("challenger", challenger.uri))
+    register_cpu_intrinsics()
+    tasks = unknown_tasks(fixed_tasks(hardware, root), sides, root, console)
+    tuner = replace(cfg.tuner, trials=programs)
+    options = MeasureOptions(
+        number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
+    )
+    plan = CpuPlan.choose(cpus_of(hardware), name=hardware.name)
+    with closing(WorkerPool(options, cpus_of(hardware), plan)) as pool:
+        found = compare(tasks, sides, hardware, tuner, pool, root, range(seeds), say(console))
+    note(client, champion, challenger, found, programs)
+    print_live(found, champion, challenger)
+    return found
+
+
+def versions(client: Any, hardware: str) -> tuple[Version, Version]:
+    """Return the champion and the challenger of a hardware.
+
+    Raises:
+        RegistryError: there is no champion, or no challenger beside it.
+    """
+    name = registry.model_name(hardware)
+    known = registry.list_versions(client, name)
+    champion = registry.find_champion(client, name)
+    challenger = next((one for one in known if registry.CHALLENGER in one.aliases), None)
+    if champion is None or challenger is None:
+        raise RegistryError(
+            f"expected a champion and a challenger of {name}, found {len(known)} version(s) and "
+            f"{'no champion' if champion is None else 'no challenger'}. Make them: tencost register"
+        )
+    if champion.number == challenger.number:
+        raise RegistryError(
+            f"version {champion.number} of {name} is champion and challenger at once, so there is nothing to compare "
+            "it with. Train another and register it: tencost register"
+        )
+    return champion, challenger
+
+
+def fixed_tasks(hardware: HardwareConfig, root: Path) -> list[NetworkTask]:
+    """Return the tasks that both sides tune, their names with their network's."""
+    from tencost.config.composition import compose
+    from tencost.networks.network import load_network
+
+    found = []
+    for words in NETWORKS:
+        cfg, _ = compose(list(words))
+        network = load_network(cfg.network, root)
+        tasks = sorted(network.tasks(hardware.target), key=lambda task: (-task.flop, task.name))
+        found += [
+            replace(task, name=f"{network.name}_{task.name}", weight=1) for task in tasks[:HEAVIEST]
+        ]
+    return found
+
+
+def unknown_tasks(
+    tasks: Sequence[NetworkTask], sides: Sequence[Side], root: Path, console: Console
+) -> list[NetworkTask]:
+    """Return the tasks that no side ships starting points of: those have been learnt from.
+
+    Raises:
+        TuneError: none is left.
+    """
+    from tvm.ir import save_json
+
+    from tencost.register.pull import pull
+    from tencost.store.ids import workload_id
+
+    known: set[str] = set()
+    for side in sides:
+        book = shipped_starts(pull(side.uri, root=root))
+        known |= set() if book is None else {one.workload for one in book.starts}
+    left = [task for task in tasks if workload_id(str(save_json(task.mod))) not in known]
+    if not left:
+        raise TuneError(
+            f"expected tasks that neither side has learnt from, found all {len(tasks)} among their starting points. "
+            "Compare on the test networks instead: tencost register rule.refit=false"
+        )
+    if len(left) < len(tasks):
+        console.print(f"{len(tasks) - len(left)} task(s) left out: a side has learnt from them")
+    return left
+
+
+def compare(
+    tasks: Sequence[NetworkTask],
+    sides: Sequence[Side],
+    hardware: HardwareConfig,
+    tuner: TunerConfig,
+    pool: WorkerPool,
+    root: Path,
+    seeds: Sequence[int],
+    on_run: Callable[[Run], None] = lambda _: None,
+) -> Live:
+    """Tune every task with every seed by champion and challenger in turn.
+
+    Args:
+        tasks: each is tuned alone.
+        sides: champion, challenger.
+        hardware: what is tuned on: this host.
+        tuner: settings of each run; `trials` programs are measured.
+        pool: builds and times.
+        root: the project's root.
+        seeds: of the searches.
+        on_run: called after each run.
+    """
+    runs = []
+    for seed in seeds:
+        for at, task in enumerate(tasks):
+            curves: dict[str, list[float]] = {}
+            for side in (sides, sides[::-1])[(at + seed) % 2]:
+                settings = replace(tuner, seed=tuner.seed + seed)
+                curves[side.name] = _curve(task, side, hardware, settings, pool, root)
+            one, other = (np.array(curves[side.name]) for side in sides)
+            near = NEAR * min(one.min(), other.min())
+            runs.append(
+                Run(
+                    task=task.name,
+                    seed=seed,
+                    champion_s=float(one.min()),
+                    challenger_s=float(other.min()),
+                    champion_programs=_reached(one, near),
+                    challenger_programs=_reached(other, near),
+                )
+            )
+            on_run(runs[-1])
+    return summarize(runs)
+
+
+def summarize(runs: Sequence[Run]) -> Live:
+    """Return the geometric mean of the runs' speeds with its interval."""
+    over = seed_interval([math.log(one.champion_s / one.challenger_s) for one in runs])
+    low, high = math.exp(over.low), math.exp(over.high)
+    return Live(math.exp(over.mean), low, high, tuple(runs))
+
+
+def note(client: Any, champion: Version, challenger: Version, found: Live, programs: int) -> None:
+    """Write the verdict to the challenger's version (tag `live`) and all runs to its MLflow run."""
+    tasks, seeds = ({getattr(one, name) for one in found.runs} for name in ("task", "seed"))
+    interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
+    text = (
+        f"{found.word}: its programs are {found.speed:.3f}{interval} times as fast as those of version "
+        f"{champion.number} ({champion.semver}) after {programs} programs of each of {len(tasks)} tasks, "
+        f"{len(seeds)} seed(s)"
+    )
+    client.set_model_version_tag(challenger.name, str(challenger.number), registry.LIVE_TAG, text)
+    content = {
+        "against": champion.number,
+        "programs": programs,
+        "word": found.word,
+        **asdict(found),
+    }
+    text = orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()
+    client.log_text(challenger.run_id, text + "\n", "register/live.json")
+
+
+def print_live(found: Live, champion: Version, challenger: Version) -> None:
+    """Print a row a run, and the verdict."""
+    table = Table(show_edge=False, pad_edge=False)
+    for heading in ("task", "seed", "champion, us", "challenger, us", "programs", "programs "):
+        table.add_column(heading, justify="left" if heading == "task" else "right")
+    for one in found.runs:
+        table.add_row(
+            one.task,
+            str(one.seed),
+            f"{1e6 * one.champion_s:.1f}",
+            f"{1e6 * one.challenger_s:.1f}",
+            _programs(one.champion_programs),
+            _programs(one.challenger_programs),
+        )
+    console = Console()
+    console.print(table)
+    interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
+    console.print(
+        f"{challenger.name}: version {challenger.number} is {found.word} against version {champion.number}, its "
+        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of "
+        "the faster best",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def say(console: Console) -> Callable[[Run], None]:
+    """Return what tells of each run when it is over."""
+
+    def told(one: Run) -> None:
+        console.print(
+            f"{one.task}, seed {one.seed}: champion {1e6 * one.champion_s:.1f} us, challenger "
+            f"{1e6 * one.challenger_s:.1f} us",
+            highlight=False,
+        )
+
+    return told
+
+
+def _curve(
+    task: NetworkTask,
+    side: Side,
+    hardware: HardwareConfig,
+    tuner: TunerConfig,
+    pool: WorkerPool,
+    root: Path,
+) -> list[float]:
+    """Return the best latency known after each program that a side measures, seconds; infinite while all failed."""
+    from tencost.tune.cost_model import load_cost_model
+    from tencost.tune.session import Batch, Session
+    from tencost.tune.workfolder import open_folder
+
+    model = load_cost_model(
+        side.uri, frozen=not tuner.learn, device=attributes(hardware), root=root
+    )
+    book = shipped_starts(model.bundle.folder) if tuner.starts else None
+    best: list[float] = []
+
+    def add(batch: Batch) -> None:
+        for timing in batch.timings:
+            seconds = float(np.median(timing.run_secs)) if timing.run_secs else math.inf
+            best.append(min([seconds, *best[-1:]]))
+
+    with (
+        tempfile.TemporaryDirectory(prefix="tencost-live-") as scratch,
+        open_folder(Path(scratch), task.name, hardware.name, hardware.target) as folder,
+    ):
+        session = Session(
+            [task], hardware.target, tuner, model, folder, pool, threads=1, on_batch=add, book=book
+        )
+        session.measure_baseline()
+        session.run()
+    if not best or math.isinf(best[-1]):
+        raise TuneError(
+            f"expected a program of {task.name} that works among {tuner.trials}, found none with the {side.name} "
+            f"({side.uri}). Measure more: tencost register live --programs {4 * tuner.trials}"
+        )
+    return best
+
+
+def _reached(curve: np.ndarray[Any, np.dtype[np.float64]], near_s: float) -> float:
+    there = np.flatnonzero(curve <= near_s)
+    return float(there[0] + 1) if len(there) else math.nan
+
+
+def _programs(count: float) -> str:
+    return "not reached" if math.isnan(count) else f"{count:.0f}"

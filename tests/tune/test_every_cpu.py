@@ -1,0 +1,123 @@
+"""A CPU without a model of its own is served by the one for every CPU, which is told what the CPU is."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import tencost
+from tencost.config import HardwareConfig
+from tencost.config.composition import compose
+from tencost.errors import RegistryError
+from tencost.features.device import attributes
+from tencost.measure.hardware import detect_host
+from tencost.register import registry
+from tencost.train import tracking
+from tencost.tune.cost_model import load_cost_model
+from tencost.tune.inputs import SCRATCH, choose_model
+
+pytestmark = pytest.mark.tvm
+
+DESK = HardwareConfig(name="desk", target={"kind": "llvm"}, simd_bits=128, l1d_kib=16)
+
+
+@pytest.fixture
+def registered(
+    tmp_path: Path,
+    mlflow_database: Path,
+    make_bundle: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[str], None]:
+    """Registers a model for a hardware, a hash of all its columns, and makes it the champion."""
+    shutil.copy(mlflow_database, tmp_path / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = registry.connect(tracking.setup(tmp_path))
+    experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
+
+    def register(hardware: str) -> None:
+        registry.register_bundle(
+            client,
+            make_bundle("random", hardware),
+            run_id=client.create_run(experiment).info.run_id,
+            hardware_text="a test",
+            description="a test",
+        )
+        client.set_registered_model_alias(f"tencost-{hardware}", registry.CHAMPION, "1")
+
+    return register
+
+
+def chosen(root: Path, hardware: HardwareConfig) -> tuple[Any, str]:
+    out = io.StringIO()
+    cfg = replace(compose([])[0], model_uri=None, hardware=hardware)
+    found = choose_model(cfg, root, Console(file=out, width=1000))
+    return found, out.getvalue()
+
+
+def test_tuning_takes_it_where_a_cpu_has_none(
+    tmp_path: Path,
+    registered: Callable[[str], None],
+    make_bundle: Callable[..., Path],
+    context: Any,
+    candidates: list[Any],
+) -> None:
+    registered("cpu")
+    found, told = chosen(tmp_path, DESK)
+    assert found.name == "models:/tencost-cpu/1"
+    assert "no registered model for hardware desk: tencost-cpu, which knows a CPU" in told
+    same = load_cost_model(make_bundle("random", "cpu"), device=attributes(DESK))
+    scores = same.predict(context, candidates)
+    np.testing.assert_array_equal(found.model.predict(context, candidates), scores)
+    other = load_cost_model(
+        make_bundle("random", "cpu"), device=attributes(replace(DESK, simd_bits=512, l1d_kib=64))
+    )
+    assert (other.predict(context, candidates) != scores).any(), "it knows what it ranks for"
+
+    registered("desk")
+    found, told = chosen(tmp_path, DESK)
+    assert found.name == "models:/tencost-desk/1"
+    assert "no registered model" not in told
+
+
+def test_a_gpu_is_no_cpu(tmp_path: Path, registered: Callable[[str], None]) -> None:
+    registered("cpu")
+    found, told = chosen(tmp_path, HardwareConfig(name="v100", target={"kind": "cuda"}))
+    assert found.name == SCRATCH
+    assert "No registered model for hardware v100" in told
+
+
+def test_a_script_names_its_hardware_or_nothing(
+    registered: Callable[[str], None], context: Any, candidates: list[Any]
+) -> None:
+    registered("cpu")
+    with pytest.warns(UserWarning, match="no registered model for hardware local: tencost-cpu"):
+        model = load_cost_model()
+    here = load_cost_model(model.bundle.folder, device=attributes(detect_host()))
+    scores = here.predict(context, candidates)
+    np.testing.assert_array_equal(model.predict(context, candidates), scores)
+    with pytest.warns(UserWarning, match="tencost-cpu"):
+        installed = tencost.install(hardware="desk")
+    tencost.uninstall()
+    assert installed.bundle.info.hardware == "cpu"
+
+    registered("desk")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_cost_model(hardware="desk").bundle.info.hardware == "desk"
+
+
+def test_with_neither_the_hardware_s_own_is_missed(registered: Callable[[str], None]) -> None:
+    registered("other")
+    with pytest.raises(RegistryError, match="no model 'tencost-desk'; it has: tencost-other"):
+        load_cost_model(hardware="desk")
+    with pytest.raises(RegistryError, match="no model 'tencost-v100'"):
+        load_cost_model(hardware="v100", target_kind="cuda")
