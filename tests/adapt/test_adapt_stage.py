@@ -11,11 +11,13 @@ import pytest
 
 from tencost import cli
 from tencost.adapt import curve_stage, stage
+from tencost.adapt.pool import read_pool
 from tencost.config import AdaptMode, Config, HardwareConfig
 from tencost.errors import ConfigError, FeatureError, RegistryError, TrainError
 from tencost.register import registry
 from tencost.register.pull import pull
 from tencost.train.bundle import load_bundle
+from tencost.train.data import Data
 from tencost.train.families.random import RandomConfig
 from tencost.train.families.xgb import XgbConfig
 from tencost.train.losses import RankingMetrics
@@ -54,7 +56,7 @@ def test_a_model_that_knows_nothing_is_corrected_and_registered(
     assert (version.tags["adapt_mode"], version.tags["labels"]) == ("residual", "36")
     bundle = load_bundle(pull(version.uri, root / "cache", root=root))
     assert (bundle.info.family, bundle.info.hardware) == ("corrected", "toy-1c")
-    data = stage.Data(cfg, root)
+    data = Data(cfg, root)
     test = data.samples(["toy-1c"], "test")
     source = load_bundle(Path(str(cfg.model_uri)))
     watch = RankingMetrics(test.label, test.group)
@@ -88,8 +90,8 @@ def test_a_second_version_leaves_the_champion_where_it_is(
 
 def test_no_label_is_of_the_test_part(toy: Callable[..., tuple[Config, Path]]) -> None:
     cfg, root = toy()
-    data = stage.Data(cfg, root)
-    pool = stage.read_pool(data, load_bundle(Path(str(cfg.model_uri))), cfg.hardware, recorded=True)
+    data = Data(cfg, root)
+    pool = read_pool(data, load_bundle(Path(str(cfg.model_uri))), cfg.hardware, recorded=True)
     assert set(pool.workload_id.tolist()) == {"w2", "w3", "w4"}
     assert len(pool) == 36
 
