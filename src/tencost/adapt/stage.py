@@ -86,6 +86,11 @@ def run(cfg: Config, root: Path) -> Version:
     ) as tracked:
         chosen = _label(cfg, root, pool, source, count, recorded=recorded)
         labels = pool.labelled(chosen.positions, chosen.latency_s)
+        if len(chosen.positions) and not len(labels):
+            raise TrainError(
+                f"expected programs that run on {hardware.name}, found {len(chosen.positions)} that all failed "
+                f"({chosen.how}). Look at their errors: tencost records query stats"
+            )
         made = adapt(source, mode, labels, cfg.seeds[0])
         _check_ranks(made, pool, labels)
         figures = left_out(source, mode, labels, cfg.seeds[0])
