@@ -14,8 +14,8 @@ from small_collection import *  # noqa: F403
 from tencost.adapt.measuring import Labeller
 from tencost.config import Config
 from tencost.errors import HardwareError, MeasureError
-from tencost.measure import stage as measuring
 from tencost.measure.collection import Collection
+from tencost.measure.hardware import resolve_hardware
 from tencost.records.databases import import_dataset
 from tencost.store.ids import program_id
 
@@ -30,7 +30,7 @@ def fetched(small_root: Path, configured: Callable[..., Config]) -> tuple[Config
     shutil.move(small_root / "measured" / "small", raw)
     cfg = configured("measure.name=measured", "measure.overlap=false", "hardware.name=desk")
     cfg = replace(cfg, dataset=replace(cfg.dataset, name="small"))
-    cfg = replace(cfg, hardware=measuring.resolve_hardware(cfg.hardware))
+    cfg = replace(cfg, hardware=resolve_hardware(cfg.hardware))
     source = Collection(raw)
     names = [
         program_id(program.workload.workload_id, str(program.target["kind"]), program.trace)
