@@ -33,6 +33,7 @@ FLOW = [
     "codegen",
     "workers",
     "measure",
+    "adapt",
     "graphs",
     "profiles",
     "tune",

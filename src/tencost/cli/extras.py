@@ -58,6 +58,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "register rollback": (*_TABLES, *_REGISTRY, "scipy"),
     "register drift": (*_TABLES, "duckdb", "scipy"),
     "register export": _REGISTRY,
+    "adapt": (*_SCORES, "tvm", "xgboost"),
+    "adapt curve": (*_SCORES, "xgboost"),
     "tune": ("mlflow", "scipy", "sqlalchemy", "tvm", "xgboost"),
     "compile": ("scipy", "tvm"),
     "tune report": ("mlflow", "scipy", "sqlalchemy", "tvm"),

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tencost.cli import completion, extras, grammar, stages
+from tencost.cli.adapt import ADAPT
 from tencost.cli.evaluate import EVALUATE
 from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
@@ -69,6 +70,7 @@ TENCOST = Root(
             stages.TRAIN,
             EVALUATE,
             REGISTER,
+            ADAPT,
             TUNE,
             stages.COMPILE,
             GRAPHS,

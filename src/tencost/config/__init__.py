@@ -1,5 +1,7 @@
 """What a person can choose: schema, composition, and where the parts are found. Imports no room of the house."""
 
+from tencost.config.adapting import AdaptConfig as AdaptConfig
+from tencost.config.adapting import AdaptMode as AdaptMode
 from tencost.config.measuring import Isa as Isa
 from tencost.config.measuring import MeasureConfig as MeasureConfig
 from tencost.config.model import ModelConfig as ModelConfig

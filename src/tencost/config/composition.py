@@ -28,6 +28,7 @@ GROUPS = (
     "network",
     "tuner",
     "measure",
+    "adapt",
     "experiment",
 )
 

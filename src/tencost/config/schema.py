@@ -16,6 +16,7 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from tencost.config.adapting import AdaptConfig
 from tencost.config.checking import instantiate, one_of, plain_name, within
 from tencost.config.graphs import GraphSplitConfig, graph_model_config
 from tencost.config.measuring import MeasureConfig
@@ -375,6 +376,10 @@ class Config:
     """How it is tuned."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     """How programs are collected and measured."""
+    adapt: AdaptConfig = field(default_factory=AdaptConfig)
+    """How a registered model is adapted to new hardware."""
+    labels: int = 100
+    """adapt: programs that are labelled on the new hardware."""
     rule: RuleConfig = field(default_factory=RuleConfig)
     """When a registered model becomes the champion."""
     paths: PathsConfig = field(default_factory=PathsConfig)
@@ -389,7 +394,7 @@ class Config:
     jobs: int | None = None
     """Worker processes; None uses every core."""
     model_uri: str | None = None
-    """tune: the registered model or bundle to use; None means the hardware's champion, if there is one."""
+    """tune, adapt: the registered model or bundle to use; tune: None means the hardware's champion, if there is one."""
     experiment_name: str = "tencost"
     """MLflow experiment."""
     split_name: str = "by_network"
@@ -402,7 +407,7 @@ class Config:
     """Name of the chosen graph model configuration: part of folder and run names."""
 
     def __post_init__(self) -> None:
-        within("", self, jobs="[1, inf)", seeds="[0, inf)", folds="[0, inf)")
+        within("", self, jobs="[1, inf)", seeds="[0, inf)", folds="[0, inf)", labels="[0, inf)")
         if not self.seeds:
             raise ConfigError("seeds must name at least 1 seed, found []")
 

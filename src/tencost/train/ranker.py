@@ -110,6 +110,15 @@ class Ranker(Protocol):
         ...
 
 
+@runtime_checkable
+class Tunable(Protocol):
+    """A ranker that can go on learning from samples of other hardware."""
+
+    def tuned(self, labels: Samples, *, rounds: int, seed: int) -> Ranker:
+        """Return a copy that went on learning, so many rounds; the ranker itself stays as it is."""
+        ...
+
+
 @dataclass(frozen=True)
 class Family:
     """A model family, described by its own module as ``FAMILY``; its name is the module's."""

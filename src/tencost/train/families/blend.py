@@ -9,6 +9,7 @@ Files: `blend.json` (the divisors) and, for member k, every file of its family w
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from tencost.train.ranker import (
     Ranker,
     Samples,
     Scores,
+    Tunable,
     make_ranker,
     read_divisors,
 )
@@ -77,6 +79,14 @@ class BlendRanker:
         parts = [member.predict(features) / member.divisor for member in self._members]
         total: Scores = np.sum(parts, axis=0)
         return total / len(parts)
+
+    def tuned(self, labels: Samples, *, rounds: int, seed: int) -> BlendRanker:
+        """Return a copy whose trees went on learning from other samples; members that are no trees stay."""
+        copied = copy.copy(self)
+        copied._members = [
+            member.tuned(labels, rounds=rounds, seed=seed) for member in self._members
+        ]
+        return copied
 
     def save(self, folder: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
@@ -127,6 +137,12 @@ class _Member:
 
     def predict(self, features: Ragged) -> Scores:
         return self.ranker.predict(self._seen(features))
+
+    def tuned(self, labels: Samples, *, rounds: int, seed: int) -> _Member:
+        copied = copy.copy(self)
+        if isinstance(self.ranker, Tunable):
+            copied.ranker = self.ranker.tuned(self._seen_samples(labels), rounds=rounds, seed=seed)
+        return copied
 
     def _seen_samples(self, samples: Samples) -> Samples:
         return replace(samples, features=self._seen(samples.features))

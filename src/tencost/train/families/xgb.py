@@ -130,6 +130,33 @@ class XgbRanker:
             scores = packed_sum(predict_rows(booster, rows), segment, len(train))
             self._divisors.append(max(float(scores.std()), 1e-12))
 
+    def tuned(self, labels: Samples, *, rounds: int, seed: int) -> XgbRanker:
+        """Return a copy that went on learning from other samples: so many more trees a booster."""
+        import xgboost
+
+        labels = featurized(labels)
+        rows, segment = self._rows(labels.features)
+        config = self._config
+        matrix = xgboost.DMatrix(rows, nthread=config.num_threads)
+        loss = RankingLoss(
+            config.objective, labels.label, labels.group, power=config.label_power,
+            temperature=config.temperature, seed=seed,
+        )  # fmt: skip
+
+        def gradient(row_scores: npt.NDArray[np.float32], _: Any) -> tuple[Any, Any]:
+            first, second = loss(packed_sum(row_scores, segment, len(labels)))
+            return first[segment].astype(np.float32), second[segment].astype(np.float32)
+
+        copied = XgbRanker(config, self._spec)
+        copied._divisors = list(self._divisors)
+        for member, booster in enumerate(self._boosters):
+            more = booster.copy()
+            more.set_param(self._parameters(seed * 1000 + member))
+            for _ in range(rounds):
+                more.update(matrix, more.num_boosted_rounds(), gradient)
+            copied._boosters.append(more)
+        return copied
+
     def predict(self, features: Ragged) -> Scores:
         out = np.full(len(features), np.nan)
         used = np.flatnonzero(features.lengths)

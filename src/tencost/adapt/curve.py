@@ -1,0 +1,117 @@
+"""What labels of new hardware are worth: an adapted model's figures by number of labels, beside a native model's.
+
+Pure: programs, truth and models in, figures out. The native model is of the same family and learns from every record of
+the new hardware in the train part; a model from scratch learns from the same labels as the adapted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tencost.adapt.fitting import Source, adapt
+from tencost.adapt.pool import Pool
+from tencost.config import AdaptMode
+from tencost.evaluate.interval import Interval, seed_interval
+from tencost.evaluate.scoring import score_records
+from tencost.evaluate.truth import Truth
+from tencost.features.ragged import IntArray, Ragged
+from tencost.train.ranker import Ranker, Samples
+
+FIGURES = ("top1", "top5", "pairwise", "geo1")
+NATIVE = "native"
+Choose = Callable[[Pool, Source, int, int], IntArray]
+"""(pool, model, how many, seed) -> positions of what is labelled."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One model, judged on the test part.
+
+    Attributes:
+        mode: residual, fine_tune, scratch, or native.
+        labels: programs that it learnt from; of the native model, all there are.
+        seed: of the source, the choice and what is random.
+        figures: name of FIGURES -> value.
+    """
+
+    mode: str
+    labels: int
+    seed: int
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The seeds of one mode and number of labels: values, and shares of the native model's mean, in per cent."""
+
+    mode: str
+    labels: int
+    value: dict[str, Interval]
+    share: dict[str, Interval]
+
+
+def curve(
+    pool: Pool,
+    source: Source,
+    test: tuple[Truth, Ragged],
+    counts: Sequence[int],
+    modes: Sequence[AdaptMode],
+    choose: Choose,
+    seed: int,
+) -> list[Point]:
+    """Adapt with each number of labels and judge; more labels than there are take all, once.
+
+    Args:
+        pool: labelled programs of the new hardware, none of the test part.
+        source: the model to start from.
+        test: the test part of the new hardware, and its programs' features in its order.
+        counts: numbers of labels.
+        modes: what is compared; scratch has no point without labels.
+        choose: which programs are labelled.
+        seed: see :class:`Point`.
+    """
+    truth, features = test
+    points = []
+    for count in sorted({min(one, len(pool)) for one in counts}):
+        chosen = choose(pool, source, count, seed) if count else np.zeros(0, np.int64)
+        labels = pool.labelled(chosen)
+        for mode in modes:
+            if count == 0 and mode is AdaptMode.scratch:
+                continue
+            ranker = adapt(source, mode, labels, seed).ranker
+            points.append(Point(mode.value, count, seed, judged(ranker, truth, features)))
+    return points
+
+
+def native(ranker: Ranker, test: tuple[Truth, Ragged], labels: Samples, seed: int) -> Point:
+    """Judge the native model, trained on `labels`."""
+    return Point(NATIVE, len(labels), seed, judged(ranker, *test))
+
+
+def judged(ranker: Ranker, truth: Truth, features: Ragged) -> dict[str, float]:
+    """Return the figures of a model on a test part."""
+    raw = ranker.predict(features)
+    overall = score_records(truth, raw, np.nan_to_num(raw)).overall.to_dict()
+    return {name: overall[name] for name in FIGURES}
+
+
+def summarized(points: Sequence[Point]) -> list[Summary]:
+    """Average over seeds: native first, then by mode and labels."""
+    natives = [point for point in points if point.mode == NATIVE]
+    middle = {name: float(np.mean([one.figures[name] for one in natives])) for name in FIGURES}
+    keys = dict.fromkeys(
+        (point.mode, point.labels) for point in sorted(points, key=lambda one: one.mode != NATIVE)
+    )
+    found = []
+    for mode, labels in keys:
+        own = [one.figures for one in points if (one.mode, one.labels) == (mode, labels)]
+        value = {name: seed_interval([one[name] for one in own]) for name in FIGURES}
+        share = {
+            name: seed_interval([100.0 * one[name] / middle[name] for one in own])
+            for name in FIGURES
+        }
+        found.append(Summary(mode, labels, value, share))
+    return found

@@ -1,0 +1,201 @@
+"""From a model and labels to an adapted model: left as it is, corrected, trained on, or trained anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tencost.config import AdaptMode, ModelConfig
+from tencost.errors import TrainError
+from tencost.features.kind import kind_of
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.train.bundle import BundleInfo
+from tencost.train.families.corrected import CorrectedConfig, CorrectedRanker, base_config
+from tencost.train.labels import featurized
+from tencost.train.losses import RankingLoss, RankingMetrics
+from tencost.train.ranker import Ranker, Samples, Scores, Tunable, make_ranker
+
+MANY = 1000
+"""From so many labels on, the correction is as large as a model of its own, and reads all columns."""
+TRUSTED = 0.7
+"""Share of the weight that labels give the model's own score: what it has wrong comes first."""
+TUNED_ROUNDS = 100
+"""fine_tune: further trees a booster."""
+FOLDS = 5
+_WEIGHTS = np.geomspace(0.05, 6.0, 25)
+_LARGE: dict[str, Any] = {
+    "num_rounds": 300,
+    "max_depth": 6,
+    "eta": 0.06,
+    "reg_lambda": 1.0,
+    "subsample": 0.7,
+    "colsample": 0.4,
+}
+_MODEST: dict[str, Any] = {
+    "num_rounds": 200,
+    "max_depth": 3,
+    "eta": 0.05,
+    "reg_lambda": 5.0,
+    "subsample": 0.8,
+    "colsample": 0.3,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The model that is adapted.
+
+    Attributes:
+        ranker: scores programs.
+        info: what its bundle says.
+        spread: of its scores within tasks of the new hardware's programs.
+    """
+
+    ranker: Ranker
+    info: BundleInfo
+    spread: float
+
+    @property
+    def spec(self) -> FeatureSpec:
+        return self.info.feature_spec
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A model for the new hardware: its family's settings and the model itself."""
+
+    config: ModelConfig
+    ranker: Ranker
+
+
+def adapt(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> Adapted:
+    """Make the model of the new hardware.
+
+    Args:
+        source: the model to start from.
+        mode: what becomes of it; without a task that has two labels, every mode but scratch leaves it as it is.
+        labels: labelled programs of the new hardware.
+        seed: of what is random.
+
+    Raises:
+        TrainError: scratch without labels, or fine_tune of a family that cannot go on learning.
+    """
+    own = base_config(source.info.model_config)
+    teaches = len(labels) > 0 and bool(np.bincount(labels.group).max() > 1)
+    if mode is AdaptMode.fine_tune and not isinstance(source.ranker, Tunable):
+        raise TrainError(
+            f"adapt.mode=fine_tune: expected a model of trees, or a blend with some, found one of the family "
+            f"{source.info.family}, which cannot go on learning. Use adapt=residual"
+        )
+    if mode is AdaptMode.scratch:
+        if not teaches:
+            raise TrainError(
+                "adapt.mode=scratch: expected labels to learn from, found no task with two of them. Ask for more: "
+                "labels=100"
+            )
+        ranker = make_ranker(own, source.spec)
+        train, valid = _halves(labels)
+        ranker.fit(train, valid, seed=seed, log=lambda *_: None)
+        return Adapted(own, ranker)
+    if mode is AdaptMode.zero_shot or not teaches:
+        return Adapted(own, source.ranker)
+    if mode is AdaptMode.fine_tune:
+        assert isinstance(source.ranker, Tunable)
+        return Adapted(own, source.ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed))
+    config = correction(source, labels)
+    corrected = CorrectedRanker(config, source.spec)
+    corrected.correct(source.ranker, source.spread, featurized(labels), seed)
+    return Adapted(config, corrected)
+
+
+def correction(source: Source, labels: Samples) -> CorrectedConfig:
+    """Return the settings of a correction that so many labels can teach."""
+    many = len(labels) >= MANY
+    parts = [name for name, part in kind_of(source.spec).parts.items() if part.one_row]
+    scaled = source.ranker.predict(labels.features) / source.spread
+    weight = TRUSTED * score_weight(scaled, labels)
+    settings = _LARGE if many else _MODEST
+    return CorrectedConfig(
+        family="corrected",
+        reads=[source.spec.name],
+        base=dict(source.info.model_config),
+        part=parts[0] if parts and not many else "",
+        trust=round(weight, 4),
+        **settings,
+    )
+
+
+def score_weight(scaled: Scores, labels: Samples) -> float:
+    """Return how many logits of a pair's order one spread of the scores is worth: the likeliest of a grid.
+
+    Args:
+        scaled: float64 [N], scores over their spread.
+        labels: of the same programs.
+    """
+    loss = RankingLoss("pairwise", labels.label, labels.group, power=0.5)
+    slopes = [abs(float(loss(weight * scaled)[0] @ scaled)) for weight in _WEIGHTS]
+    return float(
+        _WEIGHTS[int(np.argmin(slopes))]
+    )  # convex in the weight: least where its slope is nothing
+
+
+def left_out(
+    source: Source, mode: AdaptMode, labels: Samples, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Return metric -> (as the model was, adapted), of labelled tasks that the adaptation did not see.
+
+    Tasks are left out a fifth at a time. Empty where there are too few.
+    """
+    tasks = int(labels.group.max()) + 1 if len(labels) else 0
+    if tasks < FOLDS or mode is AdaptMode.zero_shot:
+        return {}
+    fold = np.random.default_rng(seed).permutation(tasks) % FOLDS
+    raw = np.full(len(labels), -np.inf)
+    for index in range(FOLDS):
+        out = fold[labels.group] == index
+        if not (_of_two(labels, out) and _of_two(labels, ~out)):
+            return {}
+        model = adapt(source, mode, _some(labels, ~out), seed).ranker
+        raw[out] = model.predict(labels.features.take(np.flatnonzero(out)))
+    watch = RankingMetrics(labels.label, labels.group)
+    before = watch(source.ranker.predict(labels.features))
+    after = watch(raw)
+    return {name: (before[name], after[name]) for name in ("pairwise", "top1") if name in before}
+
+
+def committee(
+    source: Source, labels: Samples, features: Ragged, seed: int, members: int = 5
+) -> list[Scores]:
+    """Return what corrections say that were learnt from tasks drawn with replacement, float64 [N] each."""
+    generator = np.random.default_rng(seed)
+    tasks = int(labels.group.max()) + 1 if len(labels) else 0
+    found: list[Scores] = []
+    for member in range(members if tasks > 1 else 0):
+        drawn = np.isin(labels.group, np.unique(generator.integers(tasks, size=tasks)))
+        if not _of_two(labels, drawn):
+            continue
+        model = adapt(source, AdaptMode.residual, _some(labels, drawn), seed + member)
+        found.append(model.ranker.predict(features))
+    return found or [source.ranker.predict(features) / source.spread]
+
+
+def _of_two(labels: Samples, chosen: npt.NDArray[np.bool_]) -> bool:
+    return bool(chosen.any()) and bool(np.bincount(labels.group[chosen]).max() > 1)
+
+
+def _some(labels: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
+    part = labels.take(np.flatnonzero(chosen))
+    _, dense = np.unique(part.group, return_inverse=True)
+    return replace(part, group=dense.astype(np.int64))
+
+
+def _halves(labels: Samples) -> tuple[Samples, Samples]:
+    """Return what is learnt from and what is watched: every fifth task, or everything twice where there are few."""
+    watched = labels.group % FOLDS == FOLDS - 1
+    if not (_of_two(labels, watched) and _of_two(labels, ~watched)):
+        return labels, labels
+    return _some(labels, ~watched), _some(labels, watched)

@@ -1,0 +1,327 @@
+"""Stage adapt: a registered model and a hundred labels to a registered model of new hardware."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from rich.console import Console
+
+from tencost.adapt.choice import diverse, uncertain
+from tencost.adapt.fitting import Adapted, Source, adapt, committee, left_out
+from tencost.adapt.measuring import Labeller
+from tencost.adapt.pool import Pool, device_values, read_pool
+from tencost.config import AdaptMode, Config, RunnerKind
+from tencost.errors import ConfigError, TrainError
+from tencost.features.ragged import FloatArray, IntArray
+from tencost.features.summary import summarize
+from tencost.measure.hardware import check_device, check_target, resolve_hardware
+from tencost.register import registry
+from tencost.register.pull import pull
+from tencost.register.registry import Version
+from tencost.register.starts import ship, shipped_starts
+from tencost.train import tracking
+from tencost.train.bundle import (
+    Bundle,
+    BundleInfo,
+    load_bundle,
+    plain_config,
+    save_bundle,
+    training_digest,
+)
+from tencost.train.calibration import fit_calibration
+from tencost.train.data import Data
+from tencost.train.provenance import content_hash, installed_versions
+from tencost.train.ranker import Samples
+
+_Ask = Callable[[IntArray], npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was labelled: positions in the pool, seconds (NaN for a failure), float64 [n], and where they come from."""
+
+    positions: IntArray
+    latency_s: npt.NDArray[np.float64]
+    how: str
+
+
+def run(cfg: Config, root: Path) -> Version:
+    """Adapt cfg.model_uri to cfg.hardware with cfg.labels labels, register it under the hardware's name; return it.
+
+    Labels are the dataset's records of the hardware, or are measured here.
+
+    Raises:
+        ConfigError: no model is named, or one that cannot be adapted to this hardware.
+        RegistryError: the model cannot be found.
+        FeatureError: the dataset lacks the features that it reads.
+        HardwareError: the programs would crash on this host, or the devices cannot be reached.
+        TrainError: fewer programs than labels.
+        MeasureError: they cannot be measured.
+    """
+    console = Console(stderr=True)
+    hardware = resolve_hardware(cfg.hardware)
+    cfg = replace(cfg, hardware=hardware)
+    bundle = _source(cfg, root)
+    data = Data(cfg, root)
+    mode, count = cfg.adapt.mode, cfg.labels
+    if mode is AdaptMode.zero_shot or (count == 0 and mode is not AdaptMode.scratch):
+        mode, count = AdaptMode.zero_shot, 0
+    if count == 0 and mode is AdaptMode.scratch:
+        raise ConfigError(
+            "adapt=scratch learns from the labels alone: expected labels of at least 2, found 0"
+        )
+    recorded = _recorded(cfg, data)
+    if count and not recorded:
+        (check_device if hardware.runner is RunnerKind.local else check_target)(hardware)
+    pool = read_pool(data, bundle, hardware, recorded=recorded)
+    source = Source(bundle.ranker, bundle.info, pool.spread)
+    with tracking.start_run(
+        cfg, root, stage="adapt", name=f"adapt {hardware.name}", parameters=_parameters(cfg)
+    ) as tracked:
+        chosen = _label(cfg, root, pool, source, count, recorded=recorded)
+        labels = pool.labelled(chosen.positions, chosen.latency_s)
+        if len(chosen.positions) and not len(labels):
+            raise TrainError(
+                f"expected programs that run on {hardware.name}, found {len(chosen.positions)} that all failed "
+                f"({chosen.how}). Look at their errors: tencost records query stats"
+            )
+        made = adapt(source, mode, labels, cfg.seeds[0])
+        _check_ranks(made, pool, labels)
+        figures = left_out(source, mode, labels, cfg.seeds[0])
+        info = _info(cfg, data, bundle, made, pool, labels, figures)
+        with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
+            folder = Path(scratch) / "bundles" / f"seed{cfg.seeds[0]}"
+            save_bundle(folder, made.ranker, info)
+            tracked.set_tag(tracking.BUNDLES_TAG, training_digest(folder.parent))
+            tracked.log_artifacts(folder.parent, registry.BUNDLES)
+            for name, (before, after) in figures.items():
+                tracked.log_metrics(
+                    {f"adapt/as_it_was_{name}": before, f"adapt/left_out_{name}": after}
+                )
+            tracked.log_metrics(
+                {"adapt/labels": float(len(chosen.positions)), "adapt/failed": _failed(chosen)}
+            )
+            starts = shipped_starts(bundle.folder)
+            offered = (
+                folder if starts is None else ship(folder, starts, Path(scratch) / folder.name)
+            )
+            version = _register(cfg, root, tracked, offered, chosen, mode, figures)
+    _say(console, version, chosen, pool, mode, figures)
+    return version
+
+
+def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: _Ask) -> Chosen:
+    """Choose and label: diverse programs first, then those that corrections of these labels disagree about.
+
+    Args:
+        pool: what may be labelled.
+        source: the model.
+        count: how many; at most len(pool).
+        cfg: adapt.programs_per_task and adapt.uncertain_share.
+        seed: of the choice.
+        ask: positions -> seconds.
+    """
+    columns, per_task = columns_of(pool, source), cfg.adapt.programs_per_task
+    first = count - int(cfg.adapt.uncertain_share * count) // per_task * per_task
+    positions = diverse(pool, columns, first, per_task, seed)
+    seconds = ask(positions)
+    if first < count:
+        labels = pool.labelled(positions, seconds)
+        opinions = committee(source, labels, pool.features, seed)
+        further = uncertain(pool, opinions, positions, count - first, per_task, seed)
+        seconds = np.concatenate([seconds, ask(further)])
+        positions = np.concatenate([positions, further])
+    return Chosen(positions, seconds, "")
+
+
+def columns_of(pool: Pool, source: Source) -> FloatArray:
+    """Return the columns that programs are compared by: float32 [N, C]."""
+    return summarize(pool.features, source.spec)
+
+
+def _source(cfg: Config, root: Path) -> Bundle:
+    if cfg.model_uri is None:
+        raise ConfigError(
+            "expected the model to start from, found none. Name one: tencost adapt "
+            "model=models:/tencost-epyc-avx512-1c@champion hardware=... (`tencost register status` lists them)"
+        )
+    bundle = load_bundle(pull(cfg.model_uri, root=root))
+    ours, theirs = cfg.hardware.target.get("kind", "llvm"), bundle.info.target_kind
+    if (ours == "llvm") != (theirs == "llvm"):
+        raise ConfigError(
+            f"hardware={cfg.hardware.name}: expected hardware of a kind with the model's, whose programs are for "
+            f"{theirs}, found {ours}: their programs have nothing in common. Name another model=..."
+        )
+    if bundle.info.hardware == cfg.hardware.name:
+        raise ConfigError(
+            f"expected a model of other hardware, found {cfg.model_uri}, which is of {cfg.hardware.name} itself. Train "
+            f"on its records instead: tencost train hardware={cfg.hardware.name}"
+        )
+    return bundle
+
+
+def _recorded(cfg: Config, data: Data) -> bool:
+    """Say whether labels are taken from the dataset's records."""
+    there = bool((data.records["hardware"] == cfg.hardware.name).any())
+    return there and not cfg.adapt.measure
+
+
+def _label(
+    cfg: Config, root: Path, pool: Pool, source: Source, count: int, *, recorded: bool
+) -> Chosen:
+    if count == 0:
+        return Chosen(np.zeros(0, np.int64), np.zeros(0), "none")
+    if len(pool) < count:
+        raise TrainError(
+            f"expected at least {count} programs to label outside the test part of split {cfg.split_name}, found "
+            f"{len(pool)} in {cfg.dataset.name}. Ask for fewer: labels={len(pool)}"
+        )
+    if recorded:
+        found = choose(pool, source, count, cfg, cfg.seeds[0], lambda one: pool.latency_s[one])
+        return replace(found, how=f"records of {cfg.dataset.name}")
+    labeller = Labeller(cfg, root)
+    found = choose(
+        pool,
+        source,
+        count,
+        cfg,
+        cfg.seeds[0],
+        lambda one: labeller.measure(pool.program_id[one].tolist()),
+    )
+    return replace(
+        found, how=f"measured here, kept in {labeller.collection.path.relative_to(root)}"
+    )
+
+
+def _check_ranks(made: Adapted, pool: Pool, labels: Samples) -> None:
+    """Refuse a model that scores all programs alike, as one from a handful of labels may: it could not be loaded."""
+    if len(np.unique(made.ranker.predict(pool.features))) == 1:
+        raise TrainError(
+            f"expected a model that tells programs apart, found one that learnt nothing from {len(labels)} labels and "
+            f"scores all {len(pool)} alike. Ask for more labels=..., or keep the model: adapt=residual"
+        )
+
+
+def _info(
+    cfg: Config,
+    data: Data,
+    bundle: Bundle,
+    made: Adapted,
+    pool: Pool,
+    labels: Samples,
+    figures: dict[str, tuple[float, float]],
+) -> BundleInfo:
+    """Say what the adapted model is; its scores have the spread that the first model's have on the same programs."""
+    same = made.ranker is bundle.ranker
+    calibration = bundle.info.calibration
+    if not same:
+        raw = made.ranker.predict(pool.features)
+        calibration = fit_calibration(raw, calibration(pool.score).astype(np.float32))
+    learnt = pl.DataFrame(
+        {"program_id": labels.record_id.tolist(), "latency_s": labels.latency_s.tolist()},
+        schema={"program_id": pl.String, "latency_s": pl.Float64},
+    )
+    return replace(
+        bundle.info,
+        family=made.config.family,
+        model_config=plain_config(made.config),
+        hardware=cfg.hardware.name,
+        target_kind=str(cfg.hardware.target.get("kind", "llvm")),
+        calibration=calibration,
+        dataset=cfg.dataset.name,
+        dataset_hash=content_hash(learnt),
+        split=cfg.split_name,
+        split_hash=data.split_hash,
+        seed=cfg.seeds[0],
+        device=device_values(bundle.info.feature_spec, cfg.hardware),
+        versions=installed_versions(),
+        metrics={f"left_out_{name}": after for name, (_, after) in figures.items()},
+        files={},
+        refit={},
+    )
+
+
+def _register(
+    cfg: Config,
+    root: Path,
+    tracked: tracking.TrackedRun,
+    folder: Path,
+    chosen: Chosen,
+    mode: AdaptMode,
+    figures: dict[str, tuple[float, float]],
+) -> Version:
+    """Make it a version; the champion only where the hardware has none: the rule judges models by held-out records."""
+    client = registry.connect(tracking.setup(root, cfg.experiment_name))
+    name = registry.model_name(cfg.hardware.name)
+    champion = registry.find_champion(client, name)
+    lines = [
+        f"Adapted ({mode.value}) from `{cfg.model_uri}` with {len(chosen.positions)} labels: {chosen.how}.",
+        *(
+            f"- {metric} of labelled tasks left out: {before:.3f} as it was, {after:.3f} adapted"
+            for metric, (before, after) in figures.items()
+        ),
+    ]
+    version, _ = registry.register_bundle(
+        client,
+        folder,
+        run_id=tracked.run_id,
+        hardware_text=cfg.hardware.description or cfg.hardware.name,
+        description="\n".join(lines),
+    )
+    tags = {
+        "adapted_from": str(cfg.model_uri),
+        "adapt_mode": mode.value,
+        "labels": str(len(chosen.positions)),
+    }
+    for key, value in tags.items():
+        client.set_model_version_tag(name, str(version.number), key, value)
+    if champion is None:
+        registry.promote(client, version)
+    found = registry.list_versions(client, name)
+    return next(one for one in found if one.number == version.number)
+
+
+def _parameters(cfg: Config) -> dict[str, str]:
+    found = {
+        "model_uri": str(cfg.model_uri),
+        "labels": str(cfg.labels),
+        "split.name": cfg.split_name,
+    }
+    tracking.flatten("adapt", vars(cfg.adapt), found)
+    return {**found, "dataset.name": cfg.dataset.name, "hardware.name": cfg.hardware.name}
+
+
+def _failed(chosen: Chosen) -> float:
+    return float(np.isnan(chosen.latency_s).sum())
+
+
+def _say(
+    console: Console,
+    version: Version,
+    chosen: Chosen,
+    pool: Pool,
+    mode: AdaptMode,
+    figures: dict[str, tuple[float, float]],
+) -> None:
+    count = len(chosen.positions)
+    if count:
+        tasks = len(np.unique(pool.group[chosen.positions]))
+        console.print(
+            f"{count} labels of {tasks} of {pool.num_tasks} tasks ({chosen.how}), {_failed(chosen):.0f} failed"
+        )
+    for metric, (before, after) in figures.items():
+        console.print(
+            f"{metric} of labelled tasks left out: {before:.3f} as it was, {after:.3f} {mode.value}"
+        )
+    champion = registry.CHAMPION in version.aliases
+    console.print(
+        f"{version.name} version {version.number} ({version.semver}): registered, "
+        + ("champion: the hardware had none" if champion else "challenger; the champion stays"),
+        style="bold",
+    )

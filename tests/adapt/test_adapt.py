@@ -1,0 +1,252 @@
+"""Choosing, correcting and judging, on a made-up device: what one model has wrong on another hardware can be learnt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tencost.adapt import curve, curve_report
+from tencost.adapt.choice import diverse, uncertain
+from tencost.adapt.fitting import MANY, Adapted, Source, adapt, committee, correction, left_out
+from tencost.adapt.pool import Pool
+from tencost.config import AdaptMode
+from tencost.errors import TrainError
+from tencost.evaluate.metrics import Coverage
+from tencost.evaluate.truth import Task, Truth
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.train.bundle import BundleInfo, plain_config
+from tencost.train.calibration import Calibration
+from tencost.train.families.corrected import spread_within
+from tencost.train.families.random import RandomConfig, RandomRanker
+from tencost.train.families.xgb import XgbConfig, XgbRanker
+from tencost.train.labels import speed_labels
+from tencost.train.losses import RankingMetrics
+from tencost.train.ranker import Samples
+
+SPEC = FeatureSpec(name="toy", kind="ansor_tiles", columns=("a", "b", "task"))
+CONFIG = XgbConfig(family="xgb", num_rounds=60, num_models=1)
+PER_TASK = 16
+
+
+def programs(seed: int, tasks: int, second: float) -> tuple[Ragged, Any, Any]:
+    """Rows, seconds and tasks: `a` makes a program fast everywhere, `b` as much as the hardware says."""
+    rng = np.random.default_rng(seed)
+    size = tasks * PER_TASK
+    group = np.repeat(np.arange(tasks), PER_TASK).astype(np.int64)
+    rows = rng.uniform(-1, 1, (size, 3)).astype(np.float32)
+    rows[:, 2] = (group % 7) / 7
+    seconds = 1e-3 * (1 + group) * np.exp(-rows[:, 0] - second * rows[:, 1])
+    return Ragged(rows, np.arange(size + 1)), seconds, group
+
+
+def samples(seed: int, tasks: int, second: float) -> Samples:
+    features, seconds, group = programs(seed, tasks, second)
+    label, _ = speed_labels(seconds, group)
+    return Samples(features, label, group, seconds, np.asarray([f"r{i}" for i in group]))
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    ranker = XgbRanker(CONFIG, SPEC)
+    known = samples(0, 30, second=0.0)
+    ranker.fit(known, known, seed=0, log=lambda *_: None)
+    info = BundleInfo(
+        family="xgb",
+        model_config=plain_config(CONFIG),
+        feature_spec=SPEC,
+        hardware="old",
+        target_kind="llvm",
+        label="",
+        calibration=Calibration(),
+        tvm_range=("0.27.0", "0.28.0"),
+        dataset="toy",
+        dataset_hash="",
+        split="by_task",
+        split_hash="",
+        seed=0,
+    )
+    return Source(ranker, info, spread_within(ranker.predict(known.features), known.group))
+
+
+@pytest.fixture(scope="module")
+def pool(source: Source) -> Pool:
+    features, seconds, group = programs(1, 40, second=2.0)
+    names = np.asarray([f"p{i}" for i in range(len(group))])
+    score = source.ranker.predict(features)
+    spread = spread_within(score, group)
+    return Pool(
+        names, np.asarray([f"w{i}" for i in group]), group, features, score, seconds, spread
+    )
+
+
+def pairwise(model: Adapted) -> float:
+    test = samples(2, 12, second=2.0)
+    found = RankingMetrics(test.label, test.group)(model.ranker.predict(test.features))
+    return found["pairwise"]
+
+
+def test_a_hundred_labels_correct_what_differs(source: Source, pool: Pool) -> None:
+    chosen = diverse(pool, pool.features.values, 100, 8, seed=0)
+    labels = pool.labelled(chosen)
+    before = pairwise(adapt(source, AdaptMode.zero_shot, labels, 0))
+    after = pairwise(adapt(source, AdaptMode.residual, labels, 0))
+    assert before < 0.7
+    assert after > before + 0.1
+    assert pairwise(adapt(source, AdaptMode.fine_tune, labels, 0)) > before + 0.05
+    estimate = left_out(source, AdaptMode.residual, labels, 0)["pairwise"]
+    assert estimate[1] > estimate[0] + 0.05
+
+
+def test_the_model_that_is_adapted_stays_as_it_is(source: Source, pool: Pool) -> None:
+    labels = pool.labelled(diverse(pool, pool.features.values, 60, 4, seed=0))
+    for mode in AdaptMode:
+        adapt(source, mode, labels, 0)
+        assert np.array_equal(source.ranker.predict(pool.features), pool.score), mode
+
+
+def test_a_task_s_own_speed_does_not_count(source: Source, pool: Pool) -> None:
+    chosen = diverse(pool, pool.features.values, 60, 4, seed=0)
+    slower = replace(pool, latency_s=pool.latency_s * (1.0 + pool.group))
+    here, there = (
+        adapt(source, AdaptMode.residual, one.labelled(chosen), 0).ranker.predict(pool.features)
+        for one in (pool, slower)
+    )
+    assert here == pytest.approx(there, abs=1e-5)
+
+
+def test_without_labels_the_model_is_as_it_was(source: Source, pool: Pool) -> None:
+    none = pool.labelled(np.zeros(0, np.int64))
+    assert adapt(source, AdaptMode.residual, none, 0).ranker is source.ranker
+    one_each = pool.labelled(np.arange(0, len(pool), PER_TASK))
+    assert adapt(source, AdaptMode.residual, one_each, 0).ranker is source.ranker
+    with pytest.raises(TrainError, match="no task with two"):
+        adapt(source, AdaptMode.scratch, one_each, 0)
+
+
+def test_a_family_that_cannot_go_on_learning_says_so(source: Source, pool: Pool) -> None:
+    config = RandomConfig(family="random")
+    info = replace(source.info, family="random", model_config=plain_config(config))
+    other = Source(RandomRanker(config, SPEC), info, 1.0)
+    labels = pool.labelled(np.arange(32))
+    with pytest.raises(TrainError, match="adapt=residual"):
+        adapt(other, AdaptMode.fine_tune, labels, 0)
+
+
+def test_failed_programs_are_labels_and_failed_tasks_are_none(source: Source, pool: Pool) -> None:
+    chosen = np.arange(3 * PER_TASK)
+    seconds = pool.latency_s[chosen].copy()
+    seconds[:PER_TASK] = np.nan
+    seconds[PER_TASK] = np.nan
+    labels = pool.labelled(chosen, seconds)
+    assert len(labels) == 2 * PER_TASK
+    assert labels.label[0] == 0.0
+    assert sorted(set(labels.group.tolist())) == [0, 1]
+    assert np.isfinite(
+        adapt(source, AdaptMode.residual, labels, 0).ranker.predict(pool.features)
+    ).all()
+
+
+def test_many_labels_get_a_large_correction(source: Source, pool: Pool) -> None:
+    labels = pool.labelled(np.arange(len(pool)))
+    few = correction(source, labels)
+    many = labels.take(np.resize(np.arange(len(labels)), MANY))
+    assert correction(source, many).max_depth > few.max_depth
+    assert few.base["family"] == "xgb"
+
+
+def test_the_choice_is_of_many_tasks_and_grows_by_adding(pool: Pool) -> None:
+    hundred = diverse(pool, pool.features.values, 100, 4, seed=3)
+    assert len(set(hundred.tolist())) == 100
+    assert len(set(pool.group[hundred].tolist())) == 25
+    assert np.array_equal(diverse(pool, pool.features.values, 40, 4, seed=3), hundred[:40])
+    for task in set(pool.group[hundred].tolist()):
+        own = np.flatnonzero(pool.group == task)
+        assert own[np.argmax(pool.score[own])] in hundred, "the best by the model is among them"
+    every = diverse(pool, pool.features.values, len(pool), 4, seed=3)
+    assert sorted(every.tolist()) == list(range(len(pool)))
+
+
+def test_a_task_with_one_program_comes_last(pool: Pool) -> None:
+    keep = np.concatenate([[0], np.arange(PER_TASK, len(pool))])
+    alone = Pool(
+        pool.program_id[keep],
+        pool.workload_id[keep],
+        pool.group[keep],
+        pool.features.take(keep),
+        pool.score[keep],
+        pool.latency_s[keep],
+        pool.spread,
+    )
+    chosen = diverse(alone, alone.features.values, 39 * 4 + 1, 4, seed=0)
+    assert chosen[-1] == 0
+
+
+def test_what_is_disputed_comes_next(pool: Pool) -> None:
+    taken = np.flatnonzero(pool.group == 5)[:4]
+    opinions = [pool.score.copy(), pool.score.copy()]
+    disputed = pool.group == 11
+    opinions[1][disputed] = -opinions[1][disputed]
+    further = uncertain(pool, opinions, taken, 8, 8, seed=0)
+    assert set(pool.group[further].tolist()) == {11}
+    same = uncertain(pool, [pool.score + 3.0, pool.score], taken, 20, 4, seed=0)
+    assert not set(same.tolist()) & set(taken.tolist())
+
+
+def test_a_committee_disagrees(source: Source, pool: Pool) -> None:
+    labels = pool.labelled(diverse(pool, pool.features.values, 60, 4, seed=0))
+    opinions = committee(source, labels, pool.features, 0)
+    assert len(opinions) > 1
+    assert not np.array_equal(opinions[0], opinions[1])
+
+
+def made_up_truth(seed: int) -> tuple[Truth, Ragged]:
+    features, seconds, group = programs(seed, 6, second=2.0)
+    names = np.asarray([f"r{i:04d}" for i in range(len(group))])
+    tasks = tuple(Task("net", f"w{task}", 1.0, np.flatnonzero(group == task)) for task in range(6))
+    return Truth(
+        names, names, seconds, tasks, {"net": Coverage(6, 6, 1.0, len(group), 0)}
+    ), features
+
+
+def test_a_curve_rises_to_what_a_native_model_reaches(
+    source: Source, pool: Pool, tmp_path: Path
+) -> None:
+    test = made_up_truth(5)
+    points = []
+    for seed in (0, 1):
+        own = pool.labelled(np.arange(len(pool)))
+        ranker = XgbRanker(CONFIG, SPEC)
+        ranker.fit(own, own, seed=seed, log=lambda *_: None)
+        points.append(curve.native(ranker, test, own, seed))
+        points += curve.curve(
+            pool,
+            source,
+            test,
+            [0, 50, 10_000],
+            [AdaptMode.residual, AdaptMode.scratch],
+            lambda pool, _, count, seed: diverse(pool, pool.features.values, count, 4, seed),
+            seed,
+        )
+    found = curve.summarized(points)
+    assert [(one.mode, one.labels) for one in found if one.mode != "scratch"] == [
+        ("native", 640),
+        ("residual", 0),
+        ("residual", 50),
+        ("residual", 640),
+    ]
+    assert {one.labels for one in found if one.mode == "scratch"} == {50, 640}
+    share = {one.labels: one.share["pairwise"].mean for one in found if one.mode == "residual"}
+    assert share[0] < share[50] < share[640]
+    assert share[640] > 97
+    text = curve_report.markdown(found)
+    assert text.count("\n") == 2 + len(found)
+    assert "| native | 640 |" in text
+    curve_report.write_csv(found, tmp_path / "curve.csv")
+    assert len((tmp_path / "curve.csv").read_text().splitlines()) == 1 + len(found)
+    curve_report.plot(found, tmp_path / "curve.png", "old to new")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,163 @@
+"""`tencost adapt` from its configuration to a version in the registry, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tencost import cli
+from tencost.adapt import curve_stage, stage
+from tencost.adapt.pool import read_pool
+from tencost.config import AdaptMode, Config, HardwareConfig
+from tencost.errors import ConfigError, FeatureError, RegistryError, TrainError
+from tencost.register import registry
+from tencost.register.pull import pull
+from tencost.train.bundle import load_bundle
+from tencost.train.data import Data
+from tencost.train.families.random import RandomConfig
+from tencost.train.families.xgb import XgbConfig
+from tencost.train.losses import RankingMetrics
+from toy_project import make_toy_project, toy_config, train_toy
+
+XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, num_models=1, min_child_weight=0.0)
+BASES: dict[str, Any] = {"xgb": XGB, "random": RandomConfig(family="random", reads=["toy"])}
+
+
+@pytest.fixture
+def toy(
+    tmp_path: Path, mlflow_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Config, Path]]:
+    """A project with records of `toy-1c`, and a model of other hardware to start from."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_toy_project(tmp_path, mlflow_database)
+
+    def configured(base: str = "random", **changes: Any) -> tuple[Config, Path]:
+        folder = train_toy(tmp_path, base, BASES[base], hardware="old-1c")
+        cfg = replace(toy_config(), model_uri=str(folder / "seed0"), labels=20)
+        mode = changes.pop("mode", AdaptMode.residual)
+        cfg = replace(cfg, adapt=replace(cfg.adapt, mode=mode, programs_per_task=4))
+        return replace(cfg, **changes), tmp_path
+
+    return configured
+
+
+def test_a_model_that_knows_nothing_is_corrected_and_registered(
+    toy: Callable[..., tuple[Config, Path]],
+) -> None:
+    cfg, root = toy(labels=36)
+    version = stage.run(cfg, root)
+    assert version.name == "tencost-toy-1c"
+    assert registry.CHAMPION in version.aliases
+    assert version.tags["adapted_from"] == cfg.model_uri
+    assert (version.tags["adapt_mode"], version.tags["labels"]) == ("residual", "36")
+    bundle = load_bundle(pull(version.uri, root / "cache", root=root))
+    assert (bundle.info.family, bundle.info.hardware) == ("corrected", "toy-1c")
+    data = Data(cfg, root)
+    test = data.samples(["toy-1c"], "test")
+    source = load_bundle(Path(str(cfg.model_uri)))
+    watch = RankingMetrics(test.label, test.group)
+    before, after = (watch(one.scores(test.features))["pairwise"] for one in (source, bundle))
+    assert before < 0.65
+    assert after > before + 0.1, "learnt what is fast"
+
+
+@pytest.mark.parametrize("mode", AdaptMode)
+def test_every_mode_makes_a_bundle_that_is_served(
+    mode: AdaptMode, toy: Callable[..., tuple[Config, Path]]
+) -> None:
+    cfg, root = toy("xgb", mode=mode)
+    version = stage.run(cfg, root)
+    bundle = load_bundle(pull(version.uri, root / "cache", root=root), target_kind="llvm")
+    assert bundle.info.family == ("corrected" if mode is AdaptMode.residual else "xgb")
+    assert version.tags["labels"] == ("0" if mode is AdaptMode.zero_shot else "20")
+
+
+def test_a_second_version_leaves_the_champion_where_it_is(
+    toy: Callable[..., tuple[Config, Path]],
+) -> None:
+    cfg, root = toy()
+    first = stage.run(cfg, root)
+    second = stage.run(replace(cfg, labels=30), root)
+    assert second.number == first.number + 1
+    assert registry.CHAMPION not in second.aliases
+    again = stage.run(replace(cfg, labels=30), root)
+    assert again.number == second.number, "the same labels, the same content"
+
+
+def test_no_label_is_of_the_test_part(toy: Callable[..., tuple[Config, Path]]) -> None:
+    cfg, root = toy()
+    data = Data(cfg, root)
+    pool = read_pool(data, load_bundle(Path(str(cfg.model_uri))), cfg.hardware, recorded=True)
+    assert set(pool.workload_id.tolist()) == {"w2", "w3", "w4"}
+    assert len(pool) == 36
+
+
+def test_no_labels_is_the_model_as_it_is(toy: Callable[..., tuple[Config, Path]]) -> None:
+    cfg, root = toy("xgb", labels=0)
+    version = stage.run(cfg, root)
+    assert (version.tags["adapt_mode"], version.tags["labels"]) == ("zero_shot", "0")
+    cfg, root = toy("xgb", labels=0, mode=AdaptMode.scratch)
+    with pytest.raises(ConfigError, match="labels alone"):
+        stage.run(cfg, root)
+
+
+def test_what_cannot_be_adapted_is_refused_by_name(
+    toy: Callable[..., tuple[Config, Path]],
+) -> None:
+    cfg, root = toy()
+    with pytest.raises(ConfigError, match="Name one: tencost adapt model="):
+        stage.run(replace(cfg, model_uri=None), root)
+    with pytest.raises(RegistryError, match="no model 'tencost-nowhere'"):
+        stage.run(replace(cfg, model_uri="models:/tencost-nowhere@champion"), root)
+    with pytest.raises(TrainError, match=r"found 36 in toy\. Ask for fewer: labels=36"):
+        stage.run(replace(cfg, labels=37), root)
+    gpu = HardwareConfig(name="toy-gpu", target={"kind": "cuda"})
+    with pytest.raises(ConfigError, match="found cuda: their programs have nothing in common"):
+        stage.run(replace(cfg, hardware=gpu), root)
+    own = replace(cfg, hardware=replace(cfg.hardware, name="old-1c"))
+    with pytest.raises(ConfigError, match="which is of old-1c itself"):
+        stage.run(own, root)
+    assert registry.list_models(registry.connect(f"sqlite:///{root}/mlruns/mlflow.db")) == []
+
+
+def test_features_that_the_model_reads_must_be_there(
+    toy: Callable[..., tuple[Config, Path]],
+) -> None:
+    cfg, root = toy()
+    (root / "data" / "features" / "toy" / "toy").rename(root / "elsewhere")
+    with pytest.raises(FeatureError, match=r"tencost features dataset=toy features=toy$"):
+        stage.run(cfg, root)
+
+
+def test_the_curve_is_a_table_a_plot_and_a_run(toy: Callable[..., tuple[Config, Path]]) -> None:
+    cfg, root = toy("xgb")
+    cfg = replace(
+        cfg,
+        model_uri=str(Path(str(cfg.model_uri)).parent),
+        seeds=[0, 1],
+        adapt=replace(cfg.adapt, counts=[0, 12, 500]),
+    )
+    folder = curve_stage.run(cfg, root)
+    assert sorted(path.name for path in folder.iterdir()) == ["curve.csv", "curve.md", "curve.png"]
+    text = (folder / "curve.md").read_text()
+    assert "| native | 24 |" in text
+    assert "| scratch | 36 |" in text
+    client = registry.connect(f"sqlite:///{root}/mlruns/mlflow.db")
+    experiment = client.get_experiment_by_name("tencost")
+    (run,) = client.search_runs([experiment.experiment_id], "tags.`tencost.stage` = 'adapt curve'")
+    history = client.get_metric_history(run.info.run_id, "adapt/residual/pairwise")
+    assert sorted(item.step for item in history) == [0, 12, 36]
+    assert {item.path for item in client.list_artifacts(run.info.run_id, "adapt")} == {
+        f"adapt/curve.{kind}" for kind in ("csv", "md", "png")
+    }
+
+
+def test_model_on_the_command_line_is_a_uri(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["adapt", "model=/nowhere/at/all", "hardware=epyc-sse42-1c", "labels=5"])
+    assert ended.value.code == 2
+    assert "found '/nowhere/at/all'" in capsys.readouterr().err
