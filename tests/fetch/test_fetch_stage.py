@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tencost.config import Config, DatasetConfig
 from tencost.errors import ConfigError, DatasetError
@@ -202,3 +203,13 @@ def test_broken_downloads(fetched: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refuses(fetched, config("https://host/x.zip"), r"no route.*tencost fetch dataset=set")
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: Reply(b"abc", 10))
     refuses(fetched, config("https://host/x.zip"), "expected 10 bytes, found 3")
+
+
+def test_the_committed_parts_are_those_of_their_own_datasets() -> None:
+    """Archives that were committed are never packed anew: whoever learnt from them can make the same records again."""
+    root = Path(__file__).resolve().parents[2]
+    large = yaml.safe_load((root / "conf" / "dataset" / "tencost-epyc-large.yaml").read_text())
+    for part, sha256 in large["parts"].items():
+        assert sha256_of(root / large["source"] / f"{part}.tar.zst") == sha256
+        alone = yaml.safe_load((root / "conf" / "dataset" / f"{part}.yaml").read_text())
+        assert (alone["name"], alone["sha256"]) == (part, sha256)
