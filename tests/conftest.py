@@ -33,6 +33,10 @@ SMALL: dict[str, dict[str, Any]] = {
             {"family": "random", "reads": ["per_store"]},
         ]
     },
+    "corrected": {
+        "base": {"family": "xgb", "reads": ["per_store"], "num_rounds": 4, "num_threads": 1},
+        "num_rounds": 4,
+    },
 }
 """Settings that train in a second."""
 
