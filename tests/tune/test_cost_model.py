@@ -184,6 +184,15 @@ def test_a_candidate_that_cannot_be_featurized_is_last_and_stops_nothing(
     assert (model.predict(context, candidates)[[3, 17]] == LOWEST_SCORE).all()
 
 
+def test_where_none_can_be_read_it_is_said_why(
+    model: Any, context: Any, candidates: list[Any]
+) -> None:
+    with_extractor(model, lambda inner: Refusing(inner, candidates))
+    with pytest.warns(UserWarning, match="could be read.*cannot lower"):
+        scores = model.predict(context, candidates)
+    assert (scores == LOWEST_SCORE).all()
+
+
 def test_all_candidates_failing_teach_nothing(
     model: Any, context: Any, candidates: list[Any]
 ) -> None:

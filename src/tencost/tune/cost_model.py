@@ -42,6 +42,8 @@ from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
 from tencost.workers.runner import target_mapping
 
+MIN_UNREAD = 8
+"""So many programs at once, none of which can be read, are no accident: a warning tells why."""
 MAX_CACHED = 8192
 """Candidates whose features are remembered; the survivors of a generation are scored again in the next one."""
 
@@ -120,6 +122,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         self._cache: dict[int, _Scored] = {}
         self._known: dict[int, dict[int, FloatArray]] = {}
         self._wide: dict[int, Any] = {}
+        self._refused: Exception | None = None
         self._groups: dict[int, str] = {}
         self._lock = threading.RLock()
 
@@ -287,13 +290,20 @@ class TencostModel(ms.cost_model.PyCostModel):
         base = self._base(features)
         for key, block, score in zip(fresh, rows, base.tolist(), strict=True):
             self._cache[key] = _Scored(block, score)
+        if len(rows) >= MIN_UNREAD and not any(map(len, rows)) and self._refused is not None:
+            warnings.warn(
+                f"none of {len(rows)} programs of {context.task_name} could be read, the search is blind: "
+                f"{self._refused}",
+                stacklevel=2,
+            )
 
     def _rows(self, context: Any, candidates: Sequence[Any]) -> list[FloatArray]:
         """Return each candidate's rows; none for a candidate that the extractor cannot read."""
         try:
             rows = self._extractor.extract(context, candidates)
-        except Exception:  # noqa: BLE001 - whatever TVM raises for one candidate must not stop the search
+        except Exception as error:  # noqa: BLE001 - whatever TVM raises for one candidate must not stop the search
             if len(candidates) == 1:
+                self._refused = error
                 return [np.zeros((0, len(self._extractor.spec.columns)), np.float32)]
             return [rows for candidate in candidates for rows in self._rows(context, [candidate])]
         return [rows[position] for position in range(len(rows))]
