@@ -146,7 +146,7 @@ def test_while_it_searches_the_best_so_far_is_left(start: Callable[..., Run]) ->
     assert run.interrupt(lambda: run.records >= 8) == 0
     assert "stopped by Ctrl-C" in run.told
     assert 8 <= run.records < 4000
-    assert run.runs()["tuned_tasks"] == 1
+    assert run.runs()["tuned_tasks"] in (1, 2)
 
 
 def test_while_the_network_is_timed_it_is_there_already(start: Callable[..., Run]) -> None:
