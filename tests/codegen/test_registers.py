@@ -20,7 +20,7 @@ from tencost.codegen.registers import Design
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.store.allowed import check_trace
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
 op = relax.op
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3"}
 Body = Callable[..., Any]

@@ -18,7 +18,7 @@ from tencost.tune.nearby import Nearby
 from tencost.tune.search import SEEDS, evolutionary_search, search
 from tencost.workers.keys import program_key
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1}
 
 
