@@ -17,6 +17,8 @@ from tencost.codegen import products, registers, tiles, vector_math
 from tencost.codegen.products import Vectors
 from tencost.codegen.refit import apply, plain_values, sketch
 from tencost.codegen.registers import Design
+from tencost.features.kinds.tiles import TILE_COLUMNS, tile_row
+from tencost.features.traces import trace_values
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.store.allowed import check_trace
 
@@ -156,6 +158,21 @@ def test_a_trace_is_plain_and_allowed(name: str) -> None:
         assert values is not None
         check_trace(values, "here")
         assert "sample_perfect_tile" in str(design.schedule.trace), "TVM cannot print it"
+
+
+@pytest.mark.parametrize("name", ["dense", "batched", "a prime number of rows and columns"])
+def test_what_a_model_reads_are_the_tiles(name: str) -> None:
+    for design in registers.designs(task_of(fused(*PRODUCTS[name])), TARGET):
+        row = tile_row(trace_values(design.schedule.trace))
+        assert row is not None
+        found = dict(zip(TILE_COLUMNS, (2.0 ** row[0] - 1.0).tolist(), strict=True))
+        column, rows, sums = design.seeds[0]
+        assert found["tile_lanes"] in (4, 8)
+        assert found["tile_vector_axis"] == pytest.approx(column[2] * found["tile_lanes"])
+        assert found["tile_register_rest"] == pytest.approx(rows[2])
+        assert found["tile_level_s1"] == pytest.approx(column[1] * rows[1])
+        assert found["tile_level_r1"] == pytest.approx(sums[1])
+        assert found["tile_unroll_covers_register_tile"] == 1
 
 
 def test_weights_of_their_own_order_are_laid_out_tile_by_tile() -> None:

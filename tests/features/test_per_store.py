@@ -12,7 +12,7 @@ from tencost.errors import FeatureError
 from tencost.features.extractor import make_extractor, spec_for
 from tencost.features.kinds import per_store
 from tencost.features.kinds.per_store import PER_STORE_COLUMNS, WORKLOAD_COLUMNS
-from tencost.features.spec import FeatureSpec
+from tencost.features.spec import FEATURE_ABI, FeatureSpec
 
 pytestmark = pytest.mark.tvm
 GOLDEN = Path(__file__).parent / "golden" / "matmul_per_store.json"
@@ -112,6 +112,6 @@ def test_another_abi_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
     spec.save(path)
     assert FeatureSpec.load(path) == spec
-    path.write_text(path.read_text().replace('"abi": 1', '"abi": 99'))
+    path.write_text(path.read_text().replace(f'"abi": {FEATURE_ABI}', '"abi": 99'))
     with pytest.raises(FeatureError, match="feature ABI 99"):
         FeatureSpec.load(path)

@@ -59,8 +59,67 @@ def test_a_matmul_worked_by_hand() -> None:
     assert found["tile_num_instructions"] == 13
 
 
+REGISTER_TILE = [
+    [
+        ["GetSBlock", [], ["matmul", "main"], ["b0"]],
+        ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]],
+        ["Split", ["l2", "None", 1024], [1, 0], ["l4", "l5"]],
+        ["Split", ["l5", "None", 16], [1, 0], ["l6", "l7"]],
+        ["SamplePerfectTile", ["l6"], [3, 8], ["v8", "v9", "v10"]],
+        ["Split", ["l6", "v8", "v9", "v10"], [1, 0], ["l11", "l12", "l13"]],
+        ["SamplePerfectTile", ["l1"], [3, 16], ["v14", "v15", "v16"]],
+        ["Split", ["l1", "v14", "v15", "v16"], [1, 0], ["l17", "l18", "l19"]],
+        ["SamplePerfectTile", ["l3"], [2, 8], ["v20", "v21"]],
+        ["Split", ["l3", "v20", "v21"], [1, 0], ["l22", "l23"]],
+        ["Reorder", ["l4", "l11", "l17", "l18", "l12", "l22", "l23", "l19", "l13", "l7"], [], []],
+        ["CacheWrite", ["b0", []], [0, "local"], ["b24"]],
+        ["ReverseComputeAt", ["b24", "l12"], [1, -1], []],
+        ["Unroll", ["l23"], [], []],
+        ["Unroll", ["l19"], [], []],
+        ["Unroll", ["l13"], [], []],
+        ["Vectorize", ["l7"], [], []],
+        ["GetLoops", ["b24"], [], ["l25", "l26"]],
+        ["Split", ["l26", "None", 16], [1, 0], ["l27", "l28"]],
+        ["EnterPostproc", [], [], []],
+        ["TransformLayout", ["b0", "{}"], [1, 0, False], []],
+    ],
+    [[4, [8, 2, 3]], [6, [4, 2, 6]], [8, [64, 2]]],
+]
+
+
+def test_a_register_tile_worked_by_hand() -> None:
+    row = tile_row(REGISTER_TILE)
+    assert row is not None
+    found = dict(zip(TILE_COLUMNS, row[0].tolist(), strict=True))
+
+    def amount(name: str) -> float:
+        return round(2 ** found[name] - 1, 3)
+
+    columns, rows = "tile_spatial0_", "tile_spatial1_"
+    assert [amount(columns + level) for level in ("s0", "s1", "s2", "s3")] == [8, 2, 1, 3 * 16]
+    assert [amount(rows + level) for level in ("s0", "s1", "s2", "s3")] == [4, 2, 1, 6]
+    assert [amount(f"tile_reduction0_{level}") for level in ("r0", "r1")] == [64, 2]
+    assert (found["tile_num_spatial"], found["tile_num_reduction"]) == (2, 1)
+    assert amount("tile_iterations") == pytest.approx(48 * 768 * 128, rel=1e-5)
+    assert amount("tile_vector_axis") == 48
+    assert amount("tile_register_rest") == 6
+    assert amount("tile_register_vectors_16") == 6 * 3
+    assert found["tile_unroll_covers_register_tile"] == 1
+    assert found["tile_unroll_minus_register_tile"] == 0
+    assert (amount("tile_inner_extent"), found["tile_inner_position"]) == (16, 1)
+    assert found["tile_epilogue_level"] == 1
+    assert amount("tile_lanes") == 16
+    assert (found["tile_num_Unroll"], found["tile_num_TransformLayout"]) == (3, 1)
+
+
+def test_other_programs_have_no_lanes() -> None:
+    row = tile_row(MATMUL)
+    assert row is not None
+    assert row[0][TILE_COLUMNS.index("tile_lanes")] == 0
+
+
 def test_the_table_of_columns() -> None:
-    assert len(TILE_COLUMNS) == len(set(TILE_COLUMNS)) == 79
+    assert len(TILE_COLUMNS) == len(set(TILE_COLUMNS)) == 84
 
 
 def test_an_empty_trace_has_no_row() -> None:
@@ -79,7 +138,7 @@ def test_live_candidates_and_texts_give_the_same_rows(
     )
     wide = make_extractor(spec_for(FeaturesConfig(name="both", kind="per_store_tiles")))
     both = wide.extract(context, candidates)
-    assert both.num_columns == 172 + 79
+    assert both.num_columns == 172 + 84
     for index in range(3):
         np.testing.assert_array_equal(
             both[index][:, 172:], np.tile(rows[index], (len(both[index]), 1))

@@ -18,6 +18,7 @@ from tencost import cli
 from tencost.errors import ConfigError, RegistryError
 from tencost.evaluate import board as boards
 from tencost.evaluate import stage as evaluation
+from tencost.features.spec import FEATURE_ABI
 from tencost.register import registry, stage
 from tencost.register import standing as status
 from tencost.register.promotion import METRICS
@@ -353,7 +354,7 @@ def test_a_champion_that_cannot_be_used_any_more_is_not_compared(
     train_toy: Train,
 ) -> None:
     (manifest,) = (toy_project / "mlruns" / "artifacts").glob("*/*/registered/**/bundle.json")
-    text = manifest.read_bytes().replace(b'"abi": 1', b'"abi": 0')
+    text = manifest.read_bytes().replace(b'"abi": %d' % FEATURE_ABI, b'"abi": 0')
     manifest.write_bytes(text)
     train_toy("xgb", trees(40), FIVE)
     verdict = challenge(toy_project, toy_config)

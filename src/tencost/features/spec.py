@@ -15,7 +15,7 @@ from tencost.config.parts import FEATURE_KINDS
 from tencost.errors import FeatureError
 from tencost.features.ragged import IntArray
 
-FEATURE_ABI = 1
+FEATURE_ABI = 2
 """Version of the meaning of feature columns; raised whenever a column changes its meaning, order or scale.
 
 It is the MAJOR part of a registered model's version: a model never reads features of another ABI.

@@ -6,6 +6,11 @@ features see the lowered loops but not these relations; on networks held out the
 objective. Amounts are sign(x) * log2(1 + |x|). A row depends on the program alone.
 
 Levels are MetaSchedule's multi-level tiling for CPUs, SSRSRS: four spatial levels (s0 outermost) and two of reduction.
+
+Register tiles (:mod:`tencost.codegen.registers`) are read into the same levels, as their order SSRRS has no third
+spatial one: s0 and s1 are their outer and middle factors, s2 is 1, s3 is what stays in registers; the columns' s3 holds
+the numbers of its vectors, its axis is the innermost, and all of the tile is unrolled. How to tell them: a loop split
+``[None, n]`` before post-processing, whose outer part is then tiled three times, has columns of vectors of n numbers.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ _COUNTED = (
     "Vectorize", "Parallel", "ComputeInline", "DecomposeReduction", "Fuse", "Split",
     "ReverseComputeAt", "GetSBlock", "ReverseComputeInline",
 )  # fmt: skip
+_COUNTED_LATER = ("Unroll", "ComputeAt", "PadEinsum", "TransformLayout")
 
 TILE_COLUMNS: tuple[str, ...] = (
     *(
@@ -64,6 +70,8 @@ TILE_COLUMNS: tuple[str, ...] = (
     *(f"tile_fused{index}" for index in range(NUM_FUSED)),
     *(f"tile_num_{kind}" for kind in _COUNTED),
     "tile_num_instructions",
+    "tile_lanes",
+    *(f"tile_num_{kind}" for kind in _COUNTED_LATER),
 )
 
 
@@ -88,13 +96,19 @@ class _Reading:
     epilogue_level: float = _ABSENT
     rfactor: float = 0.0
     rfactor_extent: float = 0.0
+    vectors: dict[str, float] = field(default_factory=dict)
+    """Loop over whole vectors -> numbers of each."""
+    lanes: float = 0.0
+    """Numbers of a vector of a register tile's columns; 0 in other programs."""
+    column: list[float] | None = None
+    """A register tile's columns, as four levels."""
 
 
 def tile_row(trace: Sequence[Any]) -> FloatArray | None:
     """Return the columns of one trace, plain JSON values ``[instructions, decisions]``.
 
     Returns:
-        float32 [1, 79]; None for a trace without instructions.
+        float32 [1, 84]; None for a trace without instructions.
     """
     if not trace[0]:
         return None
@@ -152,7 +166,12 @@ def _note(
     decision: Any,
     values: Any,
 ) -> None:
-    if kind == "Split" and all(_is_number(value) for value in values[1:]):
+    if kind == "Split" and _is_vectors(values) and "EnterPostproc" not in found.counts:
+        found.vectors[outputs[0]] = values[2]
+        found.loops[outputs[1]] = (3, values[2], 4)
+    elif kind == "Split" and len(values) == 4 and (found.lanes or inputs[0] in found.vectors):
+        _note_register_tile(found, inputs[0], outputs, values[1:])
+    elif kind == "Split" and all(_is_number(value) for value in values[1:]):
         found.tiles[inputs[0]] = values[1:]
         for level, (loop, extent) in enumerate(zip(outputs, values[1:], strict=True)):
             found.loops[loop] = (level, extent, len(outputs))
@@ -171,8 +190,28 @@ def _note(
         found.fused.append(float(len(inputs)))
 
 
+def _is_vectors(values: Sequence[Any]) -> bool:
+    return len(values) == 3 and values[1] in (None, "None") and _is_number(values[2])
+
+
+def _note_register_tile(found: _Reading, loop: str, parts: Any, factors: Sequence[Any]) -> None:
+    """Note three factors as four levels; the loop over whole vectors is the columns'."""
+    if not all(_is_number(factor) for factor in factors):
+        return
+    outer, middle, inner = factors
+    lanes = found.vectors.get(loop, 1.0)
+    tile = [outer, middle, 1.0, inner * lanes]
+    if loop in found.vectors:
+        found.lanes, found.column = lanes, tile
+    else:
+        found.tiles[loop] = tile
+    for part, level, extent in zip(parts, (0, 1, 3), factors, strict=True):
+        found.loops[part] = (level, extent, 4)
+
+
 def _spatial(found: _Reading) -> list[list[float]]:
-    return [factors for factors in found.tiles.values() if len(factors) == 4]
+    tiles = [factors for factors in found.tiles.values() if len(factors) == 4]
+    return tiles if found.column is None else [*tiles, found.column]
 
 
 def _reduction(found: _Reading) -> list[list[float]]:
@@ -218,7 +257,8 @@ def _vectors(found: _Reading) -> list[float]:
                 float(found.loops[loop][2]),
             )
             break
-    rest, register_tile = s[3] / max(axis, 1.0), s[3] * r[1]
+    rest, register_tile = s[3] / max(axis, 1.0), s[3] * max(r[1], float(found.lanes > 0))
+    unroll = register_tile if found.lanes else found.unroll
     return [
         _log(axis),
         float(axis > 0 and axis % 16 == 0),
@@ -230,9 +270,9 @@ def _vectors(found: _Reading) -> list[float]:
         _log(rest),
         _log(rest * math.ceil(axis / 16)),
         _log(rest * math.ceil(axis / 8)),
-        _log(found.unroll),
-        float(found.unroll >= register_tile),
-        _log(found.unroll) - _log(register_tile),
+        _log(unroll),
+        float(unroll >= register_tile),
+        _log(unroll) - _log(register_tile),
     ]
 
 
@@ -249,6 +289,8 @@ def _placement(found: _Reading) -> list[float]:
         *_padded(found.fused, NUM_FUSED, 0.0),
         *(float(found.counts.get(kind, 0)) for kind in _COUNTED),
         float(sum(found.counts.values())),
+        _log(found.lanes),
+        *(float(found.counts.get(kind, 0)) for kind in _COUNTED_LATER),
     ]
 
 
