@@ -17,6 +17,7 @@ no-starts    ... without starting points: neither programs of other workloads no
 random       ... with random scores in the model's place, which learns nothing; the same starting points
 random-no-starts   both: what is searched in, and nothing else
 frozen       ... without learning from what is measured (tuner.learn=false)
+frozen-no-starts   ... and without starting points: what the registered model alone is worth; only if asked for
 no-draft     ... every candidate's features are extracted
 inverted     ... without starting points, with a model that likes what is slow; only if asked for
 
@@ -122,8 +123,10 @@ VARIANTS = {
     "random-no-starts": Variant(starts=False, scores="random", learns=False),
     "frozen": Variant(learns=False),
     "no-draft": Variant(draft=False),
+    "frozen-no-starts": Variant(starts=False, learns=False),
     "inverted": Variant(starts=False, scores="inverted"),
 }
+ASKED_FOR = ("frozen-no-starts", "inverted")
 
 
 @dataclass(frozen=True)
@@ -414,7 +417,9 @@ def main() -> None:
     known = [*STOCK, *VARIANTS]
     parser.add_argument("--networks", nargs="+", default=[*ODD, "bert_tiny"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--arms", nargs="+", choices=known, default=known[:-1])
+    parser.add_argument(
+        "--arms", nargs="+", choices=known, default=[one for one in known if one not in ASKED_FOR]
+    )
     parser.add_argument("--tasks", type=int, default=5, help="of a network, the costliest ones")
     parser.add_argument("--programs", type=int, default=192, help="of a task, in every arm")
     parser.add_argument("--hardware", default="epyc-avx512-1c")

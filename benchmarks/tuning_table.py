@@ -36,6 +36,7 @@ ORDER = (
     "random",
     "random-no-starts",
     "frozen",
+    "frozen-no-starts",
     "no-draft",
     "inverted",
 )
@@ -44,6 +45,7 @@ COLORS = {
     **{
         "random": "tab:purple",
         "frozen": "tab:brown",
+        "frozen-no-starts": "tab:green",
         "no-draft": "tab:pink",
         "inverted": "tab:olive",
         "no-tiles": "tab:orange",
@@ -52,11 +54,14 @@ COLORS = {
 }
 NEAR = 1.01
 """A goal that is missed by 1 % counts as reached in the columns that say so."""
+CLOSE = 1.02
+"""Where what a model alone is worth counts a task's best as found."""
 SHARES = (
     ("register tiles", "programs", OURS, "no-tiles"),
     ("starting points", "programs", OURS, "no-starts"),
     ("model", "programs", "frozen", "random"),
     ("model without starting points", "programs", "no-starts", "random-no-starts"),
+    ("frozen model without starting points", "programs", "frozen-no-starts", "random-no-starts"),
     ("learning", "programs", OURS, "frozen"),
     ("draft", "seconds", OURS, "no-draft"),
 )
@@ -174,10 +179,11 @@ def report(folder: Path) -> str:
     """Return the tables, and draw the curves beside the results."""
     found = [read_run(one) for one in sorted(folder.glob("*")) if one.is_dir()]
     runs = [run for run in found if run is not None]
+    alone = until_best(runs)
     whole = [run for run in runs if not run.lacks]
     lines = [f"no ratios of {run.name}: {'; '.join(run.lacks)}" for run in runs if run.lacks]
     if not whole:
-        return "\n".join([*lines, "no whole results yet"])
+        return "\n\n".join(["\n".join([*lines, "no whole results yet"]), *alone])
     plot(whole, folder / "tasks.png")
     arms = [arm for arm in ORDER if all(arm in run.arms for run in whole)]
     partly = sorted({arm for run in whole for arm in run.arms} - set(arms))
@@ -185,7 +191,7 @@ def report(folder: Path) -> str:
     parts = ["\n".join(lines), latencies(whole, arms)]
     peers = [peer for peer in (STOCK, WARM) if peer in arms]
     parts += [compared(whole, arms, peer) for peer in peers]
-    parts.append(shares(whole, arms, peers[-1]))
+    parts += [shares(whole, arms, peers[-1]), *alone]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -225,6 +231,42 @@ def shares(runs: Sequence[Run], arms: Sequence[str], peer: str) -> str:
             ratio = factors(runs, having, peer)[key] / factors(runs, lacking, peer)[key]
             lines.append(f"{part:>16}  {ratio:.2f} times fewer {figure} ({having} over {lacking})")
     return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def until_best(runs: Sequence[Run]) -> list[str]:
+    """Return what the registered model alone is worth: programs until within 2 % of the best that either arm found.
+
+    Over the tasks of all runs that have both arms. A task that an arm never gets there counts with all its programs.
+    """
+    asked, blind = "frozen-no-starts", "random-no-starts"
+    pairs = [
+        (run, place, two)
+        for run in runs
+        if asked in run.arms and blind in run.arms
+        for place, two in enumerate(zip(run.arms[asked], run.arms[blind], strict=True))
+        if all(one is not None and one.bests for one in two)
+    ]
+    rows = []
+    for run, place, two in pairs:
+        goal = CLOSE * min(one.latency_s for one in two if one)
+        spent = [one.at(goal) or (one.programs, one.seconds) for one in two if one]
+        rows.append(
+            {
+                "run": run.name,
+                "task": run.settings["tasks"][place][0][:60],
+                "us": 1e6 * goal / CLOSE,
+            }
+            | {asked: int(spent[0][0]), blind: int(spent[1][0])}
+            | {"times fewer": spent[1][0] / spent[0][0]}
+            | {"ends": " ".join(f"{1e6 * one.latency_s:.1f}" for one in two if one)}
+        )
+    if not rows:
+        return []
+    rows.append(
+        {"run": "geometric mean", "times fewer": mean([row["times fewer"] for row in rows])}
+    )
+    title = "programs until within 2 % of the best that either found (us), and where they end; no starting points"
+    return [f"{title}\n{grid(rows)}"]
 
 
 def grid(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -80,3 +80,14 @@ def test_shares_are_ratios_of_factors(table: ModuleType, tmp_path: Path) -> None
     assert "model  4.00 times fewer programs (frozen over random)" in said
     assert "learning  1.00 times fewer programs (tencost over frozen)" in said
     assert "draft" not in said
+
+
+def test_what_the_model_alone_is_worth(table: ModuleType, tmp_path: Path) -> None:
+    asked: list[list[Point]] = [[(2, 5, 1.01e-3), (9, 9, 1e-3)], [(4, 5, 3e-3)]]
+    blind: list[list[Point]] = [[(8, 5, 1.5e-3), (32, 9, 1.02e-3)], [(1, 5, 2e-3)]]
+    write(table, tmp_path / "net-0", {"frozen-no-starts": asked, "random-no-starts": blind})
+    said = table.report(tmp_path)
+    rows = [line.split() for line in said.splitlines() if line.strip().startswith("net-0")]
+    # Task 0: 2 programs against 32; task 1: the model never gets there in its 64, chance did at once.
+    assert [row[3:6] for row in rows] == [["2", "32", "16.000"], ["64", "1", "0.016"]]
+    assert "geometric mean" in said
