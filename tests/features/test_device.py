@@ -71,6 +71,30 @@ def test_tiles_are_held_against_lanes_and_registers() -> None:
     assert narrow["rel_inner_tile_of_registers"] == pytest.approx(np.log2(29 / 17), abs=1e-5)
 
 
+def test_tiles_are_held_against_what_a_core_does_a_cycle() -> None:
+    """As codegen/tiles.py counts: 6 rows by 3 vectors keep both units of AVX-512 busy; AVX2 has too few registers."""
+    tile = {
+        "tile_vector_axis": 48,
+        "tile_register_rest": 6,
+        "tile_level_r0": 32,
+        "tile_level_r1": 4,
+    }
+    rows = row_of(tiles.TILE_COLUMNS, **tile, tile_spatial0_s3=48, tile_spatial1_s3=6)
+    wide, narrow = related(rows, "tiles", AVX512), related(rows, "tiles", AVX2)
+    assert wide["rel_of_peak"] == pytest.approx(1.0, abs=1e-5)
+    assert 2 ** wide["rel_cycles"] == pytest.approx(9.0, abs=1e-4)
+    assert wide["rel_spilled"] == 0
+    assert wide["rel_loads_of_products"] == pytest.approx(4.5 / 9, abs=1e-5)
+    # 36 sums, 6 vectors and a number of a row in 16 registers: 27 too many
+    assert 2 ** narrow["rel_spilled"] - 1 == pytest.approx(27.0, abs=1e-3)
+    assert narrow["rel_of_peak"] == pytest.approx(18 / (18 + 27), abs=1e-5)
+    panels = 4 * ((48 + 6) * 128 + 48 * 6) / 1024
+    l1d = AVX512.device_columns()["device_log2_l1d_kib"]
+    assert wide["rel_s3_panels_of_l1d"] == pytest.approx(np.log2(panels) - l1d, abs=1e-3)
+    alone = row_of(tiles.TILE_COLUMNS, tile_vector_axis=16, tile_register_rest=1)
+    assert related(alone, "tiles", AVX512)["rel_of_peak"] == pytest.approx(0.5 / 4, abs=1e-5)
+
+
 @pytest.mark.parametrize(("axis", "fits"), [(8, (1.0, 0.0)), (16, (1.0, 1.0)), (0, (0.0, 0.0))])
 def test_an_axis_fits_where_it_fills_its_vectors(axis: int, fits: tuple[float, float]) -> None:
     rows = row_of(tiles.TILE_COLUMNS, tile_vector_axis=axis)

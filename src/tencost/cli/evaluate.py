@@ -98,9 +98,9 @@ EVALUATE.add_command(
             ),
         ),
         examples=(
-            "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles_device "
+            "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles "
             "'seeds=[0,1,2]'",
-            "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles_device --by machine",
+            "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles --by machine",
         ),
         help=(
             "Ask models about hardware that they have not seen.\n\nEach hardware of the dataset is left out with its "

@@ -123,7 +123,7 @@ def run(
     if not device_names(cfg.features):
         raise ConfigError(
             f"expected a feature set with device columns, found features={cfg.features.name}. "
-            "Take features=per_store_tiles_device"
+            "Take features=per_store_tiles"
         )
     data = Data(cfg, root)
     wanted = arms({name: data.described(name) for name in data.hardware()}, by, sources)

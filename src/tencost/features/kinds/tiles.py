@@ -75,6 +75,8 @@ TILE_COLUMNS: tuple[str, ...] = (
 )
 
 
+_LATENCY = 4.0
+"""Cycles from one sum to the next of an accumulator."""
 MAX_REMEMBERED = 16_384
 """Rows of candidates that are remembered; forgotten all at once."""
 _remembered: dict[int, FloatArray | None] = {}
@@ -310,9 +312,12 @@ _PLACE = {name: position for position, name in enumerate(TILE_COLUMNS)}
 
 
 def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
-    """Relate programs to a device's lanes and vector registers: float64 [N, relations].
+    """Relate programs to a device's lanes, vector registers and caches: float64 [N, relations].
 
-    Accumulators are the vectors of the innermost spatial tile, which an unrolled program sums up in registers.
+    Accumulators are the vectors of the innermost spatial tile, which an unrolled program sums up in registers. A step
+    of the sum takes cycles for their products (two a cycle), for loading a vector of each column and a number of each
+    row (two a cycle), and at least four, as a sum waits for the one before. The panels of a level are what its tile
+    reads and writes over the whole sum: its columns', its rows', and the tile.
     """
     own = rows.values[rows.offsets[:-1]].astype(np.float64)
     column = {name: own[:, place] for name, place in _PLACE.items()}
@@ -321,8 +326,14 @@ def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats
     axis = np.round(_amounts(column["tile_vector_axis"]))
     vectors = np.ceil(axis / lanes)
     some = np.maximum(axis, 1.0)
-    accumulators = np.log2(1.0 + _amounts(column["tile_register_rest"]) * vectors)
+    rest = _amounts(column["tile_register_rest"])
+    accumulators = np.log2(1.0 + rest * vectors)
     inner = np.log2(1.0 + _amounts(column["tile_s2_s3"]) / some * vectors)
+    products, loads = rest * vectors / 2.0, (rest + vectors) / 2.0
+    cycles = np.maximum(np.maximum(products, loads), _LATENCY)
+    spilled = np.maximum(rest * vectors + vectors + 1.0 - np.exp2(registers) + 1.0, 0.0)
+    caches = (device["device_log2_l1d_kib"], device["device_log2_l2_kib"])
+    panels = _panels(column)
     out = [
         np.log2(lanes),
         registers,
@@ -332,8 +343,23 @@ def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats
         accumulators,
         accumulators - registers,
         inner - registers,
+        products / (cycles + spilled) * axis / np.maximum(vectors * lanes, 1.0),  # of a core's peak
+        np.log2(cycles),
+        np.log2(1.0 + spilled),
+        loads / np.maximum(products, 1e-9),
+        *(panel - cache for cache in caches for panel in panels),
     ]
     return np.stack(out, axis=1)
+
+
+def _panels(column: Mapping[str, Floats]) -> list[Floats]:
+    """Return log2 KiB of what the innermost, the two and the three inner spatial levels touch over the whole sum."""
+    whole = np.maximum(_amounts(column["tile_level_r0"]) * _amounts(column["tile_level_r1"]), 1.0)
+    found = []
+    for level in ("s3", "s2_s3", "s1_s2_s3"):
+        columns, rows = (_amounts(column[f"tile_spatial{axis}_{level}"]) for axis in (0, 1))
+        found.append(np.log2(1.0 + 4.0 * ((columns + rows) * whole + columns * rows)) - 10.0)
+    return found
 
 
 def _amounts(logs: Floats) -> Floats:
@@ -350,8 +376,22 @@ RELATIONS = Relations(
         "rel_accumulators",
         "rel_accumulators_of_registers",
         "rel_inner_tile_of_registers",
+        "rel_of_peak",
+        "rel_cycles",
+        "rel_spilled",
+        "rel_loads_of_products",
+        *(
+            f"rel_{panel}_panels_of_{cache}"
+            for cache in ("l1d", "l2")
+            for panel in ("s3", "s2", "s1")
+        ),
     ),
-    needs=("device_log2_simd_bits", "device_log2_registers"),
+    needs=(
+        "device_log2_simd_bits",
+        "device_log2_registers",
+        "device_log2_l1d_kib",
+        "device_log2_l2_kib",
+    ),
     columns=_relations,
 )
 
