@@ -18,13 +18,16 @@ def difference(mean: float) -> Difference:
     return Difference(mean, mean - 0.02, mean + 0.02, 2000)
 
 
-def reference(name: str, search: float = 0.1, top1: float = 0.1, top5: float = 0.1) -> Comparison:
+def reference(
+    name: str, geo1: float = 0.1, top1: float = 0.1, top5: float = 0.1, pairwise: float = 0.1
+) -> Comparison:
     return Comparison(
         opponent=f"{name}-per_store",
         family=name,
-        search_score=difference(search),
+        geo1=difference(geo1),
         top1=difference(top1),
         top5=difference(top5),
+        pairwise=difference(pairwise),
     )
 
 
@@ -38,9 +41,10 @@ class Case:
     rolled_back: str = ""
     beaten: tuple[Comparison, ...] = tuple(reference(name) for name in REQUIRED)
     champion: bool = True
-    search: float = 0.05
+    geo1: float = 0.05
     top1: float = 0.05
     top5: float = 0.05
+    pairwise: float = 0.05
     champion_ms: float | None = 10.0
     champion_s: float | None = 10.0
 
@@ -55,9 +59,10 @@ class Case:
         champion = Comparison(
             opponent="champion 1.0",
             family="xgb",
-            search_score=difference(self.search),
+            geo1=difference(self.geo1),
             top1=difference(self.top1),
             top5=difference(self.top5),
+            pairwise=difference(self.pairwise),
             num_seeds=5,
             predict_ms=self.champion_ms,
             round_s=self.champion_s,
@@ -87,7 +92,10 @@ TABLE: list[tuple[Case, tuple[str, ...]]] = [
     *[
         (Case(beaten=instead(name, **{metric: value})), (f"{word} {told} [",))
         for name in REQUIRED
-        for metric, word in (("search", "search score"), ("top1", "top-1"), ("top5", "top-5"))
+        for metric, word in (
+            *(("geo1", "geo1"), ("top1", "top-1")),
+            *(("top5", "top-5"), ("pairwise", "pairwise")),
+        )
         for value, told in ((0.0, "+0.000"), (-0.1, "-0.100"), (NAN, "+nan"))
     ],
     *[
@@ -98,16 +106,17 @@ TABLE: list[tuple[Case, tuple[str, ...]]] = [
         for name in REQUIRED
     ],
     (Case(beaten=()), tuple(f"{name}: not evaluated" for name in REQUIRED)),
-    # The champion: a better search, and top-k within the margin.
-    (Case(search=0.0), ("search score +0.000",)),
-    (Case(search=-0.01, top1=0.5, top5=0.5), ("search score -0.010",)),
-    (Case(search=NAN), ("search score +nan",)),
+    # The champion: a better geo1, and the rest within the margin.
+    (Case(geo1=0.0), ("geo1 +0.000",)),
+    (Case(geo1=-0.01, top1=0.5, top5=0.5), ("geo1 -0.010",)),
+    (Case(geo1=NAN), ("geo1 +nan",)),
     (Case(top1=-0.009, top5=-0.009), ()),
     (Case(top1=-0.01, top5=-0.01), ()),  # lower by the margin, not by more
     (Case(top1=-0.011), ("top-1 -0.011",)),
     (Case(top5=-0.011), ("top-5 -0.011",)),
+    (Case(pairwise=-0.011), ("pairwise -0.011",)),
     (Case(top1=NAN), ("top-1 +nan",)),
-    (Case(champion=False, search=-1.0, top1=-1.0, top5=-1.0), ()),
+    (Case(champion=False, geo1=-1.0, top1=-1.0, top5=-1.0), ()),
     # Prediction time.
     (Case(predict_ms=1000.0, champion_ms=500.0), ()),
     (Case(predict_ms=1001.0, champion_ms=500.0), ("limit 1000 ms",)),
@@ -128,15 +137,15 @@ TABLE: list[tuple[Case, tuple[str, ...]]] = [
     (Case(round_s=None), ()),
     (Case(round_s=1000.0, champion_s=None), ()),
     # Each objects for itself.
-    (Case(search=-0.1, top1=-0.1, top5=-0.1), ("search score -0.1", "top-1 -0.1", "top-5 -0.1")),
-    (Case(search=-0.1, round_s=30.0), ("search score -0.1", "3 times the champion's")),
-    (Case(search=0.5, seeds=2, predict_ms=1001.0), ("2 seed(s)", "limit 1000 ms", "100.1 times")),
+    (Case(geo1=-0.1, top1=-0.1, top5=-0.1), ("geo1 -0.1", "top-1 -0.1", "top-5 -0.1")),
+    (Case(geo1=-0.1, round_s=30.0), ("geo1 -0.1", "3 times the champion's")),
+    (Case(geo1=0.5, seeds=2, predict_ms=1001.0), ("2 seed(s)", "limit 1000 ms", "100.1 times")),
     (
         Case(
             seeds=1,
             rolled_back="2030-01-01",
-            beaten=instead("tvm_xgb", search=-0.1)[:2],
-            search=-0.1,
+            beaten=instead("tvm_xgb", geo1=-0.1)[:2],
+            geo1=-0.1,
             top1=-0.1,
             top5=-0.1,
             predict_ms=1001.0,
@@ -147,7 +156,7 @@ TABLE: list[tuple[Case, tuple[str, ...]]] = [
             "rolled back",
             "tvm_mlp: not evaluated",
             "against tvm_xgb-per_store",
-            "search score -0.100 [-0.120, -0.080] against champion 1.0",
+            "geo1 -0.100 [-0.120, -0.080] against champion 1.0",
             "top-1",
             "top-5",
             "limit 1000 ms",
@@ -187,10 +196,12 @@ def test_the_rule_decides_what_is_tolerated(case: Case, rule: Rule) -> None:
 
 
 def test_the_interval_is_told_and_does_not_block() -> None:
-    case = Case(beaten=tuple(reference(name, 0.01, 0.01, 0.01) for name in REQUIRED), search=0.01)
+    case = Case(
+        beaten=tuple(reference(name, 0.01, 0.01, 0.01, 0.01) for name in REQUIRED), geo1=0.01
+    )
     verdict = case.verdict()
     assert verdict.promote
-    told = "yes: search score +0.010 [-0.010, +0.030] against {}, interval contains 0"
+    told = "yes: geo1 +0.010 [-0.010, +0.030] against {}, interval contains 0"
     for opponent in ("random-per_store", "champion 1.0"):
         assert told.format(opponent) in verdict.reasons
     assert verdict.references == case.beaten
@@ -218,9 +229,10 @@ def test_an_interval_contains_its_ends(low: float, high: float, is_told: bool) -
     champion = Comparison(
         opponent="champion 1.0",
         family="xgb",
-        search_score=Difference(0.5, low, high, 2000),
+        geo1=Difference(0.5, low, high, 2000),
         top1=difference(0.5),
         top5=difference(0.5),
+        pairwise=difference(0.5),
     )
     reasons = judge(Challenger(num_seeds=5, predict_ms=1.0), (), champion).reasons
     assert any("interval contains 0" in reason for reason in reasons) is is_told

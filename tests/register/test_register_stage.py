@@ -33,6 +33,7 @@ from tencost.train.samples import join_samples
 
 Train = Callable[..., Path]
 NAME = "tencost-toy-1c"
+FIRST, SECOND = f"{FEATURE_ABI}.0", f"{FEATURE_ABI}.1"
 FLOOR = RandomConfig(family="random", reads=["toy"], reference=True)
 FIVE = (0, 1, 2, 3, 4)
 
@@ -138,15 +139,15 @@ def test_first_champion(promoted: Any, toy_project: Path, tmp_path: Path) -> Non
     assert version.tags["family"] == "xgb"
     for words in ("| xgb | toy |", "load_cost_model", "Promoted:", "against random-toy"):
         assert words in version.description
-    assert version.tags["champion"] == version.tags["gain_search_score"] == ""
+    assert version.tags["champion"] == version.tags["gain_geo1"] == ""
     run = promoted.get_run(version.run_id)
     assert run.data.tags["register.verdict"] == "promoted"
     assert run.data.metrics["register/promoted"] == 1.0
     assert "yes: a round's time was not measured" in run.data.tags["register.reasons"]
     content = verdict_of(promoted, version.run_id, tmp_path)
     assert content["promoted"] is True
-    assert content["champion"] == {"version": 1, "semver": "1.0"}
-    assert content["comparisons"][0]["search_score"]["mean"] > 0
+    assert content["champion"] == {"version": 1, "semver": FIRST}
+    assert content["comparisons"][0]["geo1"]["mean"] > 0
     folder = pull(f"models:/{NAME}@champion", tmp_path / "cache", root=toy_project)
     assert load_bundle(folder).info.family == "xgb"
 
@@ -168,7 +169,7 @@ def test_a_worse_challenger_is_refused(
     run_id = train_trees(toy_project, promoted, train_toy, 3)
     verdict = challenge(toy_project, toy_config)
     assert not verdict.promote
-    (told, *_) = [text for text in verdict.objections if "against champion 1.0" in text]
+    (told, *_) = [text for text in verdict.objections if f"against champion {FIRST}" in text]
     first, second = registry.list_versions(promoted, NAME)
     assert first.aliases == ("champion",)
     assert second.aliases == ("challenger",)
@@ -176,18 +177,18 @@ def test_a_worse_challenger_is_refused(
     content = verdict_of(promoted, run_id, tmp_path)
     assert (content["champion"]["version"], content["challenger"]["version"]) == (1, 2)
     against = content["comparisons"][-1]
-    assert (against["opponent"], against["num_seeds"]) == ("champion 1.0", 5)
-    gain = against["search_score"]
+    assert (against["opponent"], against["num_seeds"]) == (f"champion {FIRST}", 5)
+    gain = against["geo1"]
     assert gain["low"] <= gain["mean"] <= gain["high"]
-    assert (second.semver, second.tags["verdict"]) == ("1.1", "refused")
-    assert second.tags["gain_search_score"] in told
+    assert (second.semver, second.tags["verdict"]) == (SECOND, "refused")
+    assert second.tags["gain_geo1"] in told
     assert told in second.tags["reasons"]
     assert "Not promoted:" in second.description
     assert told in second.description
     data = promoted.get_run(run_id).data
     assert told in data.tags["register.reasons"]
-    assert data.metrics["register/minus_champion/search_score"] == pytest.approx(gain["mean"])
-    assert data.metrics["register/minus_champion/search_score_high"] == pytest.approx(gain["high"])
+    assert data.metrics["register/minus_champion/geo1"] == pytest.approx(gain["mean"])
+    assert data.metrics["register/minus_champion/geo1_high"] == pytest.approx(gain["high"])
     assert data.metrics["register/num_seeds"] == 5
     written = Path(promoted.download_artifacts(run_id, "register", str(tmp_path)))
     assert (written / "verdict.md").read_text() == second.description
@@ -207,7 +208,7 @@ def test_a_champion_without_its_other_seeds_is_compared_as_one_bundle(
     verdict = challenge(toy_project, toy_config)
     assert verdict.champion.num_seeds == 1
     assert verdict.reasons[0] == (
-        "yes: note that champion 1.0 is compared as the one bundle that is registered: "
+        f"yes: note that champion {FIRST} is compared as the one bundle that is registered: "
         "its run does not hold the bundles of its seeds"
     )
 
@@ -257,7 +258,7 @@ def test_a_champion_that_has_seen_the_test_networks_is_compared_by_its_twins(
     verdict = stage.run(toy_config, toy_project, required=("random",))
     assert verdict.champion is not None
     assert verdict.champion.num_seeds == 5
-    assert [getattr(verdict.champion, name).mean for name in METRICS] == [0.0, 0.0, 0.0]
+    assert [getattr(verdict.champion, name).mean for name in METRICS] == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_a_champion_without_its_twin_is_compared_by_the_figures_it_keeps(
@@ -276,7 +277,7 @@ def test_a_champion_without_its_twin_is_compared_by_the_figures_it_keeps(
     verdict = challenge(toy_project, toy_config)
     assert verdict.champion.num_seeds == 1
     assert verdict.reasons[0] == (
-        "yes: note that champion 1.0 is compared as the twin of the one bundle that is registered: "
+        f"yes: note that champion {FIRST} is compared as the twin of the one bundle that is registered: "
         "its run does not hold the bundles of its seeds"
     )
     shutil.rmtree(bundles)
@@ -290,7 +291,7 @@ def test_a_champion_without_its_twin_is_compared_by_the_figures_it_keeps(
         shown.rows[0].mean("top1") - float(champion.tags["top1"]), abs=1e-5
     )
     assert math.isnan(verdict.champion.top1.low)
-    assert any("(no interval) against champion 1.0" in text for text in verdict.reasons)
+    assert any(f"(no interval) against champion {FIRST}" in text for text in verdict.reasons)
     client.set_model_version_tag(NAME, str(champion.number), "split_hash", "0" * 32)
     train_trees(toy_project, client, train_toy, 5)
     verdict = challenge(toy_project, toy_config)
@@ -396,7 +397,7 @@ def test_status_and_rollback(
     capsys.readouterr()
     status.print_json(toy_project)
     new, old = orjson.loads(capsys.readouterr().out)
-    assert (new["version"], new["verdict"], new["gain_over"]) == (2, "refused", "champion 1.0")
+    assert (new["version"], new["verdict"], new["gain_over"]) == (2, "refused", f"champion {FIRST}")
     assert new["reasons"] == list(verdict.reasons)
     assert new["gain"]["top1"]["mean"] == pytest.approx(verdict.champion.top1.mean, abs=1e-3)
     assert new["num_seeds"] == 5
@@ -408,21 +409,21 @@ def test_status_and_rollback(
     status.print_champions(toy_project, Console(file=shown))
     for words in (
         NAME,
-        "1.1",
+        SECOND,
         "challenger, champion",
         "refused",
-        f"version 2 (1.1) refused: {verdict.objections[0]}",
-        "against champion 1.0, 5 seed(s), 1,000 programs in ",
-        "champion is version 2 (1.1, xgb)",
+        f"version 2 ({SECOND}) refused: {verdict.objections[0]}",
+        f"against champion {FIRST}, 5 seed(s), 1,000 programs in ",
+        f"champion is version 2 ({SECOND}, xgb)",
     ):
         assert words in shown.getvalue(), words
-    assert "version 1 (1.0) refused" not in shown.getvalue()
+    assert f"version 1 ({FIRST}) refused" not in shown.getvalue()
     capsys.readouterr()
     status.rollback(toy_project, NAME)
     status.rollback(toy_project, NAME, 1)
     assert capsys.readouterr().out == (
-        f"{NAME}: champion is version 1 (1.0) again, it was version 2 (1.1)\n"
-        f"{NAME}: version 1 (1.0) is the champion already\n"
+        f"{NAME}: champion is version 1 ({FIRST}) again, it was version 2 ({SECOND})\n"
+        f"{NAME}: version 1 ({FIRST}) is the champion already\n"
     )
     champion = registry.find_champion(promoted, NAME)
     assert champion is not None

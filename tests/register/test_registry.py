@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tencost.errors import RegistryError
+from tencost.features.spec import FEATURE_ABI
 from tencost.register import registry
 from tencost.register.pull import manifest_digest
 
@@ -30,7 +31,7 @@ def test_first_version(client: Any, run_id: str, make_bundle: MakeBundle) -> Non
     bundle = make_bundle()
     version, new = add(client, bundle, run_id)
     assert new
-    assert (version.name, version.number, version.semver) == (NAME, 1, "1.0")
+    assert (version.name, version.number, version.semver) == (NAME, 1, f"{FEATURE_ABI}.0")
     assert version.aliases == ("challenger",)
     assert version.run_id == run_id
     assert version.tags["bundle_sha256"] == manifest_digest(bundle)
@@ -47,7 +48,7 @@ def test_the_same_content_is_registered_once(
     version, new = add(client, make_bundle("again", versions={"tencost": "9"}), run_id)
     assert (version.number, new) == (1, False)
     other, new = add(client, make_bundle("other", center=1.0), run_id)
-    assert (other.number, other.semver, new) == (2, "1.1", True)
+    assert (other.number, other.semver, new) == (2, f"{FEATURE_ABI}.1", True)
     back, new = add(client, make_bundle("third"), run_id)
     assert (back.number, new) == (1, False)
     aliases = {item.number: item.aliases for item in registry.list_versions(client, NAME)}

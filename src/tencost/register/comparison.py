@@ -80,9 +80,10 @@ def compare(
     return Comparison(
         opponent=opponent,
         family=family,
-        search_score=difference("search_score"),
+        geo1=difference("geo1"),
         top1=difference("top1"),
         top5=difference("top5"),
+        pairwise=difference("pairwise"),
         num_seeds=len(b),
         predict_ms=milliseconds,
     )
@@ -197,9 +198,10 @@ def _by_kept_figures(
     comparison = Comparison(
         opponent=name,
         family=registered.info.family,
-        search_score=difference("search_score"),
+        geo1=difference("geo1"),
         top1=difference("top1"),
         top5=difference("top5"),
+        pairwise=difference("pairwise"),
         num_seeds=int(champion.tags.get("num_seeds") or 1),
         predict_ms=predict_ms(registered, rows),
     )

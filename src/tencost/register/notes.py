@@ -10,7 +10,7 @@ Version: its description, and the tags
     num_seeds, predict_ms, round_s  of the challenger; seconds with 4 digits
     champion                        what it was compared with; empty: there was no champion
     champion_predict_ms, champion_round_s
-    gain_search_score, gain_top1, gain_top5
+    gain_geo1, gain_top1, gain_top5, gain_pairwise
                                     over that champion, "mean [low, high]", 95 %
 
 A number that is not known is an empty text.

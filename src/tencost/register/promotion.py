@@ -3,8 +3,8 @@
 The rule, on the test part of the split, means over training seeds:
 
 1. The challenger was trained with at least `Rule.min_seeds` seeds, and was not rolled back before.
-2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher search score, top-1 and top-5.
-3. Against the champion, where there is one: higher search score, and top-1 and top-5 not lower by
+2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher geo1, top-1, top-5 and pairwise.
+3. Against the champion, where there is one: higher geo1, and top-1, top-5 and pairwise not lower by
    more than `Rule.margin`.
 4. Prediction takes no longer than `Rule.max_predict_ms` per 1,000 programs, and no longer than
    `Rule.max_slowdown` times the champion's (times below `Rule.free_predict_ms` are not compared).
@@ -12,7 +12,9 @@ The rule, on the test part of the split, means over training seeds:
    `Rule.max_round_slowdown` times the champion's (below `Rule.free_round_s` it does not matter; a
    time that could not be measured does not block).
 
-Replayed search decides because it is what a tuner does; RMSE and R² do not, because models that are
+What a tuner gains decides, on tasks that count alike: geo1. The search score does not, though it
+replays a search: weighted by time, a few tasks decide it (five of 66 were 58 % of it), and its
+interval is three times that of geo1. RMSE and R² do not, because models that are
 bad at both have been the best tuners (TenSet). The 95 % bootstrap interval of every difference is
 part of the verdict: an interval that contains 0 is reported as such and does not block, since the
 tasks of a small test split cannot decide a small gain.
@@ -33,7 +35,7 @@ class Rule:
     min_seeds: int = 5
     """Training seeds of the challenger, at least: with fewer, luck and skill look alike."""
     margin: float = 0.01
-    """How much lower than the champion's the challenger's top-1 and top-5 may be."""
+    """How much lower than the champion's the challenger's top-1, top-5 and pairwise may be."""
     max_predict_ms: float = 1000.0
     """Milliseconds to score 1,000 programs: a third of what extracting their features costs TVM."""
     max_slowdown: float = 3.0
@@ -72,9 +74,10 @@ class Comparison:
     Attributes:
         opponent: a reference model, or the champion's version.
         family: the opponent's model family.
-        search_score: difference of the replayed-search score.
+        geo1: difference of the geometric mean over tasks of best latency / latency of the first choice.
         top1: difference of the mean top-1 score over networks.
         top5: difference of the mean top-5 score over networks.
+        pairwise: difference of the mean share of pairs in the right order.
         num_seeds: training seeds behind the opponent's figures.
         predict_ms: the opponent's milliseconds for 1,000 programs; None where not compared.
         round_s: the opponent's seconds a tuning round; None where not compared or not measured.
@@ -82,9 +85,10 @@ class Comparison:
 
     opponent: str
     family: str
-    search_score: Difference
+    geo1: Difference
     top1: Difference
     top5: Difference
+    pairwise: Difference
     num_seeds: int = 1
     predict_ms: float | None = None
     round_s: float | None = None
@@ -185,9 +189,9 @@ def _against_references(
 
 
 def _against_champion(champion: Comparison, rule: Rule) -> list[_Check]:
-    gain = champion.search_score
-    checks = [(gain.mean > 0.0, _sentence("search_score", gain, champion.opponent))]
-    for metric in ("top1", "top5"):
+    gain = champion.geo1
+    checks = [(gain.mean > 0.0, _sentence("geo1", gain, champion.opponent))]
+    for metric in ("top1", "top5", "pairwise"):
         difference: Difference = getattr(champion, metric)
         text = _sentence(metric, difference, champion.opponent)
         checks.append((difference.mean >= -rule.margin, f"{text}, tolerated -{rule.margin:g}"))
@@ -221,7 +225,7 @@ def _round(challenger: Challenger, champion: Comparison | None, rule: Rule) -> l
     return [(slowdown <= rule.max_round_slowdown, text)]
 
 
-METRICS = {"search_score": "search score", "top1": "top-1", "top5": "top-5"}
+METRICS = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "pairwise": "pairwise"}
 """What the rule compares, and its name for people."""
 
 

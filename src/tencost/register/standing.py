@@ -151,8 +151,8 @@ def _lines(version: Version) -> list[tuple[str, str]]:
     told = []
     over = tags.get(notes.CHAMPION_TAG)
     if over:
-        gain = tags.get(notes.GAIN_TAGS["search_score"], "")
-        told.append(f"search score {gain} against {over}")
+        gain = tags.get(notes.GAIN_TAGS["geo1"], "")
+        told.append(f"geo1 {gain} against {over}")
     if tags.get("num_seeds"):
         told.append(f"{tags['num_seeds']} seed(s)")
     for name, champions, text, unit in (
