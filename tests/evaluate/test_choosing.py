@@ -80,9 +80,7 @@ def test_the_winner_is_the_best_on_networks_left_out(toy_project: Path, toy_conf
         **{
             **vars(board),
             "rows": tuple(
-                boards.Row(
-                    **{**vars(row), "valid_search_score": (float(row.model == "random-toy"),)}
-                )
+                boards.Row(**{**vars(row), "valid_pairwise": (float(row.model == "random-toy"),)})
                 for row in board.rows
             ),
         }
@@ -110,4 +108,4 @@ def test_the_winner_is_the_best_on_networks_left_out(toy_project: Path, toy_conf
     folder.write_bytes(orjson.dumps(values))
     old = boards.load(folder)
     assert boards.winner(old) == boards.by_validation(old)
-    assert "chosen by the search score on the validation part" in report.markdown(old)
+    assert "chosen by pairwise on the validation part" in report.markdown(old)

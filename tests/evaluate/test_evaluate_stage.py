@@ -84,7 +84,7 @@ def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -
     )
     assert coverage.flop_share == pytest.approx(3 / 4)
     assert [gain.opponent for gain in board.gains] == ["random-toy"]
-    assert len(trees.valid_search_score) == 2
+    assert len(trees.valid_pairwise) == 2
     assert boards.winner(board) == trees
 
     folder = toy_project / "data" / "reports" / "toy" / "toy-1c"

@@ -1,6 +1,6 @@
 """The leaderboard as data: one row a model, the random floor and the oracle beside them.
 
-leaderboard.json, version 1: an object with the fields of Board; figures are rounded to 6 digits, a
+leaderboard.json, version 2: an object with the fields of Board; figures are rounded to 6 digits, a
 figure that is not defined is null. metrics.json, for `dvc metrics`: ``{model: {metric: {"mean": x,
 "ci95": half width}}}``; ci95 is absent with a single seed, a metric that is not defined is absent.
 """
@@ -23,7 +23,7 @@ from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.scoring import HEADLINE, METRIC_NAMES, SeedScore, over_tasks
 from tencost.evaluate.truth import LeftOut, Truth
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _LEFT_OUT = ("predict_ms", "run_id")
 """Fields of rows written before MLflow alone had them."""
 FLOOR, ORACLE = "random_floor", "oracle"
@@ -52,7 +52,7 @@ class Row:
     """Headline metric -> mean over seeds with its 95 % interval over tasks; empty in older leaderboards."""
     networks: dict[str, dict[str, float]] = field(default_factory=dict)
     """Network -> metric -> mean over seeds."""
-    valid_search_score: tuple[float, ...] = ()
+    valid_pairwise: tuple[float, ...] = ()
     """Search score on the validation part by seed; may be empty."""
     choice: Choice | None = None
     """How it did on networks left out of the training side: decides the winner; None where it was not tried."""
@@ -130,7 +130,7 @@ def winner(board: Board) -> Row | None:
 
 
 def by_validation(board: Board) -> Row | None:
-    """Return the candidate with the best mean search score on the validation part.
+    """Return the candidate with the best mean pairwise accuracy on the validation part.
 
     Where a split has no validation part, the test part decides, and the figures of the winner are
     then optimistic. None if there are only references.
@@ -138,11 +138,9 @@ def by_validation(board: Board) -> Row | None:
     candidates = board.candidates
     if not candidates:
         return None
-    if all(row.valid_search_score for row in candidates):
-        return max(
-            candidates, key=lambda row: (seed_interval(row.valid_search_score).mean, row.model)
-        )
-    return max(candidates, key=lambda row: (row.mean("search_score"), row.model))
+    if all(row.valid_pairwise for row in candidates):
+        return max(candidates, key=lambda row: (seed_interval(row.valid_pairwise).mean, row.model))
+    return max(candidates, key=lambda row: (row.mean("pairwise"), row.model))
 
 
 def regret(board: Board, chosen: Row) -> dict[str, float]:
@@ -226,9 +224,7 @@ def load(path: Path) -> Board:
                 },
                 "networks": {name: _numbers(item) for name, item in row["networks"].items()},
                 "choice": _choice(row.get("choice")),
-                "valid_search_score": tuple(
-                    _numbers(dict(enumerate(row["valid_search_score"]))).values()
-                ),
+                "valid_pairwise": tuple(_numbers(dict(enumerate(row["valid_pairwise"]))).values()),
             }
         )
         for row in values["rows"]

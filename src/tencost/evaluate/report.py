@@ -250,8 +250,8 @@ def _choice_notes(board: Board) -> list[str]:
             f"spread between folds, mean advantage (folds tried): {told}"
         )
     else:
-        lines.append("chosen by the search score on the validation part")
-    for how, row in (("chosen", best), ("by validation search score", before)):
+        lines.append("chosen by pairwise on the validation part")
+    for how, row in (("chosen", best), ("by validation pairwise", before)):
         behind = ", ".join(
             f"{HEADINGS[name]} {value:.3f}" for name, value in boards.regret(board, row).items()
         )

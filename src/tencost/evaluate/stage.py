@@ -70,7 +70,7 @@ class Scored:
             features=info.feature_spec.name,
             reference=bool(info.model_config.get("reference", False)),
             seeds=tuple(bundle.info.seed for bundle in self.model.bundles),
-            valid_search_score=tuple(seed.overall.search_score for seed in self.valid),
+            valid_pairwise=tuple(seed.overall.pairwise for seed in self.valid),
             choice=self.choice,
             folder=self.model.folder.relative_to(root).as_posix(),
             **summarize(truth, self.test),
@@ -327,7 +327,7 @@ def _plots_of(folder: Path, name: str) -> list[Path]:
 
 
 def best_seed(scores: Sequence[SeedScore]) -> int:
-    """Return the position of the seed with the highest search score, the first one on ties."""
-    values = [score.overall.search_score for score in scores]
+    """Return the position of the seed with the highest pairwise accuracy, the first one on ties."""
+    values = [score.overall.pairwise for score in scores]
     known = [-math.inf if math.isnan(value) else value for value in values]
     return known.index(max(known))

@@ -1,8 +1,8 @@
 """The stage `register`: the winner of an evaluation becomes a version, and champion if the rule allows it.
 
 Which family: the best on networks left out of the training side, references aside (`evaluate.board.winner`). Which
-seed: the best search score on the validation part. The test part decides nothing but the promotion: all seeds of the
-challenger against all seeds of each reference and of the champion, whose predictions are made anew on the same test
+seed: the best pairwise accuracy on the validation part. The test part decides nothing but the promotion: all seeds of
+the challenger against all seeds of each reference and of the champion, whose predictions are made anew on the same test
 part. What is registered is that seed fitted once more on all records (:mod:`tencost.train.refit`); it has seen the test
 networks, so that it is the twins, trained without them, that are compared, its own and the champion's. The two
 registered bundles are timed in this process, one after the other.
@@ -213,7 +213,7 @@ def _chosen(root: Path, best: Row, scores: Sequence[SeedScore]) -> Bundle:
     """Return the bundle of the seed that did best on the validation part."""
     bundles = load_model(root / best.folder).bundles
     assert len(bundles) == len(scores) == len(best.seeds), "the report does not fit the models"
-    values = best.valid_search_score
+    values = best.valid_pairwise
     return bundles[values.index(max(values)) if values else best_seed(scores)]
 
 
