@@ -253,5 +253,5 @@ def test_no_leaderboard(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"found none\. Make it: tencost evaluate"):
         boards.load(tmp_path / "leaderboard.json")
     (tmp_path / "leaderboard.json").write_text('{"format_version": 99}')
-    with pytest.raises(ConfigError, match="expected format_version 1, found 99"):
+    with pytest.raises(ConfigError, match="expected format_version 2, found 99"):
         boards.load(tmp_path / "leaderboard.json")
