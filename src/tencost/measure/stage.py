@@ -275,11 +275,13 @@ def _into_store(
 
     imported = import_dataset(collection.path, collection.name)
     records = [record for record in imported.records if record.hardware == hardware.name]
+    place = cfg.paths.live_store(root)
     try:
-        written = RecordStore(str(root / cfg.paths.store)).write(records)
+        written = RecordStore(place).write(records)
     except OSError as error:
-        raise disk_error(root / cfg.paths.store, error) from error
-    console.print(f"{written} new records in the store ({_shown(root / cfg.paths.store, root)})")
+        raise disk_error(Path(place), error) from error
+    shown = place if "://" in place else _shown(Path(place), root)
+    console.print(f"{written} new records in the store ({shown})")
 
 
 def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]:

@@ -57,7 +57,7 @@ def run(
     dataset = dataset or paths[0].resolve().name.split(".")[0]
     plain_name("dataset", dataset)
     devices = parse_devices(hardware)
-    store = RecordStore(store_uri or str(root / PathsConfig().store))
+    store = RecordStore(store_uri or PathsConfig().live_store(root))
     console = Console(stderr=True)
     told_paths = ", ".join(map(str, paths))
     logs = find_logs(paths, dataset, devices)

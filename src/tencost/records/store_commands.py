@@ -114,7 +114,7 @@ def delete(
 
 
 def _place(uri: str | None, root: Path) -> str:
-    return uri or str(root / PathsConfig().store)
+    return uri or PathsConfig().live_store(root)
 
 
 def _show(kept: pl.DataFrame) -> None:

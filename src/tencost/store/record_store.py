@@ -210,7 +210,7 @@ class RecordStore(Records):
         if self._last is not None and self._place.version is None:
             try:
                 self._last.update_incremental()
-            except DeltaError:
+            except (DeltaError, OSError):
                 self._last = None
         if self._last is None:
             self._last = require_table(self._place)

@@ -119,7 +119,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
             **NOTE,
         )
     chosen = choose_model(cfg, root, console)
-    store = _live_store(str(root / cfg.paths.store), hardware.name, folder.path, console)
+    store = _live_store(cfg.paths.live_store(root), hardware.name, folder.path, console)
     return Inputs(
         cfg=cfg,
         folder=folder,
