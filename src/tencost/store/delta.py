@@ -72,8 +72,12 @@ def open_table(place: Place) -> DeltaTable | None:
     try:
         with remote.answering(place.uri, place.storage_options):
             table = DeltaTable(place.uri, version=place.version, storage_options=place.settings)
-    except TableNotFoundError:
-        return None
+    except TableNotFoundError as error:
+        if "Unknown scheme" not in str(error):
+            return None
+        raise RecordError(
+            f"expected a folder or an address that Delta Lake knows (s3://, gs://, az://), found {place.uri}"
+        ) from None
     except (DeltaError, OSError) as error:
         at = "" if place.version is None else f", version {place.version}"
         raise RecordError(
@@ -214,8 +218,8 @@ def retry(uri: str, attempt: Callable[[], Result]) -> Result:
             last = error
             time.sleep(random.uniform(0.2, 1.0) * min(0.5, 0.01 * 2 ** min(number, 6)))
     raise RecordError(
-        f"expected to commit to {remote.without_secrets(uri)} within {ATTEMPTS} attempts; other writers were faster each "
-        f"time ({last}). Run the command again."
+        f"expected to commit to {remote.without_secrets(uri)} within {ATTEMPTS} attempts; other writers were "
+        f"faster each time ({last}). Run the command again."
     )
 
 

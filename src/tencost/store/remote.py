@@ -107,9 +107,15 @@ def meaning(uri: str, error: BaseException, given: Mapping[str, str] | None = No
         return f"expected credentials for {shown}{at}, found none. Set {keys}"
     if "NoSuchBucket" in codes:
         bucket = urlsplit(uri).hostname or shown
-        return f"expected a bucket {bucket}{at} for {shown}, found none of that name. Create it, or name another: --store"
+        return (
+            f"expected a bucket {bucket}{at} for {shown}, found none of that name. Create it, or name another "
+            "store: --store"
+        )
     if wrong := sorted(codes & _CREDENTIALS):
-        return f"expected credentials that {where or 'the object store'} knows for {shown}, found others ({wrong[0]}). Check {keys}"
+        return (
+            f"expected credentials that {where or 'the object store'} knows for {shown}, found others ({wrong[0]}). "
+            f"Check {keys}"
+        )
     if refused := sorted(codes & _REFUSED, reverse=True):
         return (
             f"expected to be let in to {shown}{at}, was refused ({refused[0]}). Check {keys}, and what they may do: "
@@ -141,7 +147,14 @@ def without_secrets(uri: str) -> str:
 
 
 def _is_network(text: str, codes: set[str]) -> bool:
-    words = ("HTTP error", "error sending request", "timed out", "error performing", "generic s3", "unable to recognise")
+    words = (
+        "HTTP error",
+        "error sending request",
+        "timed out",
+        "error performing",
+        "generic s3",
+        "unable to recognise",
+    )
     return bool(codes) or any(word.lower() in text.lower() for word in words)
 
 
