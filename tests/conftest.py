@@ -89,6 +89,21 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.O
         yield store
 
 
+@pytest.fixture(scope="session")
+def registry_server(
+    object_store: servers.ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[servers.Registry]:
+    """An MLflow server with passwords on PostgreSQL and the object store."""
+    if lacking := servers.missing():
+        pytest.skip(lacking)
+    folder = tmp_path_factory.mktemp("registry")
+    with (
+        servers.postgres(folder) as database,
+        servers.registry(folder, database, object_store) as served,
+    ):
+        yield served
+
+
 @pytest.fixture
 def as_writer(object_store: servers.ObjectStore, monkeypatch: pytest.MonkeyPatch) -> str:
     """The environment of somebody who may write to an object store; returns a store's address of one's own."""
