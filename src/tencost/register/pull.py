@@ -34,9 +34,10 @@ from urllib.parse import unquote, urlparse
 import orjson
 
 from tencost.config import project_root
-from tencost.errors import BundleError, ConfigError, RegistryError
+from tencost.errors import BundleError, ConfigError, RegistryError, without_secrets
 from tencost.train.bundle import read_info
 from tencost.train.bundle_files import MANIFEST, PROGRAMS, read_manifest
+from tencost.train.reaching import refused
 from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"
@@ -263,7 +264,7 @@ def _connect(tracking: str) -> Any:
         and not Path(tracking.removeprefix("sqlite:///")).is_file()
     ):
         raise _Unreachable(
-            f"there is no registry at {tracking}"
+            f"there is no registry at {without_secrets(tracking)}"
         )  # MLflow would create an empty one
     with _reaching(tracking):
         from mlflow import MlflowClient
@@ -289,11 +290,13 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
                 ", ".join(sorted(item.name for item in client.search_registered_models())) or "none"
             )
             raise RegistryError(
-                f"the registry {tracking} has no model {name!r}; it has: {names}. "
+                f"the registry {without_secrets(tracking)} has no model {name!r}; it has: {names}. "
                 f"Register one with `{_registering(name)}`."
             ) from error
         if model.name != name:
-            raise _Unreachable(f"{tracking} does not answer as an MLflow registry (no name)")
+            raise _Unreachable(
+                f"{without_secrets(tracking)} does not answer as an MLflow registry (no name)"
+            )
         versions = sorted(
             int(item.version) for item in client.search_model_versions(f"name='{name}'")
         )
@@ -309,7 +312,7 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
         found = client.get_model_version(name, str(number))
         if str(found.version) != str(number):
             raise _Unreachable(
-                f"{tracking} does not answer as an MLflow registry (another version)"
+                f"{without_secrets(tracking)} does not answer as an MLflow registry (another version)"
             )
         return found
 
@@ -323,13 +326,21 @@ def _reaching(tracking: str) -> Iterator[None]:
 
     try:
         yield
+    except MlflowException as error:
+        if error.error_code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+            raise _Unreachable(refused(tracking)) from None
+        raise _Unreachable(_told(tracking, error)) from error
     except (
-        MlflowException, SQLAlchemyError, OSError,
+        SQLAlchemyError, OSError,
         # What its client makes of an answer that is no JSON, or JSON of another shape:
         ProtobufError, ValueError, TypeError, AttributeError, LookupError,
     ) as error:  # fmt: skip
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise _Unreachable(f"{tracking} does not answer ({first_line})") from error
+        raise _Unreachable(_told(tracking, error)) from error
+
+
+def _told(tracking: str, error: BaseException) -> str:
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"{without_secrets(tracking)} does not answer ({first_line})"
 
 
 def _existing(location: str, tracking: str) -> str:

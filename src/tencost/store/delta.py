@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
-from tencost.errors import RecordError
+from tencost.errors import RecordError, without_secrets
 from tencost.store import remote
 from tencost.store.layout import PARTITION, DataFile
 from tencost.store.schema import ADDED, SCHEMA, SCHEMA_VERSION
@@ -218,7 +218,7 @@ def retry(uri: str, attempt: Callable[[], Result]) -> Result:
             last = error
             time.sleep(random.uniform(0.2, 1.0) * min(0.5, 0.01 * 2 ** min(number, 6)))
     raise RecordError(
-        f"expected to commit to {remote.without_secrets(uri)} within {ATTEMPTS} attempts; other writers were "
+        f"expected to commit to {without_secrets(uri)} within {ATTEMPTS} attempts; other writers were "
         f"faster each time ({last}). Run the command again."
     )
 

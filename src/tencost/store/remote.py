@@ -12,13 +12,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from tencost.errors import RecordError
+from tencost.errors import RecordError, without_secrets
 
 FIRST_S = 4
 """Seconds of each of two tries of the first request of a process."""
@@ -136,14 +136,6 @@ def endpoint(given: Mapping[str, str] | None = None) -> str:
     told = {name.upper(): value for name, value in (given or {}).items()}
     found = [value for name in _ENDPOINTS if (value := told.get(name) or os.environ.get(name))]
     return without_secrets(found[0]) if found else ""
-
-
-def without_secrets(uri: str) -> str:
-    """Return an address without user, password and query."""
-    parts = urlsplit(uri)
-    if not (parts.query or "@" in parts.netloc):
-        return uri
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _is_network(text: str, codes: set[str]) -> bool:
