@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tencost.train import reaching
 pytestmark = pytest.mark.slow
 MakeBundle = Callable[..., Path]
 VARIABLES = (
+    "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES",
     "MLFLOW_HTTP_REQUEST_TIMEOUT",
     "MLFLOW_TRACKING_USERNAME",
@@ -34,9 +35,7 @@ VARIABLES = (
 
 
 @pytest.fixture(autouse=True)
-def environment(
-    registry_server: servers.Registry, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def environment(registry_server: servers.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment of somebody who may write; what a command sets is taken back."""
     for name in VARIABLES:
         monkeypatch.setenv(name, "")
@@ -44,7 +43,6 @@ def environment(
     for name, value in registry_server.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(reaching, "_reached", set())
-    yield
 
 
 @pytest.fixture
@@ -207,7 +205,7 @@ def test_somebody_else_was_faster(
         registry.check_unchanged(shared, first.name, None)
     registry.check_unchanged(shared, first.name, first)
     registry.promote(shared, second)
-    with pytest.raises(RegistryError, match="version 1 as champion of .* found version 2"):
+    with pytest.raises(RegistryError, match=r"version 1 as champion of .* found version 2"):
         registry.check_unchanged(shared, first.name, first)
 
 

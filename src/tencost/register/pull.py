@@ -37,7 +37,7 @@ from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError, without_secrets
 from tencost.train.bundle import read_info
 from tencost.train.bundle_files import MANIFEST, PROGRAMS, read_manifest
-from tencost.train.reaching import refused
+from tencost.train.reaching import THROUGH_THE_SERVER, refused
 from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"
@@ -102,6 +102,7 @@ def settle_mlflow() -> None:
             f"{TIMEOUT_VARIABLE} must be whole seconds, from 1 to 99999, found {text!r}. Unset it for {TIMEOUT_S}"
         )
     settings = {
+        **THROUGH_THE_SERVER,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",

@@ -15,7 +15,11 @@ from tencost.errors import RegistryError, without_secrets
 
 FIRST_S = 4
 """Seconds of each of two tries of the first request of a process."""
+THROUGH_THE_SERVER = {"MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false"}
+"""MLflow 3.17 would have every file, however small, fetched from the object store itself, which a user of the registry
+may have no way to; the server fetches it for him."""
 _PATIENT = {
+    **THROUGH_THE_SERVER,
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "7",
