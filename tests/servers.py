@@ -180,7 +180,7 @@ def _allowed(actions: list[str]) -> dict[str, Any]:
 
 
 def _serve_objects(port: int) -> None:
-    from moto.moto_server.werkzeug_app import (  # type: ignore[import-untyped]
+    from moto.moto_server.werkzeug_app import (
         DomainDispatcherApplication,
         create_backend_app,
     )
@@ -197,9 +197,9 @@ def _serve_objects(port: int) -> None:
 
     def one_writer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-            return application(environ, start_response)  # type: ignore[no-any-return]
+            return application(environ, start_response)
         with writing:
-            return application(environ, start_response)  # type: ignore[no-any-return]
+            return application(environ, start_response)
 
     run_simple(LOOPBACK, port, one_writer, threaded=True, request_handler=Quiet)
 

@@ -168,7 +168,7 @@ def test_two_promote_at_once_while_others_pull(
     done = threading.Event()
 
     def read(reader: int) -> list[int]:
-        seen = []
+        seen: list[int] = []
         while not done.is_set() or not seen:
             folder = pull(f"models:/{name}@champion", tmp_path / f"cache-{reader}")
             seen.append(digests[manifest_digest(folder)])

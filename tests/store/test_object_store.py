@@ -77,7 +77,7 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "no server": ({"AWS_ENDPOINT_URL": "http://me:hunter2@127.0.0.1:1"}, "none that answers"),
     "unknown host": ({"AWS_ENDPOINT_URL": "http://nowhere.invalid:9000"}, "none that answers"),
     "unknown key": ({"AWS_ACCESS_KEY_ID": "AKIAHUNTER2"}, "InvalidAccessKeyId"),

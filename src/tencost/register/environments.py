@@ -2,8 +2,8 @@
 
 The promotion rule says which version is the champion. Which one a team's hosts tune with is a decision of its own:
 `tencost register promote <model> --to staging`, later `--to production`. An alias is any name but those that the rule
-and MLflow give a meaning. A host of an environment sets TENCOST_ALIAS (:func:`tencost.register.pull.default_alias`), or
-names the alias: models:/<name>@production. A version's tag `alias.<name>` says when it was put there last.
+and MLflow give a meaning. A host of an environment sets TENCOST_ALIAS (:mod:`tencost.register.aliases`), or names the
+alias: models:/<name>@production. A version's tag `alias.<name>` says when it was put there last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from rich.console import Console
 
 from tencost.errors import RegistryError, without_secrets
 from tencost.register import registry
-from tencost.register.pull import ALIAS, registry_uri
+from tencost.register.aliases import ALIAS
+from tencost.register.pull import registry_uri
 from tencost.register.registry import CHALLENGER, CHAMPION, Version
 from tencost.train.reaching import answering
 
@@ -32,7 +33,9 @@ def run(root: Path, name: str, to: str, number: int | None = None) -> None:
     """
     uri = registry_uri(root)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
-        raise RegistryError(f"there is no registry at {without_secrets(uri)}. Run `dvc repro` first.")
+        raise RegistryError(
+            f"there is no registry at {without_secrets(uri)}. Run `dvc repro` first."
+        )
     with answering(uri):
         version, before = point(registry.connect(uri), name, to, number)
     said = f"{to} is version {version.number} ({version.semver})"
@@ -44,9 +47,7 @@ def run(root: Path, name: str, to: str, number: int | None = None) -> None:
     )  # fmt: skip
 
 
-def point(
-    client: Any, name: str, to: str, number: int | None = None
-) -> tuple[Version, int | None]:
+def point(client: Any, name: str, to: str, number: int | None = None) -> tuple[Version, int | None]:
     """Point an alias to a version; return that, and the number that it pointed to before.
 
     Raises:

@@ -37,7 +37,8 @@ from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError, without_secrets
 from tencost.train.bundle import read_info
 from tencost.train.bundle_files import MANIFEST, PROGRAMS, read_manifest
-from tencost.train.reaching import THROUGH_THE_SERVER, refused
+from tencost.train.reaching import refused
+from tencost.train.reaching import settle_mlflow as settle_mlflow
 from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"
@@ -48,9 +49,6 @@ EVERY_CPU = "cpu"
 
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 _RUNS_URI = re.compile(r"runs:/(?P<run>[0-9a-f]{32})(?:/(?P<path>.+))?")
-TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"
-TIMEOUT_S = 10
-"""Seconds after which a registry that does not answer is given up."""
 
 
 class StaleBundleWarning(UserWarning):
@@ -88,28 +86,6 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
         return _pull_version(tracking, cache, models["name"], models["alias"], models["version"])
     assert runs is not None
     return _pull_run(tracking, _Cache(cache_dir, tracking, "runs"), runs["run"], runs["path"] or "")
-
-
-def settle_mlflow() -> None:
-    """Make MLflow quiet, and quick to notice that a registry is down; the user's own environment has precedence.
-
-    Raises:
-        ConfigError: TENCOST_REGISTRY_TIMEOUT is no time.
-    """
-    text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT_S))
-    if not re.fullmatch(r"0*[1-9]\d{0,4}", text):
-        raise ConfigError(
-            f"{TIMEOUT_VARIABLE} must be whole seconds, from 1 to 99999, found {text!r}. Unset it for {TIMEOUT_S}"
-        )
-    settings = {
-        **THROUGH_THE_SERVER,
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, int(text) // 2)),
-    }
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
 
 
 def registry_uri(root: Path | None = None) -> str:

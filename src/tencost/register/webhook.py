@@ -6,8 +6,8 @@ MLflow posts `model_version_alias.created` whenever an alias is set, signed with
     X-MLflow-Delivery-Id: <id>   X-MLflow-Timestamp: <seconds>
     X-MLflow-Signature: v1,<base64 of HMAC-SHA256 of "<id>.<seconds>.<body>">
 
-The listener takes what is signed with TENCOST_WEBHOOK_SECRET, young and not yet seen, and tunes each network of its list
-with the promoted version, one after the other: `tencost tune network=... hardware=... model_uri=models:/<name>/<version>`.
+The listener takes what is signed with TENCOST_WEBHOOK_SECRET, young and not yet seen, and tunes each network of its
+list with the promoted version, one after the other: `tencost tune network=... model_uri=models:/<name>/<version>`.
 MLflow's server delivers only to https and public addresses, unless it is told otherwise
 (MLFLOW_WEBHOOK_ALLOWED_SCHEMES, MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS), and keeps secrets encrypted with
 MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY.
@@ -101,7 +101,9 @@ def add(root: Path, url: str) -> None:
         except MlflowException as error:
             if error.error_code != "INVALID_PARAMETER_VALUE":
                 raise
-            raise RegistryError(f"the registry's server does not deliver to {url}: {error}") from None
+            raise RegistryError(
+                f"the registry's server does not deliver to {url}: {error}"
+            ) from None
         for item in old:
             client.delete_webhook(item.webhook_id)
     Console().print(f"{HOOK}: {url} is told of every promotion", highlight=False, soft_wrap=True)
@@ -199,7 +201,9 @@ class Listener:
                 self._child = subprocess.Popen(command)
                 code = self._child.wait()
                 words = " ".join(command[2:])
-                console.print(f"exit code {code}: {words}", markup=False, highlight=False, soft_wrap=True)
+                console.print(
+                    f"exit code {code}: {words}", markup=False, highlight=False, soft_wrap=True
+                )
 
     def end(self) -> None:
         """Stop tuning as Ctrl-C would: what was measured is kept."""
@@ -209,9 +213,7 @@ class Listener:
             self._child.send_signal(signal.SIGINT)
 
 
-def listen(
-    listener: Listener, host: str, port: int, console: Console | None = None
-) -> None:
+def listen(listener: Listener, host: str, port: int, console: Console | None = None) -> None:
     """Listen until Ctrl-C or SIGTERM.
 
     Raises:

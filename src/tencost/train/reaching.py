@@ -2,22 +2,27 @@
 
 MLflow repeats a request for minutes. Here a server is asked once a process, in :data:`FIRST_S` seconds and two tries,
 before anything else. Whoever was let in is patient from then on, with MLflow's own retries: a server that is restarted
-in the middle of a registration is waited for. (A tuner that only pulls is not: see :mod:`tencost.register.pull`.)
+in the middle of a registration is waited for. A tuner that only pulls is not (:func:`settle_mlflow`): it has the copy
+that it pulled last.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tencost.errors import RegistryError, without_secrets
+from tencost.errors import ConfigError, RegistryError, without_secrets
 
 FIRST_S = 4
 """Seconds of each of two tries of the first request of a process."""
 THROUGH_THE_SERVER = {"MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false"}
 """MLflow 3.17 would have every file, however small, fetched from the object store itself, which a user of the registry
 may have no way to; the server fetches it for him."""
+TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"
+TIMEOUT_S = 10
+"""Seconds after which a registry that does not answer is given up."""
 _PATIENT = {
     **THROUGH_THE_SERVER,
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -30,6 +35,28 @@ _LET_IN = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRAC
 
 _reached: set[tuple[str, str | None]] = set()
 """Servers that let this process in, with the user's name."""
+
+
+def settle_mlflow() -> None:
+    """Make MLflow quiet, and quick to notice that a registry is down; the user's own environment has precedence.
+
+    Raises:
+        ConfigError: TENCOST_REGISTRY_TIMEOUT is no time.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT_S))
+    if not re.fullmatch(r"0*[1-9]\d{0,4}", text):
+        raise ConfigError(
+            f"{TIMEOUT_VARIABLE} must be whole seconds, from 1 to 99999, found {text!r}. Unset it for {TIMEOUT_S}"
+        )
+    settings = {
+        **THROUGH_THE_SERVER,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, int(text) // 2)),
+    }
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
 
 
 def reach(uri: str) -> None:
