@@ -39,7 +39,8 @@ BUCKET = "lab"
 START_S = 60
 """Seconds that a server may take to answer: it may be started on a busy host."""
 READS = ["s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"]
-WRITES = [*READS, "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+WRITES = [*READS, "s3:PutObject", "s3:AbortMultipartUpload"]
+USERS = {"reader": READS, "writer": WRITES, "admin": [*WRITES, "s3:DeleteObject"]}
 
 
 def free_port() -> int:
@@ -119,7 +120,7 @@ class ObjectStore:
 
     Attributes:
         endpoint: its address.
-        keys: user -> access key's id and secret; "writer" may read and write, "reader" read.
+        keys: user -> access key's id and secret; "reader" may read, "writer" write, too, "admin" also delete.
     """
 
     endpoint: str
@@ -158,7 +159,7 @@ def _users(endpoint: str) -> dict[str, tuple[str, str]]:
     session.client("s3", endpoint_url=endpoint).create_bucket(Bucket=BUCKET)
     iam = session.client("iam", endpoint_url=endpoint)
     keys = {}
-    for user, actions in (("writer", WRITES), ("reader", READS)):
+    for user, actions in USERS.items():
         iam.create_user(UserName=user)
         policy = {"Version": "2012-10-17", "Statement": [_allowed(actions)]}
         iam.put_user_policy(UserName=user, PolicyName="store", PolicyDocument=json.dumps(policy))

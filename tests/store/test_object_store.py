@@ -29,7 +29,10 @@ def nothing_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_reached", set())
 
 
-def test_everything_a_local_store_does(as_writer: str) -> None:
+def test_everything_a_local_store_does(
+    as_writer: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who may not delete anything; that is the administrator's, who cleans up."""
     store = RecordStore(as_writer)
     assert not store.exists()
     assert store.write([record(number) for number in range(5)]) == 5
@@ -39,7 +42,11 @@ def test_everything_a_local_store_does(as_writer: str) -> None:
     assert store.compact().replaced == 2
     assert store.vacuum(0, dry_run=True) == 2
     assert store.read().height == 8
-    assert store.vacuum(0) == 2
+    with pytest.raises(RecordError, match="AccessDenied"):
+        store.vacuum(0)
+    for name, value in object_store.environment("admin").items():
+        monkeypatch.setenv(name, value)
+    assert RecordStore(as_writer).vacuum(0) == 2
     assert RecordStore(as_writer).read().height == 8
     modules = [("a", "{}", "one", "1"), ("b", "{}", "two", "2")]
     assert [write_modules(as_writer, modules), write_modules(as_writer, modules)] == [2, 0]
