@@ -32,7 +32,7 @@ from tencost.train.calibration import Calibration
 from tencost.train.families.random import RandomConfig
 from tencost.train.ranker import make_ranker
 
-AGAIN = 3
+AGAIN = 2
 """Pulls of a reader with a cache."""
 READER = """
 import json, sys, tempfile, threading, time
@@ -57,7 +57,7 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(json.dumps(told))
 """
-PER_PROCESS = 10
+PER_PROCESS = 50
 """Readers of a process, threads: what is measured is the server, and a process takes 150 MB."""
 
 
@@ -86,7 +86,7 @@ def read_at_once(
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", READER, name, str(count), str(AGAIN)],
-            env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **environment, "TENCOST_REGISTRY_TIMEOUT": "600"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for count in counts
     ]  # fmt: skip

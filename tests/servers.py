@@ -36,7 +36,7 @@ from typing import Any
 
 LOOPBACK = "127.0.0.1"
 BUCKET = "lab"
-START_S = 60
+START_S = 240
 """Seconds that a server may take to answer: it may be started on a busy host."""
 READS = ["s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"]
 WRITES = [*READS, "s3:PutObject", "s3:AbortMultipartUpload"]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.server import get_app_client
 
 import servers
 from tencost.errors import RegistryError
@@ -115,7 +114,6 @@ def test_who_may_read_cannot_promote(
     hardware: str,
     make_bundle: MakeBundle,
     registry_server: servers.Registry,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, _ = add(shared, make_bundle("one", hardware=hardware), run_id)
     add(shared, make_bundle("two", center=1.0, hardware=hardware), run_id)
@@ -127,10 +125,9 @@ def test_who_may_read_cannot_promote(
     champion = registry.find_champion(shared, first.name)
     assert champion is not None
     assert champion.number == 1
-    for name, value in registry_server.environment("admin").items():
-        monkeypatch.setenv(name, value)
-    auth = get_app_client("basic-auth", tracking_uri=registry_server.uri)
-    auth.grant_user_permission("reader", "registered_model", first.name, "EDIT")
+    granted = {"username": "reader", "resource_type": "registered_model", "permission": "EDIT"}
+    path = "/api/3.0/mlflow/users/permissions/grant"
+    servers.ask(registry_server, "POST", path, granted | {"resource_id": first.name})
     done = tencost("register", "rollback", first.name, "2", **registry_server.environment("reader"))
     assert done.returncode == 0, done.stderr
     champion = registry.find_champion(shared, first.name)
