@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         room = item.path.parent.name
         if room in ALONE:
             item.add_marker(pytest.mark.xdist_group("measuring"))
+        elif isinstance(item, pytest.Function) and "object_store" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("servers"))
         elif any(item.get_closest_marker(name) for name in ("tvm", "slow")):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         elif isinstance(item, pytest.Function) and "mlflow_database" in item.fixturenames:

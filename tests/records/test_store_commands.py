@@ -187,6 +187,7 @@ def test_faults_are_told_apart(project: Path) -> None:
     rows[6]["record_id"] = rows[7]["record_id"]
     rows[8]["quarantine"] = "too fast"
     rows[9]["hardware"] = "v-100"
+    rows += [rows[10] | {"hardware": "local-4c"}, rows[10] | {"hardware": "epyc-avx2-16c"}]
     found, kinds = faults(pa.Table.from_pylist(rows, schema=SCHEMA))
-    assert kinds == [*["schema"] * 6, "ids", "ids", "times", "hardware", None]
-    assert found.null_count() == 1
+    assert kinds == [*["schema"] * 6, "ids", "ids", "times", "hardware", None, "hardware", None]
+    assert found.null_count() == 2

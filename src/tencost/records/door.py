@@ -9,13 +9,14 @@ Two manners, `gate` of an import:
                 in data/rejects/<dataset>-apart.jsonl
 
 What is a fault, besides what gate.py suspects: a column that must say something and does not; a status that is none, ok
-without times, times that are no times; a hardware that the project does not describe (conf/hardware); one record_id
-of several programs.
+without times, times that are no times; a hardware that the project does not describe (conf/hardware; `local` is
+described and is every host's); one record_id of several programs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
@@ -163,12 +164,13 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
     some = (times.list.len() > 0).fill_null(False)
     wrong = rows.filter((ok & ~(some & real.fill_null(False))) | (~ok & some))
     note("schema", wrong["row"], "expected times with status ok alone, found " + wrong["status"])
-    described = group_choices()["hardware"]
+    names = rows["hardware"].unique().to_list()
+    described = [name for name in names if _is_described(name)]
     strange = rows.filter(~pl.col("hardware").is_in(described))
     note(
         "hardware",
         strange["row"],
-        strange["hardware"] + " is not described: conf/hardware/<name>.yaml",
+        strange["hardware"] + " is not described, or every host: conf/hardware/<name>.yaml",
     )
     identity = (
         pl.struct("program_id", "workload_id", "target").n_unique().over("hardware", "record_id")
@@ -178,6 +180,13 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
     suspicious = rows.filter(pl.col("quarantine").is_not_null())
     note("times", suspicious["row"], suspicious["quarantine"])
     return pl.Series("quarantine", reasons, dtype=pl.String), kinds
+
+
+def _is_described(hardware: str) -> bool:
+    """Say whether conf/hardware has a name, of other cores too; `local` is each host's own and nobody's in common."""
+    described = set(group_choices()["hardware"]) - {"local"}
+    stem = re.sub(r"-\d+c$", "", hardware)
+    return not described.isdisjoint({hardware, stem, f"{stem}-1c"})
 
 
 def _empty(table: pa.Table, name: str) -> list[int]:
