@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import servers
 import toy_project as toy
 from matmuls import make_matmul
 from tencost.config import FeaturesConfig, HardwareConfig
@@ -54,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         room = item.path.parent.name
         if room in ALONE:
             item.add_marker(pytest.mark.xdist_group("measuring"))
+        elif isinstance(item, pytest.Function) and "object_store" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("servers"))
         elif any(item.get_closest_marker(name) for name in ("tvm", "slow")):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         elif isinstance(item, pytest.Function) and "mlflow_database" in item.fixturenames:
@@ -77,6 +81,37 @@ def every_cpu_is_there() -> None:
     """TVM binds a thread that runs a parallel program to one CPU; the next test may count them."""
     if _CPUS is not None:
         os.sched_setaffinity(0, _CPUS)
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ObjectStore]:
+    """An object store on loopback with a bucket, a writer and a reader."""
+    pytest.importorskip("moto.server", reason="moto[server], of the dev extra, is not installed")
+    with servers.object_store(tmp_path_factory.mktemp("objects")) as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def registry_server(
+    object_store: servers.ObjectStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[servers.Registry]:
+    """An MLflow server with passwords on PostgreSQL and the object store."""
+    if lacking := servers.missing():
+        pytest.skip(lacking)
+    folder = tmp_path_factory.mktemp("registry")
+    with (
+        servers.postgres(folder) as database,
+        servers.registry(folder, database, object_store) as served,
+    ):
+        yield served
+
+
+@pytest.fixture
+def as_writer(object_store: servers.ObjectStore, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The environment of somebody who may write to an object store; returns a store's address of one's own."""
+    for name, value in object_store.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{servers.BUCKET}/{uuid.uuid4()}/store"
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ A message says what was expected, what was found, where, and the next command to
 """
 
 import re
+from urllib.parse import urlsplit, urlunsplit
 
 MOST_TOLD = 3000
 """Characters of a message that are printed: a file may have had much to say."""
@@ -38,6 +39,17 @@ def printable(text: str, most: int = MOST_TOLD) -> str:
     if len(text) > most:
         text = f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], _COLOURS.sub("", text))
+
+
+def without_secrets(uri: str) -> str:
+    """Return an address without user, password and query."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return uri
+    if not (parts.query or "@" in parts.netloc):
+        return uri
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 class TencostError(Exception):

@@ -156,7 +156,7 @@ def test_a_stage_says_what_it_reads(room: str) -> None:
     named = {"split_name": "split", "model_name": "model"}
     uses = {name.partition(".")[0] for name in STAGES[room].uses}
     assert {named.get(name, name) for name in read} - {"network"} <= uses | {"network"}
-    assert set(re.findall(r"\b(?:cfg|config)\.paths\.(\w+)", text)) <= {
+    assert set(re.findall(r"\b(?:cfg|config)\.paths\.(?:live_)?(\w+)", text)) <= {
         name.partition(".")[2] for name in STAGES[room].uses
     }
 

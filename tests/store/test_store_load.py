@@ -103,8 +103,12 @@ def expect_whole(uri: str, writers: list[Writer]) -> int:
 
 @pytest.mark.slow
 def test_writers_killed_and_started_again(tmp_path: Path) -> None:
-    uri = str(tmp_path / "store")
-    writers = [Writer(uri, number, tmp_path) for number in range(WRITERS)]
+    kill_and_start_again(str(tmp_path / "store"), tmp_path)
+
+
+def kill_and_start_again(uri: str, folder: Path) -> None:
+    """Kill writers at once at a store and start them again; at the end everything is there, once."""
+    writers = [Writer(uri, number, folder) for number in range(WRITERS)]
     kills = {0: [2, 5], 1: [4]}  # after so many batches; then started again
     rows, compacted, chance = 0, 0, random.Random(1)
     until = time.monotonic() + 300

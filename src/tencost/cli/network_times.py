@@ -10,8 +10,8 @@ import click
 
 from tencost.cli.answers import form_of, printed
 from tencost.cli.grammar import Place, Text, Whole, option
-from tencost.cli.records import RECORDS as RECORDS
 from tencost.cli.records import hardware_option, store_option
+from tencost.cli.store_changes import RECORDS as RECORDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

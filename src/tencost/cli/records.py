@@ -76,7 +76,8 @@ def _place(function: F) -> F:
     return store_option(function)
 
 
-def _root() -> Path:
+def project() -> Path:
+    """Return the project's root."""
     from tencost.config import composition
 
     return composition.config_folder()[0]
@@ -103,12 +104,19 @@ def _root() -> Path:
 )
 @store_option
 @option("--jobs", type=Whole(1), help="Worker processes. [default: one a core]")
+@option(
+    "--gate",
+    type=click.Choice(["quarantine", "apart"]),
+    help="What becomes of records with a fault: kept out of look-ups, or out of the store, in data/rejects/. "
+    "[default: apart on an object store, else quarantine]",
+)
 def import_logs(
     paths: tuple[Path, ...],
     hardware: tuple[str, ...],
     dataset: str | None,
     store: str | None,
     jobs: int | None,
+    gate: str | None,
 ) -> None:
     """Bring logs of any format into the record store.
 
@@ -118,7 +126,13 @@ def import_logs(
     from tencost.records import import_command
 
     import_command.run(
-        paths, _root(), hardware=hardware, dataset=dataset, store_uri=store, jobs=jobs
+        paths,
+        project(),
+        hardware=hardware,
+        dataset=dataset,
+        store_uri=store,
+        jobs=jobs,
+        gate=gate,
     )
 
 
@@ -140,88 +154,6 @@ EXPORT = Group(
     ),
 )
 RECORDS.add_command(EXPORT)
-
-
-@RECORDS.command(
-    "quarantine",
-    examples=["tencost records quarantine", "tencost records quarantine --release all"],
-)
-@option("--release", type=Text("ID|all"), help="Let this record, or all, into look-ups.")
-@store_option
-def quarantine(release: str | None, store: str | None) -> None:
-    """List what is kept out of look-ups and why, or let it in."""
-    from tencost.records import store_commands
-
-    store_commands.quarantine(_root(), store_uri=store, release=release)
-
-
-@RECORDS.command("compact", examples=["tencost records compact"])
-@store_option
-def compact(store: str | None) -> None:
-    """Rewrite the store's small files into sorted ones.
-
-    Look-ups stay fast after many small imports.
-    """
-    from tencost.records import store_commands
-
-    store_commands.compact(_root(), store_uri=store)
-
-
-_dry_run = click.option(
-    "--dry-run", is_flag=True, help="Say what would change, and change nothing."
-)
-
-
-@RECORDS.command(
-    "rename",
-    examples=[
-        "tencost records rename --hardware adreno adreno-640 --dry-run",
-        "tencost records rename --hardware adreno adreno-640",
-    ],
-)
-@option(
-    "--hardware",
-    type=HARDWARE,
-    nargs=2,
-    metavar="OLD NEW",
-    required=True,
-    help="The name that the records have, and the one that they get.",
-)
-@_dry_run
-@store_option
-def rename(hardware: tuple[str, str], dry_run: bool, store: str | None) -> None:
-    """Correct the name of a hardware.
-
-    There may be records of the new name already. Versions of the table before it keep the old one.
-    """
-    from tencost.records import store_commands
-
-    store_commands.rename(*hardware, _root(), store_uri=store, dry_run=dry_run)
-
-
-@RECORDS.command(
-    "delete",
-    examples=[
-        "tencost records delete --hardware adreno --dry-run",
-        "tencost records delete --hardware adreno --source phones/a.log",
-    ],
-)
-@hardware_option("The device, as the store names it.", required=True)
-@option(
-    "--source",
-    type=Text("FILE"),
-    help="Only what was read from this file, as the records name it, or the end of its path.",
-)
-@_dry_run
-@store_option
-def delete(hardware: str, source: str | None, dry_run: bool, store: str | None) -> None:
-    """Delete the records of a hardware, or those of one file.
-
-    Versions of the table before it still have them, until it is vacuumed.
-    """
-    from tencost.records import store_commands
-
-    store_commands.delete(hardware, _root(), source=source, store_uri=store, dry_run=dry_run)
 
 
 @EXPORT.command(
@@ -281,7 +213,13 @@ def _export_command(kind: str, place: str, what: str) -> None:
         from tencost.records import export_logs
 
         export_logs.run(
-            kind, place, _root(), hardware=hardware, dataset=dataset, store_uri=store, layout=layout
+            kind,
+            place,
+            project(),
+            hardware=hardware,
+            dataset=dataset,
+            store_uri=store,
+            layout=layout,
         )
 
     options: list[Callable[[Any], Any]] = [

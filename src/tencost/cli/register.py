@@ -1,4 +1,4 @@
-"""`tencost register`: the stage, and the registry: status, drift, export, rollback."""
+"""`tencost register`: the stage, and the registry: status, drift, export, promote, rollback, webhooks."""
 
 from __future__ import annotations
 
@@ -127,6 +127,77 @@ def export(model: str, folder: Path) -> None:
     from tencost.register import export as exporting
 
     exporting.run(model, folder, _root())
+
+
+@REGISTER.command(
+    "promote",
+    examples=[
+        "tencost register promote tencost-epyc-avx2-1c --to staging",
+        "tencost register promote tencost-epyc-avx2-1c 3 --to production",
+    ],
+)
+@click.argument("model")
+@click.argument("version", required=False, type=Whole(1))
+@option("--to", type=Text("ALIAS"), required=True, help="The environment: staging, production, ...")
+def promote(model: str, version: int | None, to: str) -> None:
+    """Let an environment use a version, the champion by default.
+
+    Its hosts pull models:/<name>@<alias>, or set TENCOST_ALIAS. Names and versions: tencost register status
+    """
+    from tencost.register import environments
+
+    environments.run(_root(), model, to, version)
+
+
+@REGISTER.command("hook", examples=["tencost register hook https://tuner.example.org/promotions"])
+@click.argument("url")
+def hook(url: str) -> None:
+    """Let the registry's server tell a listener of every promotion.
+
+    URL is where the server reaches `tencost register listen`. Both need TENCOST_WEBHOOK_SECRET.
+    """
+    from tencost.register import webhook
+
+    webhook.add(_root(), url)
+
+
+@REGISTER.command(
+    "listen",
+    examples=["tencost register listen --network bert_tiny --network resnet_18 --alias production"],
+)
+@option(
+    "--network", "networks", type=Text("NAME"), multiple=True, required=True, help="What is tuned."
+)
+@option(
+    "--alias", type=Text("ALIAS"), default="champion", show_default=True, help="Which alias counts."
+)
+@option("--hardware", type=Text("NAME"), help="What is tuned for. [default: what the model is for]")
+@option(
+    "--override",
+    "overrides",
+    type=Text("WORD"),
+    multiple=True,
+    help="A word more for tencost tune.",
+)
+@option(
+    "--host", type=Text("ADDRESS"), default="127.0.0.1", show_default=True, help="Where to listen."
+)
+@option("--port", type=Whole(0), default=8710, show_default=True, help="Where to listen.")
+def listen(
+    networks: tuple[str, ...],
+    alias: str,
+    hardware: str | None,
+    overrides: tuple[str, ...],
+    host: str,
+    port: int,
+) -> None:
+    """Tune networks again whenever a model is promoted.
+
+    Waits for the registry's webhook (tencost register hook); one network after the other, until Ctrl-C.
+    """
+    from tencost.register import webhook
+
+    webhook.listen(webhook.Listener(networks, alias, hardware, overrides), host, port)
 
 
 @REGISTER.command(

@@ -8,6 +8,7 @@ A model family's dataclass stands in the family's own module (:mod:`tencost.trai
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -324,6 +325,10 @@ class RuleConfig:
         within("rule", self, min_seeds="[1, inf)")
 
 
+STORE_VARIABLE = "TENCOST_STORE"
+"""Environment variable with the store that everybody of a team means."""
+
+
 @dataclass(kw_only=True)
 class PathsConfig:
     """Where the stages read and write, relative to the project's root."""
@@ -347,7 +352,14 @@ class PathsConfig:
     registry: str = "mlruns/registered"
     """What was offered to the registry, for DVC: beside the registry, so that both come and go together."""
     store: str = "data/store"
-    """The live record store that tuning runs write to."""
+    """The live record store that tuning runs write to; may be an object store's, `s3://bucket/store`."""
+
+    def live_store(self, root: Path) -> str:
+        """Return where the live store is: `store`; where that was left alone, TENCOST_STORE of the environment."""
+        place = self.store
+        if place == PathsConfig.store:
+            place = os.environ.get(STORE_VARIABLE) or place
+        return place if "://" in place else str(root / place)
 
 
 @dataclass(kw_only=True)

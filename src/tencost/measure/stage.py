@@ -271,15 +271,22 @@ def _into_store(
 ) -> None:
     """Bring what was measured on a hardware into the live record store; what is there already stays one row."""
     from tencost.records.databases import import_dataset
+    from tencost.records.door import admit
     from tencost.store.record_store import RecordStore
+    from tencost.store.schema import to_arrow
 
     imported = import_dataset(collection.path, collection.name)
     records = [record for record in imported.records if record.hardware == hardware.name]
+    place = cfg.paths.live_store(root)
     try:
-        written = RecordStore(str(root / cfg.paths.store)).write(records)
+        rejects = root / "data" / "rejects"
+        added, apart = admit(RecordStore(place), to_arrow(records), rejects, collection.name)
     except OSError as error:
-        raise disk_error(root / cfg.paths.store, error) from error
-    console.print(f"{written} new records in the store ({_shown(root / cfg.paths.store, root)})")
+        raise disk_error(Path(place), error) from error
+    shown = place if "://" in place else _shown(Path(place), root)
+    console.print(f"{added.records + added.again} new records in the store ({shown})")
+    if apart is not None:
+        console.print(f"kept apart, with the reasons beside it: {apart}", style="yellow")
 
 
 def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]:

@@ -113,7 +113,7 @@ def known_starts(
     from tencost.register.start_records import live_starts
     from tencost.register.starts import shipped_starts
 
-    book = live_starts(replace(cfg, hardware=hardware), str(root / cfg.paths.store))
+    book = live_starts(replace(cfg, hardware=hardware), cfg.paths.live_store(root))
     if cfg.model_uri is not None:
         shipped = shipped_starts(pull(cfg.model_uri, root=root))
         if shipped is not None:

@@ -111,10 +111,10 @@ def _locked(to: Path) -> Iterator[None]:
 def _stores(root: Path) -> list[str]:
     """Return the record stores of a project: the live one and those of its builds."""
     paths = PathsConfig()
-    live = root / paths.store
+    live = paths.live_store(root)
     builds = sorted((root / paths.records).glob(f"*/{RECORDS}"))
     return [
-        *([str(live)] if (live / "_delta_log").is_dir() else []),
+        *([live] if "://" in live or (Path(live) / "_delta_log").is_dir() else []),
         *(str(file.parent) for file in builds),
     ]
 

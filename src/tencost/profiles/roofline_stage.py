@@ -168,7 +168,7 @@ def _source(
     if run is None and not store and (folder / RECORD_FILE).exists():
         run = str(folder)
     if run is None:
-        return of_store(str(root / cfg.paths.store), name, hardware, own)
+        return of_store(cfg.paths.live_store(root), name, hardware, own)
     with run_files(run, (RECORD_FILE, WORKLOAD_FILE, SESSION_FILE), root) as files:
         return Source(of_folder(files, run, hardware), run)
 

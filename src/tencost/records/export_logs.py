@@ -53,7 +53,7 @@ def run(
         raise RecordError(
             f"expected a place that is free, found the file {place}. Name another, or remove it"
         )
-    store = open_records(store_uri or str(root / PathsConfig().store))
+    store = open_records(store_uri or PathsConfig().live_store(root))
     records = _chosen(store, kind, hardware, dataset)
     place.parent.mkdir(parents=True, exist_ok=True)
     _WRITERS[kind](records, place, layout)

@@ -20,6 +20,7 @@ from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError, printable
 from tencost.records.devices import parse_devices
+from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
 from tencost.store.delta import first_line
@@ -39,6 +40,7 @@ def run(
     dataset: str | None = None,
     store_uri: str | None = None,
     jobs: int | None = None,
+    gate: str | None = None,
 ) -> None:
     """Import logs and say what came in.
 
@@ -49,6 +51,7 @@ def run(
         dataset: what the records are called after; None: the first path's name.
         store_uri: the record store; None: the live one.
         jobs: worker processes; None: one a core.
+        gate: what becomes of records with a fault, see door.py; None: apart for an object store, else quarantine.
 
     Raises:
         ConfigError: a name that is no name of a folder.
@@ -57,7 +60,7 @@ def run(
     dataset = dataset or paths[0].resolve().name.split(".")[0]
     plain_name("dataset", dataset)
     devices = parse_devices(hardware)
-    store = RecordStore(store_uri or str(root / PathsConfig().store))
+    store = RecordStore(store_uri or PathsConfig().live_store(root))
     console = Console(stderr=True)
     told_paths = ", ".join(map(str, paths))
     logs = find_logs(paths, dataset, devices)
@@ -85,7 +88,9 @@ def run(
             bar.update(shown, completed=progress.files, state=state)
 
         try:
-            progress = import_logs(logs, store, jobs=jobs, on_progress=on_progress)
+            progress = import_logs(
+                logs, store, jobs=jobs, on_progress=on_progress, gate=gate_of(store.uri, gate)
+            )
             _keep_modules(logs, store)
         except (DeltaError, OSError) as error:
             raise RecordError(
@@ -93,7 +98,8 @@ def run(
                 "stays; run the command again when it can be written"
             ) from error
     rejects = _write_rejects(progress, dataset, root)
-    _report(progress, logs, rejects, time.monotonic() - started, store, console)
+    apart = progress.apart.write(root / "data" / "rejects", dataset)
+    _report(progress, logs, (rejects, apart), time.monotonic() - started, store, console)
     if not progress.records:
         raise RecordError(
             f"expected records in {told_paths}, found none that can be read; the reasons are in {rejects}"
@@ -129,11 +135,12 @@ def _write_rejects(progress: Progress, dataset: str, root: Path) -> Path | None:
 def _report(
     progress: Progress,
     logs: Logs,
-    rejects: Path | None,
+    files: tuple[Path | None, Path | None],
     seconds: float,
     store: RecordStore,
     console: Console,
 ) -> None:
+    rejects, apart = files
     table = Table(title="imported", show_header=False)
     total = progress.records.total()
     table.add_row("records", f"{total} ({progress.records['ok']} ok)")
@@ -148,7 +155,14 @@ def _report(
         table.add_row(
             "measured again", f"{progress.again}: tencost records query history --program"
         )
-    table.add_row("measured before", str(total - progress.written - progress.again))
+    refused = progress.apart.kinds
+    before = total - progress.written - progress.again - refused.total()
+    table.add_row("measured before", str(before))
+    if apart is not None:
+        told = ", ".join(f"{name} {number}" for name, number in sorted(refused.items()))
+        table.add_row(
+            "kept apart", f"{refused.total()}: {told} ({escape(str(apart))}, .jsonl: why)"
+        )
     if progress.quarantined:
         table.add_row("quarantined", f"{progress.quarantined}: tencost records quarantine")
     table.add_row("rejected lines", f"{len(progress.rejects)}{f' ({rejects})' if rejects else ''}")

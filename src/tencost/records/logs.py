@@ -23,7 +23,8 @@ from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.fetch.unpack import Kind
 from tencost.records.devices import Agreement, Devices
-from tencost.records.gate import GROUP, Known, judged
+from tencost.records.door import Apart, Gate, in_store
+from tencost.records.gate import GROUP, judged
 from tencost.records.networks import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
@@ -31,7 +32,6 @@ from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_
 from tencost.records.reading.protocol import BATCH_ROWS, About, Module, Reject
 from tencost.records.reading.targets import NoDeviceError
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
-from tencost.store.layout import latency
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA, to_arrow
 
@@ -77,6 +77,7 @@ class Progress:
         written: records that are new in the store, one for each program.
         again: further measurements of records, of new ones too.
         quarantined: of the new records, those that are kept out of look-ups.
+        apart: records that were not let in.
         rejects: lines that could not be read.
         formats: records by format.
         agreement: whether records name the device that their log was given.
@@ -90,6 +91,7 @@ class Progress:
     written: int = 0
     again: int = 0
     quarantined: int = 0
+    apart: Apart = field(default_factory=Apart)
     rejects: list[Reject] = field(default_factory=list)
     agreement: Agreement = field(default_factory=Agreement)
 
@@ -231,6 +233,7 @@ def import_logs(
     *,
     jobs: int | None = None,
     on_progress: Callable[[Progress], None] = lambda _progress: None,
+    gate: Gate = Gate.quarantine,
 ) -> Progress:
     """Read logs and write the records that the store does not have.
 
@@ -250,10 +253,10 @@ def import_logs(
                 progress.agreement.add(table, device)
             waiting.append(table)
             if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
-                _commit(waiting, store, flop, progress)
+                _commit(waiting, store, flop, progress, gate)
                 waiting = []
         on_progress(progress)
-    _commit(waiting, store, flop, progress)
+    _commit(waiting, store, flop, progress, gate)
     on_progress(progress)
     return progress
 
@@ -347,14 +350,21 @@ def _count(table: pa.Table, progress: Progress) -> None:
 
 
 def _commit(
-    tables: Sequence[pa.Table], store: RecordStore, flop: Mapping[str, float], progress: Progress
+    tables: Sequence[pa.Table],
+    store: RecordStore,
+    flop: Mapping[str, float],
+    progress: Progress,
+    gate: Gate,
 ) -> None:
     if not tables:
         return
     for place, table in _by_place(pa.concat_tables(tables), store):
         frame = pl.from_arrow(table.select(GROUP))
         assert isinstance(frame, pl.DataFrame)
-        added = place.add(judged(table, flop, _in_store(place, frame)))
+        checked = judged(table, flop, in_store(place, frame))
+        if gate is Gate.apart:
+            checked = progress.apart.let_in(table, checked)
+        added = place.add(checked)
         progress.written += added.records
         progress.again += added.again
         progress.quarantined += added.quarantined
@@ -368,25 +378,6 @@ def _by_place(table: pa.Table, store: RecordStore) -> Iterator[tuple[RecordStore
         yield store, programs
     if programs.num_rows < table.num_rows:
         yield RecordStore(networks_uri(store.uri)), table.filter(beside)
-
-
-def _in_store(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
-    names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
-    if not names:
-        return {}
-    have = (
-        store.read(names, [*GROUP, "run_secs", "status"])
-        .filter(
-            pl.col("status") == "ok",
-            pl.col("workload_id").is_in(frame["workload_id"].unique().implode()),
-        )
-        .group_by(GROUP)
-        .agg(latency().min().alias("fastest_s"), pl.len().alias("count"))
-    )
-    return {
-        (row["workload_id"], row["target"], row["hardware"]): Known(row["fastest_s"], row["count"])
-        for row in have.iter_rows(named=True)
-    }
 
 
 def _with_networks(table: pa.Table, networks: Mapping[str, list[dict[str, object]]]) -> pa.Table:

@@ -138,4 +138,4 @@ def _tell(
 
 
 def _place(store_uri: str | None) -> str:
-    return store_uri or str(project_folder() / PathsConfig().store)
+    return store_uri or PathsConfig().live_store(project_folder())

@@ -208,8 +208,8 @@ def open_store(place: Place) -> Records:
         raise RecordError("expected one of --store and --dataset, found both")
     uri = place.store
     if uri is None:
-        live = project_folder() / PathsConfig().store
-        uri = str(live if place.dataset is None else dataset_folder(place.dataset))
+        live = PathsConfig().live_store(project_folder())
+        uri = live if place.dataset is None else str(dataset_folder(place.dataset))
     store = open_records(uri, place.version)
     if not store.exists():
         raise RecordError(

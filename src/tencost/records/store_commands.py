@@ -1,4 +1,4 @@
-"""`tencost records quarantine`, `compact`, `rename` and `delete`: changes of the live store."""
+"""`tencost records quarantine`, `compact`, `vacuum`, `rename` and `delete`: changes of the live store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.errors import RecordError, printable
+from tencost.records import query
 from tencost.store import editing
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import open_records
@@ -63,58 +64,104 @@ def compact(root: Path, *, store_uri: str | None = None) -> None:
     sys.stdout.write(f"{RecordStore(_place(store_uri, root)).compact()}\n")
 
 
-def rename(
-    old: str, new: str, root: Path, *, store_uri: str | None = None, dry_run: bool = False
-) -> None:
-    """Give the records of a hardware another name, and say how many.
-
-    Args:
-        old: the name that they have.
-        new: the name that they get.
-        root: the project's.
-        store_uri: the record store; None: the live one.
-        dry_run: say it only.
+def vacuum(root: Path, *, hours: int, store_uri: str | None = None, dry_run: bool = False) -> None:
+    """Delete files that no version of the last `hours` has, and say how many.
 
     Raises:
-        ConfigError: `new` is no name of a folder.
-        RecordError: no store, no such hardware.
+        RecordError: no store.
     """
-    plain_name("hardware", new)
-    done = editing.rename_hardware(_place(store_uri, root), old, new, dry_run=dry_run)
-    known = f"; {done.known} more were there already" if done.known else ""
-    verb = "would be renamed" if dry_run else "renamed"
-    sys.stdout.write(f"{verb}: {done.records} records of {old} to {new}{known}\n")
+    place = _place(store_uri, root)
+    number = RecordStore(place).vacuum(hours, dry_run=dry_run)
+    sys.stdout.write(
+        f"{'would be deleted' if dry_run else 'deleted'}: {number} files of {place} that no version of the last "
+        f"{hours} hours has\n"
+    )
 
 
-def delete(
-    hardware: str,
+def rename(
     root: Path,
     *,
-    source: str | None = None,
+    hardware: tuple[str, str] | None = None,
+    dataset: tuple[str, str] | None = None,
     store_uri: str | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Delete the records of a hardware, and say how many.
+    """Give the records of a hardware, or of a dataset, another name, and say how many.
 
     Args:
-        hardware: its name.
         root: the project's.
-        source: of those read from this file only.
+        hardware: the name that they have, and the one that they get.
+        dataset: the same of a dataset; one of the two.
         store_uri: the record store; None: the live one.
         dry_run: say it only.
 
     Raises:
-        RecordError: no store, no such hardware, or no records of the file.
+        ConfigError: the new name is no name of a folder.
+        RecordError: no store, no such hardware or dataset, or not one of the two.
+    """
+    if (hardware is None) == (dataset is None):
+        found = "neither" if hardware is None else "both"
+        raise RecordError(
+            f"expected one of --hardware OLD NEW and --dataset OLD NEW, found {found}"
+        )
+    kind, change = ("hardware", editing.rename_hardware)
+    if dataset is not None:
+        kind, change = "dataset", editing.rename_dataset
+    old, new = hardware or dataset or ("", "")
+    plain_name(kind, new)
+    done = change(_place(store_uri, root), old, new, dry_run=dry_run)
+    known = f"; {done.known} more were there already" if done.known else ""
+    verb = "would be renamed" if dry_run else "renamed"
+    of = "" if dataset is None else "the dataset "
+    sys.stdout.write(f"{verb}: {done.records} records of {of}{old} to {new}{known}\n")
+
+
+def delete(
+    root: Path,
+    *,
+    hardware: str | None = None,
+    source: str | None = None,
+    where: str | None = None,
+    store_uri: str | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Delete records, and say how many.
+
+    Args:
+        root: the project's.
+        hardware: of this device.
+        source: of those read from this file only.
+        where: instead: a condition in DuckDB's SQL over the columns of `all_records`.
+        store_uri: the record store; None: the live one.
+        dry_run: say it only.
+
+    Raises:
+        RecordError: no store, no such hardware, no records of the file, or a condition that is none or names none.
     """
     place = _place(store_uri, root)
-    done = editing.delete_records(place, hardware, source, dry_run=dry_run)
+    if (hardware is None) == (where is None) or (where is not None and source is not None):
+        raise RecordError(
+            "expected --hardware (and --source), or --where, found "
+            f"{'neither' if hardware is None and where is None else 'both'}"
+        )
+    if where is None:
+        done = editing.delete_records(place, str(hardware), source, dry_run=dry_run)
+        of = f"of {hardware}" + (f" from {source}" if source else "")
+    else:
+        # A line of its own: a comment at the condition's end hides nothing.
+        asked = f"SELECT hardware, record_id FROM all_records WHERE (\n{where}\n)"
+        listed = query.sql(RecordStore(place), asked)
+        if listed.is_empty():
+            raise RecordError(f"expected records where {where}, found none in {place}")
+        done = editing.delete_listed(place, listed, dry_run=dry_run)
+        counts = listed.group_by("hardware").len().sort("hardware")
+        of = "of " + ", ".join(f"{name} ({number})" for name, number in counts.iter_rows())
     verb = "would be deleted" if dry_run else "deleted"
-    of = f" from {source}" if source else ""
-    sys.stdout.write(f"{verb}: {done.records} records of {hardware}{of}\n")
+    sys.stdout.write(f"{verb}: {done.records} records {of}\n")
 
 
 def _place(uri: str | None, root: Path) -> str:
-    return uri or str(root / PathsConfig().store)
+    return uri or PathsConfig().live_store(root)
 
 
 def _show(kept: pl.DataFrame) -> None:

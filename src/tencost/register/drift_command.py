@@ -49,7 +49,7 @@ def run(
         RegistryError: no such model in the store.
         RecordError: no store.
     """
-    store = open_records(store_uri or str(root / PathsConfig().store))
+    store = open_records(store_uri or PathsConfig().live_store(root))
     found = histories(store, model)
     if not found:
         raise _nothing(store, model)

@@ -34,9 +34,11 @@ from urllib.parse import unquote, urlparse
 import orjson
 
 from tencost.config import project_root
-from tencost.errors import BundleError, ConfigError, RegistryError
+from tencost.errors import BundleError, ConfigError, RegistryError, without_secrets
 from tencost.train.bundle import read_info
 from tencost.train.bundle_files import MANIFEST, PROGRAMS, read_manifest
+from tencost.train.reaching import refused
+from tencost.train.reaching import settle_mlflow as settle_mlflow
 from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"
@@ -47,9 +49,6 @@ EVERY_CPU = "cpu"
 
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
 _RUNS_URI = re.compile(r"runs:/(?P<run>[0-9a-f]{32})(?:/(?P<path>.+))?")
-TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"
-TIMEOUT_S = 10
-"""Seconds after which a registry that does not answer is given up."""
 
 
 class StaleBundleWarning(UserWarning):
@@ -87,27 +86,6 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
         return _pull_version(tracking, cache, models["name"], models["alias"], models["version"])
     assert runs is not None
     return _pull_run(tracking, _Cache(cache_dir, tracking, "runs"), runs["run"], runs["path"] or "")
-
-
-def settle_mlflow() -> None:
-    """Make MLflow quiet, and quick to notice that a registry is down; the user's own environment has precedence.
-
-    Raises:
-        ConfigError: TENCOST_REGISTRY_TIMEOUT is no time.
-    """
-    text = os.environ.get(TIMEOUT_VARIABLE, str(TIMEOUT_S))
-    if not re.fullmatch(r"0*[1-9]\d{0,4}", text):
-        raise ConfigError(
-            f"{TIMEOUT_VARIABLE} must be whole seconds, from 1 to 99999, found {text!r}. Unset it for {TIMEOUT_S}"
-        )
-    settings = {
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, int(text) // 2)),
-    }
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
 
 
 def registry_uri(root: Path | None = None) -> str:
@@ -263,7 +241,7 @@ def _connect(tracking: str) -> Any:
         and not Path(tracking.removeprefix("sqlite:///")).is_file()
     ):
         raise _Unreachable(
-            f"there is no registry at {tracking}"
+            f"there is no registry at {without_secrets(tracking)}"
         )  # MLflow would create an empty one
     with _reaching(tracking):
         from mlflow import MlflowClient
@@ -289,11 +267,13 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
                 ", ".join(sorted(item.name for item in client.search_registered_models())) or "none"
             )
             raise RegistryError(
-                f"the registry {tracking} has no model {name!r}; it has: {names}. "
+                f"the registry {without_secrets(tracking)} has no model {name!r}; it has: {names}. "
                 f"Register one with `{_registering(name)}`."
             ) from error
         if model.name != name:
-            raise _Unreachable(f"{tracking} does not answer as an MLflow registry (no name)")
+            raise _Unreachable(
+                f"{without_secrets(tracking)} does not answer as an MLflow registry (no name)"
+            )
         versions = sorted(
             int(item.version) for item in client.search_model_versions(f"name='{name}'")
         )
@@ -309,7 +289,7 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
         found = client.get_model_version(name, str(number))
         if str(found.version) != str(number):
             raise _Unreachable(
-                f"{tracking} does not answer as an MLflow registry (another version)"
+                f"{without_secrets(tracking)} does not answer as an MLflow registry (another version)"
             )
         return found
 
@@ -323,13 +303,21 @@ def _reaching(tracking: str) -> Iterator[None]:
 
     try:
         yield
+    except MlflowException as error:
+        if error.error_code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+            raise _Unreachable(refused(tracking)) from None
+        raise _Unreachable(_told(tracking, error)) from error
     except (
-        MlflowException, SQLAlchemyError, OSError,
+        SQLAlchemyError, OSError,
         # What its client makes of an answer that is no JSON, or JSON of another shape:
         ProtobufError, ValueError, TypeError, AttributeError, LookupError,
     ) as error:  # fmt: skip
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise _Unreachable(f"{tracking} does not answer ({first_line})") from error
+        raise _Unreachable(_told(tracking, error)) from error
+
+
+def _told(tracking: str, error: BaseException) -> str:
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"{without_secrets(tracking)} does not answer ({first_line})"
 
 
 def _existing(location: str, tracking: str) -> str:

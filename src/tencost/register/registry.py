@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +33,7 @@ from tencost.errors import RegistryError
 from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
 from tencost.train.bundle import content_digest, read_info
 from tencost.train.pyfunc_model import save_pyfunc
+from tencost.train.reaching import reach
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 CONTENT_TAG = "content_digest"
@@ -76,7 +78,12 @@ def model_name(hardware: str) -> str:
 
 
 def connect(uri: str) -> Any:
-    """Return an MlflowClient for a tracking URI, whose database must exist."""
+    """Return an MlflowClient for a tracking URI, whose database must exist.
+
+    Raises:
+        RegistryError: a server that does not answer, or does not let us in.
+    """
+    reach(uri)
     settle_mlflow()
     from mlflow import MlflowClient
 
@@ -218,9 +225,34 @@ def register_offer(
     created = client.create_model_version(
         name, source=source, run_id=run_id, tags=tags, description=description
     )
-    client.set_registered_model_alias(name, CHALLENGER, str(created.version))
-    found = [item for item in list_versions(client, name) if item.number == int(created.version)]
-    return found[0], True
+    version, new = _settled(client, offer, int(created.version))
+    client.set_registered_model_alias(name, CHALLENGER, str(version.number))
+    found = [item for item in list_versions(client, name) if item.number == version.number]
+    return found[0], new
+
+
+def _settled(client: Any, offer: Offer, number: int) -> tuple[Version, bool]:
+    """Look what other people registered at the same time: the same content stays once, no two have one semver.
+
+    Who has the lower number was first, whatever each saw before it registered.
+    """
+    from mlflow.exceptions import MlflowException
+
+    versions = list_versions(client, offer.name)
+    own = next(item for item in versions if item.number == number)
+    before = [item for item in versions if item.number < number]
+    for other in before:
+        if other.tags.get(CONTENT_TAG) == offer.content_digest:
+            # Who may register may not always delete; a second copy does no harm.
+            with suppress(MlflowException):
+                client.delete_model_version(offer.name, str(number))
+            return other, False
+    taken = {item.semver for item in before}
+    if own.semver in taken:
+        minors = [text.partition(".")[2] for text in taken if text.startswith(f"{offer.major}.")]
+        minor = 1 + max(int(text) for text in minors if text.isdecimal())
+        client.set_model_version_tag(offer.name, str(number), "semver", f"{offer.major}.{minor}")
+    return own, True
 
 
 def trained_seeds(client: Any, version: Version) -> tuple[str, ...]:
@@ -234,6 +266,22 @@ def trained_seeds(client: Any, version: Version) -> tuple[str, ...]:
             raise
         return ()
     return tuple(seed.strip() for seed in seeds.split(",") if seed.strip())
+
+
+def check_unchanged(client: Any, name: str, champion: Version | None) -> None:
+    """Check that a model's champion is still the version that a challenger was judged against.
+
+    Raises:
+        RegistryError: somebody promoted another one meanwhile.
+    """
+    now = find_champion(client, name)
+    if (now and now.number) != (champion and champion.number):
+        then = "no champion" if champion is None else f"version {champion.number} as champion"
+        found = "none" if now is None else f"version {now.number}"
+        raise RegistryError(
+            f"expected {then} of {name} still, which the challenger was judged against, found {found}: somebody else "
+            "was faster. Nothing was promoted; run the command again to judge it against that one"
+        )
 
 
 def promote(client: Any, version: Version) -> None:

@@ -135,11 +135,13 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
         judged = judge(challenger, report.references(), met, required=required, rule=rule)
         told = tuple(f"{YES}note that {note}" for note in opponent.notes)
         verdict = replace(judged, reasons=(*told, *judged.reasons))
+        judged_against = champion
         champion = version if verdict.promote else champion
         values = notes.content(version, champion, best, verdict, rule, rounds)
         text = description(board, best, bundle, version, verdict)
         notes.write(client, version, best, verdict, text, values)
         if verdict.promote:  # last: a run killed before it judges and writes again
+            registry.check_unchanged(client, version.name, judged_against)
             registry.promote(client, version)
     offering.mark(root, cfg, version)
     offering.say(version, new, champion, verdict)

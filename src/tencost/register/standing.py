@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tencost.errors import RegistryError
+from tencost.errors import RegistryError, without_secrets
 from tencost.evaluate.report import wide
 from tencost.evaluate.scoring import HEADLINE
 from tencost.register import notes, registry
 from tencost.register.promotion import NO
 from tencost.register.pull import registry_uri
 from tencost.register.registry import Version
+from tencost.train.reaching import answering
 
 _FIGURES = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "search_score": "search score"}
 _GRAPH_FIGURES = {"acc10": "acc10", "mape": "MAPE"}
@@ -46,7 +47,7 @@ def print_status(root: Path, console: Console | None = None) -> None:
         names = [] if client is None else registry.list_models(client)
         if not names:
             console.print(
-                f"no model is registered in {registry_uri(root)}; `tencost register` does it"
+                f"no model is registered in {without_secrets(registry_uri(root))}; `tencost register` does it"
             )
         for name in names:
             found = list(reversed(registry.list_versions(client, name)))
@@ -100,7 +101,7 @@ def rollback(root: Path, name: str, number: int | None = None) -> None:
     with _registry(root) as client:
         if client is None:
             raise RegistryError(
-                f"there is no registry at {registry_uri(root)}. Run `dvc repro` first."
+                f"there is no registry at {without_secrets(registry_uri(root))}. Run `dvc repro` first."
             )
         before = registry.find_champion(client, name)
         version = registry.rollback(client, name, number)
@@ -218,17 +219,9 @@ def _number(text: str | None) -> float | None:
 @contextmanager
 def _registry(root: Path) -> Iterator[Any]:
     """Yield a client, or None where the project has no registry yet (looking must not create one)."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
     uri = registry_uri(root)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
         yield None
         return
-    try:
+    with answering(uri):
         yield registry.connect(uri)
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise RegistryError(
-            f"the registry {uri} does not answer: {first_line}. Check MLFLOW_TRACKING_URI and the server."
-        ) from error

@@ -22,7 +22,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
-from tencost.errors import RecordError
+from tencost.errors import RecordError, without_secrets
+from tencost.store import remote
 from tencost.store.layout import PARTITION, DataFile
 from tencost.store.schema import ADDED, SCHEMA, SCHEMA_VERSION
 
@@ -50,6 +51,11 @@ class Place:
     version: int | None = None
     storage_options: dict[str, str] | None = field(default=None, repr=False)
 
+    @property
+    def settings(self) -> dict[str, str] | None:
+        """Delta Lake's settings of an object store, None for a folder."""
+        return remote.settings(self.uri, self.storage_options)
+
     def at(self, version: int) -> Place:
         """Return the place at a version."""
         return replace(self, version=version)
@@ -62,10 +68,16 @@ def open_table(place: Place) -> DeltaTable | None:
         RecordError: no record store, or of a schema version that this program does not know, or it
             has no such version.
     """
+    remote.reach(place.uri, place.storage_options)
     try:
-        table = DeltaTable(place.uri, version=place.version, storage_options=place.storage_options)
-    except TableNotFoundError:
-        return None
+        with remote.answering(place.uri, place.storage_options):
+            table = DeltaTable(place.uri, version=place.version, storage_options=place.settings)
+    except TableNotFoundError as error:
+        if "Unknown scheme" not in str(error):
+            return None
+        raise RecordError(
+            f"expected a folder or an address that Delta Lake knows (s3://, gs://, az://), found {place.uri}"
+        ) from None
     except (DeltaError, OSError) as error:
         at = "" if place.version is None else f", version {place.version}"
         raise RecordError(
@@ -117,7 +129,7 @@ def writable_table(place: Place) -> DeltaTable:
             mode="ignore",
             name=TABLE_NAME,
             description=TABLE_DESCRIPTION,
-            storage_options=place.storage_options,
+            storage_options=place.settings,
         )
     if _schema_version(table) == SCHEMA_VERSION:
         return table
@@ -162,10 +174,11 @@ def whole_files(uri: str) -> Iterator[None]:
     """Turn what reading a damaged file of a table raises into one message.
 
     Raises:
-        RecordError: a file of the table at `uri` is damaged.
+        RecordError: a file of the table at `uri` is damaged, or its object store does not answer.
     """
     try:
-        yield
+        with remote.answering(uri):
+            yield
     except _DAMAGES as error:
         raise RecordError(
             f"expected whole files in the record store {uri}, found a damaged one: {first_line(error)}. Put the file "
@@ -205,8 +218,8 @@ def retry(uri: str, attempt: Callable[[], Result]) -> Result:
             last = error
             time.sleep(random.uniform(0.2, 1.0) * min(0.5, 0.01 * 2 ** min(number, 6)))
     raise RecordError(
-        f"expected to commit to {uri} within {ATTEMPTS} attempts; other writers were faster each "
-        f"time ({last}). Run the command again."
+        f"expected to commit to {without_secrets(uri)} within {ATTEMPTS} attempts; other writers were "
+        f"faster each time ({last}). Run the command again."
     )
 
 

@@ -1,4 +1,4 @@
-"""Changing what a record store holds: another name for a hardware, records deleted.
+"""Changing what a record store holds: another name for a hardware or a dataset, records deleted.
 
 Each change is one commit: the files that it touches are read and written anew, so that readers see all of it or
 nothing, and a version before it can still be opened until the store is vacuumed. Where another writer commits
@@ -16,6 +16,7 @@ from functools import partial
 from urllib.parse import unquote
 
 import polars as pl
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -97,6 +98,39 @@ def delete_records(
     return retry(uri, partial(_delete, Place(uri), hardware, source, dry_run))
 
 
+def rename_dataset(uri: str, old: str, new: str, *, dry_run: bool = False) -> Change:
+    """Give what records were read from another dataset's name; their ids, which do not tell it, stay.
+
+    Args:
+        uri: the store.
+        old: the name that `source.dataset` of records, or of single measurements, has.
+        new: the name that they get.
+        dry_run: count only.
+
+    Raises:
+        RecordError: no store, no records of `old`, or it is `new`.
+    """
+    if old == new:
+        raise RecordError(f"expected another name than {old}, found the same")
+    require_table(Place(uri))
+    return retry(uri, partial(_rename_dataset, Place(uri), old, new, dry_run))
+
+
+def delete_listed(uri: str, listed: pl.DataFrame, *, dry_run: bool = False) -> Change:
+    """Delete the records of a list that are still there.
+
+    Args:
+        uri: the store.
+        listed: columns hardware and record_id.
+        dry_run: count only.
+
+    Raises:
+        RecordError: no store.
+    """
+    require_table(Place(uri))
+    return retry(uri, partial(_delete_listed, Place(uri), listed, dry_run))
+
+
 def _rename(place: Place, old: str, new: str, dry_run: bool) -> Change:
     table = (require_table if dry_run else writable_table)(place)
     folder, mine = _files_of(place, table, old)
@@ -119,6 +153,60 @@ def _rename(place: Place, old: str, new: str, dry_run: bool) -> Change:
     if not dry_run:
         commit(table, [*_removals(mine), *added])
     return Change(moved, known)
+
+
+def _rename_dataset(place: Place, old: str, new: str, dry_run: bool) -> Change:
+    table = (require_table if dry_run else writable_table)(place)
+    folder, files = Folder(place.uri, place.storage_options), data_files(table)
+    named = pl.col("source").struct.field("dataset") == old
+    one = pl.element().struct.field("dataset") == old
+    named = (named | pl.col("measurements").list.eval(one).list.any()).fill_null(False)
+    touched: list[DataFile] = []
+    added: list[AddAction] = []
+    renamed = 0
+    for file in files:
+        found = folder.scan([file]).select(named.sum()).collect().item()
+        if not found:
+            continue
+        renamed += int(found)
+        touched.append(file)
+        if not dry_run:
+            rows = folder.scan([file]).collect().to_arrow().cast(SCHEMA).to_pylist()
+            for row in rows:
+                for place_of in (row["source"], *(row["measurements"] or ())):
+                    if place_of and place_of["dataset"] == old:
+                        place_of["dataset"] = new
+            added += folder.write(pa.Table.from_pylist(rows, schema=SCHEMA))
+    if not renamed:
+        raise RecordError(
+            f"expected records of the dataset {old} in {place.uri}, found none. What there is: tencost "
+            'records query sql "SELECT source.dataset, count(*) FROM all_records GROUP BY ALL"'
+        )
+    if not dry_run:
+        commit(table, [*_removals(touched), *added])
+    return Change(renamed)
+
+
+def _delete_listed(place: Place, listed: pl.DataFrame, dry_run: bool) -> Change:
+    table = (require_table if dry_run else writable_table)(place)
+    folder, files = Folder(place.uri, place.storage_options), data_files(table)
+    touched: list[DataFile] = []
+    added: list[AddAction] = []
+    deleted = 0
+    for file in files:
+        ids = listed.filter(pl.col(PARTITION) == file.hardware)["record_id"]
+        chosen = pl.col("record_id").is_in(ids.implode())
+        found = int(folder.scan([file]).select(chosen.sum()).collect().item())
+        if not found:
+            continue
+        touched.append(file)
+        deleted += found
+        left = folder.scan([file]).filter(~chosen).collect()
+        if left.height and not dry_run:
+            added += folder.write(left.to_arrow().cast(SCHEMA))
+    if touched and not dry_run:
+        commit(table, [*_removals(touched), *added])
+    return Change(deleted)
 
 
 def _ids(rows: pl.DataFrame, old: str, new: str) -> pl.Series:

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from tencost.store import remote
 from tencost.store.schema import SCHEMA
 
 PARTITION = "hardware"
@@ -123,7 +124,7 @@ class Folder:
                 missing_columns="insert",
                 glob=False,
                 hive_partitioning=False,
-                storage_options=self.storage_options,
+                storage_options=remote.reading_settings(self.storage_options),
             )
             hardware = pl.lit(name, pl.String).alias(PARTITION)
             parts.append(rows.with_columns(hardware).select(COLUMNS.names()))
@@ -182,7 +183,7 @@ class Folder:
     def _remote(self) -> Any:
         from deltalake.fs import DeltaStorageHandler
 
-        return DeltaStorageHandler(self.uri, self.storage_options)
+        return DeltaStorageHandler(self.uri, remote.settings(self.uri, self.storage_options))
 
 
 def parquet_writer(where: Any, schema: pa.Schema) -> pq.ParquetWriter:

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tencost.errors import RecordError
+from tencost.store import remote
 from tencost.store.delta import first_line, retry
 
 SUFFIX = "-modules"
@@ -43,7 +44,9 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
     uri = modules_uri(store_uri)
 
     def commit() -> int:
-        delta = DeltaTable.create(uri, schema=SCHEMA, mode="ignore")
+        delta = DeltaTable.create(
+            uri, schema=SCHEMA, mode="ignore", storage_options=remote.settings(uri, None)
+        )
         done = (
             delta.merge(
                 table,
@@ -63,17 +66,21 @@ def read_modules(store_uri: str) -> pl.DataFrame:
     """Return all modules: workload_id, mod_json, task_name, shash; no rows where there are none.
 
     Raises:
-        RecordError: the table is damaged.
+        RecordError: the table is damaged, or its object store does not answer.
     """
     names = [field.name for field in SCHEMA]
+    uri = modules_uri(store_uri)
+    remote.reach(uri)
     try:
-        table = DeltaTable(modules_uri(store_uri)).to_pyarrow_table(columns=names)
+        with remote.answering(uri):
+            delta = DeltaTable(uri, storage_options=remote.settings(uri, None))
+            table = delta.to_pyarrow_table(columns=names)
         frame = pl.from_arrow(table.cast(SCHEMA))
     except TableNotFoundError:
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
     except (DeltaError, OSError, pa.ArrowException, LookupError, ValueError) as error:
         raise RecordError(
-            f"expected the modules of a record store at {modules_uri(store_uri)}, found a damaged table: "
+            f"expected the modules of a record store at {uri}, found a damaged table: "
             f"{first_line(error)}. Delete that folder and import the logs again: tencost records import"
         ) from error
     assert isinstance(frame, pl.DataFrame)

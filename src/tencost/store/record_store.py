@@ -24,6 +24,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
+from tencost.store import remote
 from tencost.store.compaction import SMALL_FILES, Compaction, choose, rewrite, small
 from tencost.store.delta import (
     Place,
@@ -146,7 +147,8 @@ class RecordStore(Records):
             mine = choose([file for file in files if file.hardware == name], full)
             if mine:
                 done.append(self._rewrite(mine))
-        require_table(self._place).create_checkpoint()
+        with remote.answering(self.uri, self._place.storage_options):
+            require_table(self._place).create_checkpoint()
         return Compaction(
             sum(item.replaced for item in done),
             sum(item.written for item in done),
@@ -186,16 +188,18 @@ class RecordStore(Records):
 
         return retry(self.uri, attempt)
 
-    def vacuum(self, hours: int = 168) -> int:
-        """Delete files that no version of the last `hours` has; return how many.
+    def vacuum(self, hours: int = 168, *, dry_run: bool = False) -> int:
+        """Delete files that no version of the last `hours` has; return how many (`dry_run`: there would be).
 
         Versions older than that can no longer be read. Files of writers that were killed go, too;
         `hours` must be longer than any writer or reader takes that is still running.
         """
         self._refuse_pinned()
-        deleted = require_table(self._place).vacuum(
-            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True
-        )
+        table = require_table(self._place)
+        with remote.answering(self.uri, self._place.storage_options):
+            deleted = table.vacuum(
+                retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+            )
         return len(deleted)
 
     def _answer(self, question: Callable[[View], pl.DataFrame]) -> pl.DataFrame:
@@ -210,7 +214,7 @@ class RecordStore(Records):
         if self._last is not None and self._place.version is None:
             try:
                 self._last.update_incremental()
-            except DeltaError:
+            except (DeltaError, OSError):
                 self._last = None
         if self._last is None:
             self._last = require_table(self._place)

@@ -26,6 +26,7 @@ from tencost.config import Config
 from tencost.train import moved
 from tencost.train.ended import close_ended, process_tags
 from tencost.train.provenance import git_state, installed_versions
+from tencost.train.reaching import answering, reach
 
 EXPERIMENT = "tencost"
 """Experiment of runs that have no configuration of their own."""
@@ -234,7 +235,8 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     uri = chosen or f"sqlite:///{folder / 'mlflow.db'}"
     location = None if chosen else (folder / "artifacts").as_uri()
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock", timeout=_LOCK_SECONDS):
+    reach(uri)
+    with FileLock(folder / ".lock", timeout=_LOCK_SECONDS), answering(uri):
         if not chosen:
             moved.follow(folder / "mlflow.db")
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -177,7 +177,7 @@ def run(
         record_compiled(
             cfg,
             hardware,
-            str(root / cfg.paths.store),
+            cfg.paths.live_store(root),
             console,
             tuned=tuned > 0,
             seconds=tuple(seconds),

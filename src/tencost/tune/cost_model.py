@@ -378,7 +378,8 @@ def load_cost_model(
 
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle; None
-            takes the champion of `hardware`, or where it has none that of every CPU (``tencost-cpu``), and warns.
+            takes the champion of `hardware` (what TENCOST_ALIAS names instead), or where it has none that of every CPU
+            (``tencost-cpu``), and warns.
         hardware: name of the hardware that is tuned on, where no `uri` says which model.
         frozen: do not learn from this run's measurements.
         draft: score only the promising share of large batches in full, guess the others, see
@@ -414,15 +415,17 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
     Raises:
         RegistryError: there is neither.
     """
+    from tencost.register.aliases import default_alias
     from tencost.register.pull import EVERY_CPU, pull
 
+    alias = default_alias()
     try:
-        return pull(f"models:/tencost-{hardware}@champion", root=root)
+        return pull(f"models:/tencost-{hardware}@{alias}", root=root)
     except RegistryError as error:
         if target_kind != "llvm" or hardware == EVERY_CPU:
             raise
         try:
-            folder = pull(f"models:/tencost-{EVERY_CPU}@champion", root=root)
+            folder = pull(f"models:/tencost-{EVERY_CPU}@{alias}", root=root)
         except RegistryError:
             raise error from None
     warnings.warn(

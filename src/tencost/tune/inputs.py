@@ -17,6 +17,7 @@ from tencost.errors import MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import one_core
+from tencost.register.aliases import default_alias
 from tencost.register.pull import EVERY_CPU
 from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.workfolder import WorkFolder
@@ -119,7 +120,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
             **NOTE,
         )
     chosen = choose_model(cfg, root, console)
-    store = _live_store(str(root / cfg.paths.store), hardware.name, folder.path, console)
+    store = _live_store(cfg.paths.live_store(root), hardware.name, folder.path, console)
     return Inputs(
         cfg=cfg,
         folder=folder,
@@ -195,9 +196,8 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     own = [hardware.name, *(one.name for one in one_core(hardware))]
     names = [*own, EVERY_CPU] if hardware.target.get("kind") == "llvm" else own
-    uris = (
-        [cfg.model_uri] if cfg.model_uri else [f"models:/tencost-{one}@champion" for one in names]
-    )
+    alias = default_alias()
+    uris = [cfg.model_uri] if cfg.model_uri else [f"models:/tencost-{one}@{alias}" for one in names]
     failure: RegistryError | None = None
     for uri in uris:
         try:
@@ -230,8 +230,9 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
         )
     folder = model.bundle.folder
     name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
+    told = f" ({uri.partition('@')[2]})" if "@" in uri else ""
     console.print(
-        f"model {name}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
+        f"model {name}{told}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
     )
     return Chosen(model, name)
 

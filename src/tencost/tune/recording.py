@@ -35,6 +35,7 @@ from tencost.store.record import NetworkWeight, Provenance, Record, Source
 from tencost.store.status import Timing
 
 if TYPE_CHECKING:
+    from tencost.records.door import Apart
     from tencost.store.record_store import RecordStore
     from tencost.tune.cost_model import Round
 
@@ -62,6 +63,22 @@ def open_store(uri: str) -> RecordStore:
             f"a live record store needs {package}, which is not installed (pip install 'tencost[pipeline]')"
         ) from error
     return RecordStore(uri)
+
+
+def write_records(store: RecordStore, records: Sequence[Record]) -> Apart:
+    """Write a batch's records; return those that a store of several people's does not let in.
+
+    They stay in the work folder's database.
+    """
+    from tencost.records.door import Apart, Gate, gate_of
+    from tencost.records.gate import judged
+    from tencost.store.schema import to_arrow
+
+    table, apart = to_arrow(records), Apart()
+    if gate_of(store.uri) is Gate.apart:
+        table = apart.let_in(table, judged(table, {}))
+    store.add(table)
+    return apart
 
 
 def by_workload(tasks: Sequence[NetworkTask]) -> dict[str, NetworkTask]:

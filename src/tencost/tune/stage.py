@@ -247,9 +247,14 @@ class _BatchWriter:
         inputs, model = self._inputs, self._inputs.chosen.model
         programs = inputs.folder.new_programs()
         if inputs.store is not None:
+            from tencost.tune.recording import write_records
+
             number = len(model.history)
             records = self.recorder.records(programs, batch.timings, batch.round, number)
-            inputs.store.write(records)
+            apart = write_records(inputs.store, records)
+            if apart.reasons:
+                told = f"{len(apart.reasons)} records are not for {inputs.store.uri}: {apart.reasons[0]}"
+                inputs.console.print(told, **NOTE)
         append_point(inputs.folder.curve, _point(batch, inputs.chosen.name))
         if batch.round.num_measured:
             line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)

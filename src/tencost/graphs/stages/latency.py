@@ -18,6 +18,7 @@ from tencost.graphs.canonical import CanonicalNetwork, canonical_network
 from tencost.graphs.latency import Latency, latencies
 from tencost.graphs.learnt import TrainingRange, range_from_json
 from tencost.networks.source import network_to_onnx
+from tencost.register.aliases import default_alias
 from tencost.register.pull import pull
 
 _WIDE = 160
@@ -40,7 +41,7 @@ def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Lat
     """
     hardware = cfg.hardware.name
     # Spelt out: the stage `register` needs polars, and who asks for a latency has none.
-    uri = cfg.model_uri or f"models:/tencost-graph-{hardware}@champion"
+    uri = cfg.model_uri or f"models:/tencost-graph-{hardware}@{default_alias()}"
     bundle = load_graph_bundle(pull(uri, root=root))
     name = cfg.network.name or Path(cfg.network.path).stem
     network = canonical_network(network_to_onnx(cfg.network, root), name=name)

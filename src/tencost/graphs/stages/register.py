@@ -95,6 +95,7 @@ def run(cfg: Config, root: Path) -> Verdict:
     else:
         verdict = _judged(root, column, parts, models, own, champion, version)
         if verdict.promote:
+            registry.check_unchanged(client, version.name, champion)
             registry.promote(client, version)
             champion = version
         _note(client, version, board, best, verdict)

@@ -1,0 +1,198 @@
+"""The door of a record store: what comes in is checked before it is committed.
+
+Two manners, `gate` of an import:
+
+    quarantine  what is suspicious (gate.py) is in the store and left out of look-ups; the manner of one's own store
+    apart       what has a fault is not committed at all, the manner of an object store, which several people write to.
+                The rows lie in data/rejects/<dataset>-apart.parquet, which is read like any log (`tencost records
+                import`) once what was wrong is mended, and beside it a line {"record_id", "hardware", "reason"} of each
+                in data/rejects/<dataset>-apart.jsonl
+
+What is a fault, besides what gate.py suspects: a column that must say something and does not; a status that is none, ok
+without times, times that are no times; a hardware that the project does not describe (conf/hardware; `local` is
+described and is every host's); one record_id of several programs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tencost.config.composition import group_choices
+from tencost.records.gate import GROUP, Known, judged
+from tencost.store.layout import latency
+from tencost.store.record_store import Added, RecordStore
+from tencost.store.remote import is_remote
+from tencost.store.schema import SCHEMA
+from tencost.store.status import Status
+from tencost.writing import whole_file
+
+
+class Gate(Enum):
+    """What becomes of rows with a fault."""
+
+    quarantine = "quarantine"
+    apart = "apart"
+
+
+def gate_of(uri: str, asked: str | None = None) -> Gate:
+    """Return the manner asked for, or that of the store's kind."""
+    return Gate(asked) if asked else Gate.apart if is_remote(uri) else Gate.quarantine
+
+
+@dataclass
+class Apart:
+    """Rows that were not let in, as they came, the reason of each, and how many have which kind of fault."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def let_in(self, table: pa.Table, checked: pa.Table) -> pa.Table:
+        """Keep the rows of a table that have a fault; return the others of `checked`, the same as gate.py judged it."""
+        found, kinds = faults(checked)
+        bad = found.is_not_null()
+        if not bad.any():
+            return checked
+        self.tables.append(table.filter(bad.to_arrow()))
+        self.reasons += found.drop_nulls().to_list()
+        self.kinds.update(kind for kind in kinds if kind is not None)
+        return checked.filter((~bad).to_arrow())
+
+    def write(self, folder: Path, dataset: str) -> Path | None:
+        """Write rows and reasons into a folder, or take away what an earlier import left; return the rows' file."""
+        path = folder / f"{dataset}-apart.parquet"
+        told = path.with_suffix(".jsonl")
+        if not self.tables:
+            path.unlink(missing_ok=True)
+            told.unlink(missing_ok=True)
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = pa.concat_tables(self.tables)
+        with whole_file(path) as partial:
+            pq.write_table(rows, partial, compression="zstd")
+        names = rows.select(["record_id", "hardware"]).to_pylist()
+        lines = zip(names, self.reasons, strict=True)
+        with whole_file(told) as partial:
+            text = "".join(json.dumps({**name, "reason": why}) + "\n" for name, why in lines)
+            partial.write_text(text, encoding="utf-8")
+        return path
+
+
+def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
+    """Return what a store has of the groups of a frame with the columns of GROUP."""
+    names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
+    if not names:
+        return {}
+    have = (
+        store.read(names, [*GROUP, "run_secs", "status"])
+        .filter(
+            pl.col("status") == "ok",
+            pl.col("workload_id").is_in(frame["workload_id"].unique().implode()),
+        )
+        .group_by(GROUP)
+        .agg(latency().min().alias("fastest_s"), pl.len().alias("count"))
+    )
+    return {
+        (row["workload_id"], row["target"], row["hardware"]): Known(row["fastest_s"], row["count"])
+        for row in have.iter_rows(named=True)
+    }
+
+
+def admit(
+    store: RecordStore, table: pa.Table, folder: Path, dataset: str
+) -> tuple[Added, Path | None]:
+    """Add a table's rows in the manner of the store's kind; return what was new, and the file of what was kept apart.
+
+    Into a store of one's own measurements go as they are: who measured them stands beside them.
+
+    Args:
+        store: that is written to.
+        table: of schema.SCHEMA.
+        folder: data/rejects of the project.
+        dataset: what the rows are called after.
+    """
+    if gate_of(store.uri) is Gate.quarantine:
+        return store.add(table), None
+    apart = Apart()
+    frame = pl.from_arrow(table.select(GROUP))
+    assert isinstance(frame, pl.DataFrame)
+    added = store.add(apart.let_in(table, judged(table, {}, in_store(store, frame))))
+    return added, apart.write(folder, dataset)
+
+
+def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
+    """Return for each row of a judged table what is wrong with it, null where nothing is, and the kind of fault."""
+    columns = [
+        "record_id",
+        "program_id",
+        "workload_id",
+        "target",
+        "hardware",
+        "status",
+        "run_secs",
+        "quarantine",
+    ]
+    frame = pl.from_arrow(table.select(columns))
+    assert isinstance(frame, pl.DataFrame)
+    reasons: list[str | None] = [None] * len(frame)
+    kinds: list[str | None] = [None] * len(frame)
+
+    def note(kind: str, rows: pl.Series, told: pl.Series) -> None:
+        for row, text in zip(rows.to_list(), told.to_list(), strict=True):
+            if reasons[row] is None:
+                reasons[row], kinds[row] = f"{kind}: {text}", kind
+
+    rows = frame.with_row_index("row")
+    for name in (item.name for item in SCHEMA if not item.nullable):
+        empty = pl.Series("row", _empty(table, name), dtype=pl.UInt32)
+        note("schema", empty, pl.Series([f"expected {name}, found none"] * len(empty)))
+    known = [status.value for status in Status]
+    other = rows.filter(~pl.col("status").is_in(known))
+    note("schema", other["row"], "expected a status, found " + other["status"].cast(pl.String))
+    ok = pl.col("status") == Status.ok.value
+    times = pl.col("run_secs")
+    real = times.list.eval(pl.element().is_finite() & (pl.element() > 0)).list.all()
+    some = (times.list.len() > 0).fill_null(False)
+    wrong = rows.filter((ok & ~(some & real.fill_null(False))) | (~ok & some))
+    note("schema", wrong["row"], "expected times with status ok alone, found " + wrong["status"])
+    names = rows["hardware"].unique().to_list()
+    described = [name for name in names if _is_described(name)]
+    strange = rows.filter(~pl.col("hardware").is_in(described))
+    note(
+        "hardware",
+        strange["row"],
+        strange["hardware"] + " is not described, or every host: conf/hardware/<name>.yaml",
+    )
+    identity = (
+        pl.struct("program_id", "workload_id", "target").n_unique().over("hardware", "record_id")
+    )
+    clash = rows.filter(identity > 1)
+    note("ids", clash["row"], clash["record_id"] + " is the id of several programs")
+    suspicious = rows.filter(pl.col("quarantine").is_not_null())
+    note("times", suspicious["row"], suspicious["quarantine"])
+    return pl.Series("quarantine", reasons, dtype=pl.String), kinds
+
+
+def _is_described(hardware: str) -> bool:
+    """Say whether conf/hardware has a name, of other cores too; `local` is each host's own and nobody's in common."""
+    described = set(group_choices()["hardware"]) - {"local"}
+    stem = re.sub(r"-\d+c$", "", hardware)
+    return not described.isdisjoint({hardware, stem, f"{stem}-1c"})
+
+
+def _empty(table: pa.Table, name: str) -> list[int]:
+    column = table.column(name)
+    return (
+        [row for row, value in enumerate(column.is_null().to_pylist()) if value]
+        if column.null_count
+        else []
+    )

@@ -1,0 +1,157 @@
+"""A record store on an object store: settings that give up in time, and what its answers mean, in one sentence.
+
+Delta Lake repeats a request for minutes and tells what went wrong as a tree of lines with the server's whole XML in it.
+Here a store is asked for its log once before anything else, in :data:`FIRST_S` seconds and two tries; later requests
+may take longer, for they carry records. Keys and tokens are in no message: an endpoint is shown without what stands
+before its `@`, and of an answer only its code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import polars as pl
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from tencost.errors import RecordError, without_secrets
+
+FIRST_S = 4
+"""Seconds of each of two tries of the first request of a process."""
+_FIRST = {
+    "timeout": f"{FIRST_S}s",
+    "connect_timeout": "3s",
+    "max_retries": "1",
+    "retry_timeout": f"{FIRST_S}s",
+}
+_LATER = {"timeout": "60s", "connect_timeout": "5s", "max_retries": "4", "retry_timeout": "30s"}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"\b([45]\d\d) [A-Z][A-Za-z]+")
+_COLOURS_AND_ARROWS = re.compile(r"\x1b\[[0-9;]*m|↳")
+_REFUSED = {"AccessDenied", "AllAccessDisabled", "Forbidden", "403", "Unauthorized", "401"}
+_CREDENTIALS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"}
+_KEYS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where it is used, AWS_SESSION_TOKEN"
+
+_reached: set[tuple[str, str]] = set()
+"""Stores that answered this process, with their endpoint."""
+
+
+def is_remote(uri: str) -> bool:
+    """Say whether a store is on an object store, not in a folder."""
+    return "://" in uri and not uri.startswith("file://")
+
+
+def settings(uri: str, given: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return Delta Lake's settings of a store: those given, over ours; None for a folder."""
+    return {**_LATER, **(given or {})} if is_remote(uri) else None
+
+
+def reading_settings(given: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return Polars' settings for the same store; it has no names for some of Delta Lake's."""
+    return dict(given) if given else None
+
+
+def reach(uri: str, given: Mapping[str, str] | None = None) -> None:
+    """Check once a process that an object store answers and lets us read.
+
+    Raises:
+        RecordError: it does not, within ten seconds.
+    """
+    key = (uri, endpoint(given))
+    if not is_remote(uri) or key in _reached:
+        return
+    try:
+        with answering(uri, given):
+            DeltaTable.is_deltatable(uri, storage_options={**_FIRST, **(given or {})})
+    except (DeltaError, OSError) as error:
+        told = " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())[:200]
+        raise RecordError(
+            f"expected a record store at {without_secrets(uri)}, found an address that cannot be used: {told}"
+        ) from None
+    _reached.add(key)
+
+
+@contextmanager
+def answering(uri: str, given: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn what an object store's refusal or silence raises into one sentence; of a folder nothing is changed.
+
+    Raises:
+        RecordError: it refuses, or does not answer.
+    """
+    try:
+        yield
+    except (CommitFailedError, TableNotFoundError):
+        raise
+    except (DeltaError, OSError, pl.exceptions.ComputeError) as error:
+        told = meaning(uri, error, given) if is_remote(uri) else None
+        if told is None:
+            raise
+        raise RecordError(told) from None  # The cause holds the server's whole answer.
+
+
+def meaning(uri: str, error: BaseException, given: Mapping[str, str] | None = None) -> str | None:
+    """Return what an object store's error means and what to do; None where it is no error of the store's."""
+    text = _COLOURS_AND_ARROWS.sub("", str(error))
+    shown = without_secrets(uri)
+    own = uri.startswith(("s3://", "s3a://"))
+    where = endpoint(given) if own else ""
+    keys = _KEYS if own else "the provider's variables (docs/reference/store.md)"
+    at = f" at {where}" if where else ""
+    codes = {*_CODE.findall(text), *_STATUS.findall(text)}
+    if "169.254.169.254" in text or "metadata" in text.lower():
+        return f"expected credentials for {shown}{at}, found none. Set {keys}"
+    if "NoSuchBucket" in codes:
+        bucket = urlsplit(uri).hostname or shown
+        return (
+            f"expected a bucket {bucket}{at} for {shown}, found none of that name. Create it, or name another "
+            "store: --store"
+        )
+    if wrong := sorted(codes & _CREDENTIALS):
+        return (
+            f"expected credentials that {where or 'the object store'} knows for {shown}, found others ({wrong[0]}). "
+            f"Check {keys}"
+        )
+    if refused := sorted(codes & _REFUSED, reverse=True):
+        return (
+            f"expected to be let in to {shown}{at}, was refused ({refused[0]}). Check {keys}, and what they may do: "
+            "writing takes more than reading"
+        )
+    if "scheme is not allowed" in text:
+        return f"expected https for {shown}, found {where}. If it is meant, set AWS_ALLOW_HTTP=true"
+    if not _is_network(text, codes):
+        return None
+    return (
+        f"expected an object store{at} for {shown}, found none that answers ({_last(text)}). Check AWS_ENDPOINT_URL, "
+        "AWS_REGION and the server"
+    )
+
+
+def endpoint(given: Mapping[str, str] | None = None) -> str:
+    """Return the address of the object store without secrets; empty: the provider's own."""
+    told = {name.upper(): value for name, value in (given or {}).items()}
+    found = [value for name in _ENDPOINTS if (value := told.get(name) or os.environ.get(name))]
+    return without_secrets(found[0]) if found else ""
+
+
+def _is_network(text: str, codes: set[str]) -> bool:
+    words = (
+        "HTTP error",
+        "error sending request",
+        "timed out",
+        "error performing",
+        "generic s3",
+        "unable to recognise",
+    )
+    return bool(codes) or any(word.lower() in text.lower() for word in words)
+
+
+def _last(text: str) -> str:
+    """Return the innermost of an error's reasons, on one line and short."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    status = [line for line in lines if _STATUS.search(line)]
+    return without_secrets((status or lines or ["no answer"])[-1])[:160]

@@ -1,0 +1,156 @@
+"""A store on an object store: writers at once and killed, roles, and what is said where something is missing."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_store import AVX2, record
+from test_store_load import kill_and_start_again
+
+from servers import ObjectStore
+from tencost.errors import RecordError
+from tencost.store import remote
+from tencost.store.modules import read_modules, write_modules
+from tencost.store.record_store import RecordStore
+
+pytestmark = pytest.mark.slow
+MOST_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_reached", set())
+
+
+def test_everything_a_local_store_does(
+    as_writer: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who may not delete anything; that is the administrator's, who cleans up."""
+    store = RecordStore(as_writer)
+    assert not store.exists()
+    assert store.write([record(number) for number in range(5)]) == 5
+    assert store.write([record(number) for number in range(8)]) == 3
+    assert store.best("w", hardware="a", target=AVX2, n=20).height == 8
+    assert RecordStore(as_writer, version=store.version).read().height == 8
+    assert store.compact().replaced == 2
+    assert store.vacuum(0, dry_run=True) == 2
+    assert store.read().height == 8
+    with pytest.raises(RecordError, match="AccessDenied"):
+        store.vacuum(0)
+    for name, value in object_store.environment("admin").items():
+        monkeypatch.setenv(name, value)
+    assert RecordStore(as_writer).vacuum(0) == 2
+    assert RecordStore(as_writer).read().height == 8
+    modules = [("a", "{}", "one", "1"), ("b", "{}", "two", "2")]
+    assert [write_modules(as_writer, modules), write_modules(as_writer, modules)] == [2, 0]
+    assert read_modules(as_writer).height == 2
+
+
+def test_writers_at_once_and_killed_lose_nothing_and_write_nothing_twice(
+    as_writer: str, tmp_path: Path
+) -> None:
+    kill_and_start_again(as_writer, tmp_path)
+
+
+def test_who_may_read_cannot_write(
+    as_writer: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RecordStore(as_writer).write([record(1)])
+    for name, value in object_store.environment("reader").items():
+        monkeypatch.setenv(name, value)
+    remote._reached.clear()
+    store = RecordStore(as_writer)
+    assert store.read().height == 1
+    with pytest.raises(RecordError, match=r"was refused \(AccessDenied\).*writing takes more"):
+        store.write([record(2)])
+    with pytest.raises(RecordError, match="AccessDenied"):
+        RecordStore(as_writer + "-new").write([record(2)])
+    assert RecordStore(as_writer).read().height == 1
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(50)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+WRONG: dict[str, tuple[dict[str, str | None], str]] = {
+    "no server": ({"AWS_ENDPOINT_URL": "http://me:hunter2@127.0.0.1:1"}, "none that answers"),
+    "unknown host": ({"AWS_ENDPOINT_URL": "http://nowhere.invalid:9000"}, "none that answers"),
+    "unknown key": ({"AWS_ACCESS_KEY_ID": "AKIAHUNTER2"}, "InvalidAccessKeyId"),
+    "wrong secret": ({"AWS_SECRET_ACCESS_KEY": "hunter2"}, "SignatureDoesNotMatch"),
+    "no credentials": (
+        {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
+        "credentials|none that answers",  # the machine's own role is looked for at 169.254.169.254
+    ),
+    "no https": ({"AWS_ALLOW_HTTP": None}, "set AWS_ALLOW_HTTP=true"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_missing_is_one_sentence(
+    as_writer: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, expected = WRONG[wrong]
+    for name, value in changes.items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    told = command_fails(as_writer)
+    assert re.search(expected, told)
+    assert "hunter2" not in told.lower()
+
+
+def test_a_server_that_never_answers(
+    as_writer: str, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", silent)
+    assert silent in command_fails(as_writer)
+
+
+def test_a_bucket_that_is_not_there(as_writer: str, object_store: ObjectStore) -> None:
+    # Who may not list all buckets is told, as by S3, that he may not; what S3 tells others is in `meaning`.
+    assert "AccessDenied" in command_fails("s3://nowhere/store")
+    told = remote.meaning("s3://nowhere/store", OSError("<Error><Code>NoSuchBucket</Code></Error>"))
+    assert told is not None
+    assert "expected a bucket nowhere" in told
+
+
+@pytest.mark.parametrize("uri", ["s4://lab/store", "s3:///store", "az://lab/store"])
+def test_addresses_that_are_none(as_writer: str, uri: str) -> None:
+    with pytest.raises(RecordError, match=uri):
+        RecordStore(uri)
+
+
+def test_a_server_that_goes_away_meanwhile(as_writer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RecordStore(as_writer)
+    store.write([record(1)])
+    remote._reached.add((as_writer, "http://127.0.0.1:1"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(RecordError, match="none that answers"):
+        RecordStore(as_writer).read()
+
+
+def command_fails(uri: str) -> str:
+    """Run a command at a store; return what it says, having checked that it is one line, soon, with exit code 2."""
+    command = [sys.executable, "-m", "tencost.cli", "records", "query", "stats", "--store", uri]
+    loaded = time.monotonic()
+    subprocess.run([*command[:-2], "--help"], capture_output=True, check=True)
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # What it takes to start a process beside other tests is not the store's.
+    assert time.monotonic() - began < MOST_S + 3 * (began - loaded)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr
