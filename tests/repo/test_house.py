@@ -24,6 +24,7 @@ FLOW = [
     "fetch",
     "records",
     "lorien",
+    "execution",
     "features",
     "splits",
     "train",

@@ -78,8 +78,8 @@ EVALUATE.add_command(
         "leave-out",
         stage_function("tencost.evaluate.experiments.leave_out"),
         uses=(
-            "dataset", "hardware", "features", "split", "model", "seeds", "jobs", "experiment_name", "paths.records",
-            "paths.features", "paths.splits", "paths.reports",
+            "dataset", "hardware", "features", "split", "model", "seeds", "execution", "jobs", "experiment_name",
+            "paths.records", "paths.features", "paths.splits", "paths.reports",
         ),
         options=(
             ValueOption(

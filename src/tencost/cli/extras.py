@@ -18,11 +18,12 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch", "transformers",
         "zstandard",
     ),
-    "graphs": ("hyperopt", "ray", "torch_geometric"),
+    "scale": ("hyperopt", "ray"),
+    "graphs": ("torch_geometric",),
 }  # fmt: skip
 """Extra -> the modules that it brings and those that it holds do not. `flask` stands for all of MLflow: tencost[tuner]
 has the client only."""
-_HOLDS = {"pipeline": ("tuner", "latency"), "graphs": ("pipeline",)}
+_HOLDS = {"pipeline": ("tuner", "latency"), "scale": ("pipeline",), "graphs": ("scale",)}
 """Extra -> the extras that it holds."""
 
 _TABLES = ("deltalake", "polars", "pyarrow")

@@ -24,10 +24,11 @@ FETCH = StageCommand(
 FEATURES = StageCommand(
     "features",
     stage_function("tencost.features.stage"),
-    uses=("dataset", "features", "jobs", "paths.records", "paths.features"),
+    uses=("dataset", "features", "execution", "jobs", "paths.records", "paths.features"),
     examples=(
         "tencost features features=per_store_tiles",
         "tencost features features=trace jobs=4",
+        "tencost features features=per_store execution=ray execution.address=10.0.0.5:6379",
     ),
     help="Turn every program into rows of named columns.",
 )
@@ -110,14 +111,15 @@ TRAIN = StageCommand(
     "train",
     train_and_score,
     uses=(
-        "dataset", "hardware", "features", "split", "model", "seeds", "folds", "score_test", "jobs", "experiment_name",
-        "paths.records", "paths.features", "paths.splits", "paths.models",
+        "dataset", "hardware", "features", "split", "model", "seeds", "folds", "score_test", "execution", "jobs",
+        "experiment_name", "paths.records", "paths.features", "paths.splits", "paths.models",
     ),
     examples=(
         "tencost train model=mlp features=per_store_tiles hardware=epyc-avx512-1c",
         "tencost train model.eta=0.05 'seeds=[0,1,2]'",
         "tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c",
         "tencost train -m experiment=search_xgb",
+        "tencost train model=tlp 'seeds=[0,1,2,3,4]' execution=ray",
         "tencost train model=tlp --cfg job",
     ),
     help="Train a model family and score it on the held-out split.\n\nWith -m: every combination of some choices.",

@@ -29,6 +29,7 @@ GROUPS = (
     "tuner",
     "measure",
     "adapt",
+    "execution",
     "experiment",
 )
 

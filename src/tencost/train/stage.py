@@ -194,7 +194,7 @@ def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
 def _train(cfg: Config, material: _Material) -> tuple[list[Trained], list[Tried]]:
     label = f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name}"
     job = Job(cfg.model, material.spec, material.train, material.valid, material.left_out)
-    trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label)
+    trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label, cfg.execution)
     if not all(one.valid for one in trained):
         raise TrainError(
             f"expected a validation group with at least two programs of {', '.join(material.hardware)}, "
