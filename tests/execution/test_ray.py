@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,15 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import psutil
 import pytest
 import works
 from test_mapping import NOTHING_LOST, gone, halves
 
-from tencost.config import ExecutionConfig, ExecutionKind
+from tencost.config import Config, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.errors import ExecutionError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
 from tencost.execution.workers import open_workers
@@ -31,13 +35,54 @@ SCRIPT = """
 import sys
 import works
 from test_mapping import NOTHING_LOST
-from tencost.config import ExecutionConfig, ExecutionKind
+from tencost.config import Config, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.execution.mapping import in_order
 from tencost.execution.workers import open_workers
 
 settings = ExecutionConfig(kind=ExecutionKind.ray)
 list(in_order(open_workers(works.slow, sys.argv[1], settings, 1), range(1000), NOTHING_LOST))
 """
+
+
+def test_nobody_at_the_address_is_one_sentence_in_ten_seconds() -> None:
+    began = time.monotonic()
+    with pytest.raises(ExecutionError, match="nobody answers"):
+        open_workers(
+            works.double, 3, ExecutionConfig(kind=ExecutionKind.ray, address="127.0.0.1:9")
+        )
+    with socket.create_server(("127.0.0.1", 0)) as other:  # listens, and is no cluster
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ExecutionError, match="expected the head of a Ray"):
+            open_workers(works.double, 3, ExecutionConfig(kind=ExecutionKind.ray, address=address))
+    assert time.monotonic() - began < 20, "two refusals, ten seconds each"
+
+
+def test_an_interrupted_command_leaves_nothing_running(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(works.__file__).parent),
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env=environment, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("[0-9]*-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        started = psutil.Process(done.pid).children(recursive=True)
+        os.killpg(done.pid, signal.SIGINT)  # as a terminal does
+        done.wait(60)
+    finally:
+        if done.poll() is None:
+            done.kill()
+    assert len(started) > 3, "no cluster was started"
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert alive == []
+    assert not (tmp_path / ".ray").exists()
+    assert not list(tmp_path.glob("tencost-ray-*"))
 
 
 @pytest.fixture(scope="module")
@@ -123,42 +168,36 @@ def test_an_error_of_the_work_ends_it_as_it_is(settings: ExecutionConfig) -> Non
         list(in_order(open_workers(works.refuse, None, settings), range(4), NOTHING_LOST))
 
 
-def test_nobody_at_the_address_is_one_sentence_in_ten_seconds() -> None:
-    began = time.monotonic()
-    with pytest.raises(ExecutionError, match="nobody answers"):
-        open_workers(
-            works.double, 3, ExecutionConfig(kind=ExecutionKind.ray, address="127.0.0.1:9")
-        )
-    with socket.create_server(("127.0.0.1", 0)) as other:  # listens, and is no cluster
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(ExecutionError, match="expected the head of a Ray"):
-            open_workers(works.double, 3, ExecutionConfig(kind=ExecutionKind.ray, address=address))
-    assert time.monotonic() - began < 20, "two refusals, ten seconds each"
-
-
-def test_an_interrupted_command_leaves_nothing_running(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(works.__file__).parent),
-        "HOME": str(tmp_path),
+def hashes(folder: Path) -> dict[str, str]:
+    """Return what lies below a folder, but for what says when it was made."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
     }
-    done = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], env=environment, start_new_session=True
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("[0-9]*-*")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        started = psutil.Process(done.pid).children(recursive=True)
-        os.killpg(done.pid, signal.SIGINT)  # as a terminal does
-        done.wait(60)
-    finally:
-        if done.poll() is None:
-            done.kill()
-    assert len(started) > 3, "no cluster was started"
-    _, alive = psutil.wait_procs(started, timeout=20)
-    assert alive == []
-    assert not (tmp_path / ".ray").exists()
-    assert not list(tmp_path.glob("tencost-ray-*"))
+
+
+def test_stages_write_the_bytes_of_the_local_run(
+    toy_project: Path, settings: ExecutionConfig, toy_config: Config
+) -> None:
+    from tencost.evaluate.stage import run as evaluate
+    from tencost.features.stage import run as features
+    from tencost.train.families.xgb import XgbConfig
+    from tencost.train.stage import run as train
+
+    workloads = pl.DataFrame({"workload_id": [f"w{at}" for at in range(5)], "mod_json": ["{}"] * 5})
+    workloads.write_parquet(toy_project / "data" / "records" / "toy" / "workloads.parquet")
+    toy_config.model = XgbConfig(family="xgb", reads=["toy"], num_rounds=8, num_threads=1)
+    toy_config.model_name, toy_config.seeds, toy_config.folds = "xgb", [0, 1], 2
+    found = []
+    for execution in (ExecutionConfig(), settings):
+        toy_config.execution = execution
+        trace = replace(toy_config, features=FeaturesConfig(name="trace", kind="trace"))
+        written = [features(trace, toy_project), train(toy_config, toy_project).folder]
+        evaluate(toy_config, toy_project)
+        report = toy_project / "data" / "reports" / "toy" / "toy-1c"
+        found.append([hashes(folder) for folder in (*written, report)])
+        for folder in (*written, report):
+            shutil.rmtree(folder)
+    assert all(found[0])
+    assert found[0] == found[1]

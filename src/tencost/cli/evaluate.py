@@ -12,8 +12,8 @@ EVALUATE = StageGroup(
         "evaluate",
         stage_function("tencost.evaluate.stage"),
         uses=(
-            "dataset", "hardware", "split", "experiment_name", "paths.records", "paths.features", "paths.splits",
-            "paths.models", "paths.reports",
+            "dataset", "hardware", "split", "execution", "jobs", "experiment_name", "paths.records", "paths.features",
+            "paths.splits", "paths.models", "paths.reports",
         ),
         examples=("tencost evaluate hardware=epyc-avx2-1c",),
         help="Compare all trained models of a hardware on the test split.",
