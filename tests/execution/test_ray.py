@@ -22,7 +22,7 @@ import pytest
 import works
 from test_mapping import NOTHING_LOST, gone, halves
 
-from tencost.config import Config, ExecutionConfig, ExecutionKind, FeaturesConfig
+from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.errors import ExecutionError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
 from tencost.execution.workers import open_workers
@@ -35,7 +35,7 @@ SCRIPT = """
 import sys
 import works
 from test_mapping import NOTHING_LOST
-from tencost.config import Config, ExecutionConfig, ExecutionKind, FeaturesConfig
+from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.execution.mapping import in_order
 from tencost.execution.workers import open_workers
 
@@ -185,14 +185,28 @@ def test_stages_write_the_bytes_of_the_local_run(
     from tencost.train.families.xgb import XgbConfig
     from tencost.train.stage import run as train
 
-    workloads = pl.DataFrame({"workload_id": [f"w{at}" for at in range(5)], "mod_json": ["{}"] * 5})
-    workloads.write_parquet(toy_project / "data" / "records" / "toy" / "workloads.parquet")
+    traced = toy_project / "data" / "records" / "traced"
+    traced.mkdir()
+    texts = [
+        f'[[["GetSBlock",[],["a{at}","main"],["b0"]],["Fuse",["l{at}","l2"],[1],["l3"]]],[]]'
+        for at in range(200)
+    ]
+    names = [f"p{at:03d}" for at in range(200)]
+    workloads = [f"w{at % 5}" for at in range(200)]
+    programs = {"program_id": names, "workload_id": workloads, "program": texts}
+    hardware = {"target": ['{"kind":"llvm"}'] * 200, "hardware": ["toy-1c"] * 200}
+    pl.DataFrame({**programs, **hardware}).write_parquet(traced / "records.parquet")
+    pl.DataFrame({"workload_id": workloads[:5], "mod_json": ["{}"] * 5}).write_parquet(
+        traced / "workloads.parquet"
+    )
+    features_config = FeaturesConfig(name="trace", kind="trace")
+    dataset = DatasetConfig(name="traced", source="traced")
     toy_config.model = XgbConfig(family="xgb", reads=["toy"], num_rounds=8, num_threads=1)
     toy_config.model_name, toy_config.seeds, toy_config.folds = "xgb", [0, 1], 2
     found = []
     for execution in (ExecutionConfig(), settings):
         toy_config.execution = execution
-        trace = replace(toy_config, features=FeaturesConfig(name="trace", kind="trace"))
+        trace = replace(toy_config, features=features_config, dataset=dataset)
         written = [features(trace, toy_project), train(toy_config, toy_project).folder]
         evaluate(toy_config, toy_project)
         report = toy_project / "data" / "reports" / "toy" / "toy-1c"

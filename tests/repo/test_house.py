@@ -38,6 +38,7 @@ FLOW = [
     "graphs",
     "profiles",
     "tune",
+    "serve",
     "cli",
 ]
 FOUNDATION = {"errors", "config", "writing"}
