@@ -27,7 +27,7 @@ TRIES, PAUSE_SECONDS = 3, 1.0
 
 
 class Connection:
-    """One service, asked over one connection that is kept."""
+    """One service; each request has a connection of its own, so that nothing is left open between rounds."""
 
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
         parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
@@ -56,7 +56,6 @@ class Connection:
                 answer = self._http.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
-                self._http.close()
                 if attempt + 1 < TRIES:
                     time.sleep(PAUSE_SECONDS)
                     continue
@@ -64,6 +63,8 @@ class Connection:
                     f"{self._url}: expected a service that scores, nobody answers ({type(error).__name__} {error}). "
                     "Start one: tencost serve MODEL"
                 ) from error
+            finally:
+                self._http.close()
             if answer.status == 503 and attempt + 1 < TRIES:
                 time.sleep(PAUSE_SECONDS)
                 continue

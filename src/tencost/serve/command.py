@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -69,12 +70,22 @@ def serve(uri: str, root: Path, *, host: str, port: int, jobs: int | None, limit
                 service.app, log_level="warning", access_log=False, lifespan="off",
                 timeout_graceful_shutdown=STOP_SECONDS, timeout_keep_alive=60,
             )  # fmt: skip
-            name, number = listener.getsockname()[:2]
+            name, at = listener.getsockname()[:2]
             where = f"[{name}]" if ":" in name else name
-            console.print(f"{uri}: http://{where}:{number} (Ctrl-C ends it)", soft_wrap=True)
+            console.print(f"{uri}: http://{where}:{at} (Ctrl-C ends it)", soft_wrap=True)
+            for number in (
+                signal.SIGTERM,
+                signal.SIGINT,
+            ):  # uvicorn raises it again when all is answered
+                signal.signal(number, _done)
             uvicorn.Server(settings).run(sockets=[listener])
         finally:
             pool.close()
+
+
+def _done(number: int, frame: object) -> None:
+    """Take a signal as the wish that it is: the service has ended when this is called."""
+    del number, frame
 
 
 def _begin(pool: Pool, target_kind: str) -> None:

@@ -67,7 +67,7 @@ def _check(mod_json: str) -> None:
         load_module(mod_json)
     except UntrustedError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says
         raise FeatureError(f"workload: TVM cannot read the module: {first_line(error)}") from None
 
 
