@@ -11,7 +11,7 @@ import click
 
 from tencost.cli import grammar
 from tencost.cli.overrides import StageCommand, stage_function
-from tencost.config import Config
+from tencost.config import Config, ExecutionKind
 from tencost.errors import MissingDependencyError, RegistryError
 
 FETCH = StageCommand(
@@ -82,12 +82,30 @@ def train_and_score(config: Config, root: Path) -> float:
 
 def _train_sweep(overrides: list[str]) -> Any:
     from tencost.config import composition
-    from tencost.train import tracking
+    from tencost.train import sweeps, tracking
 
     root, _ = composition.config_folder()
     name = "sweep " + " ".join(overrides)
-    with tracking.parent_run(root, name):
-        return composition.run_sweep(_sweep_job, "train", overrides)
+    plan = sweeps.planned(overrides)
+    with tracking.parent_run(root, name) as run_id:
+        if plan is None:
+            return composition.run_sweep(_sweep_job, "train", overrides)
+        config, _ = composition.compose(list(plan.words))
+        if config.execution.kind is ExecutionKind.ray:
+            from tencost.execution.ray_cluster import running
+
+            with running(config.execution, config.jobs):
+                tried, best = sweeps.on_ray(plan, config, root)
+                sweeps.log_search(root, run_id, plan, tried)
+                words = [*best, "hydra.sweeper.params=null", "hydra.sweeper.n_trials=1"]
+                return composition.run_sweep(_sweep_job, "train", words)
+        try:
+            if plan.left():
+                words = [*overrides, *plan.sweeper_words()]
+                return composition.run_sweep(_sweep_job, "train", words)
+        finally:
+            if any(one.value is not None for one in plan.found()):
+                sweeps.log_search(root, run_id, plan, plan.found())
 
 
 def _sweep_job(config: Config, root: Path) -> float:

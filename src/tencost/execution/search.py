@@ -37,7 +37,7 @@ from ray.tune.callback import Callback
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.hyperopt import HyperOptSearch
 
-choice, randint, uniform = tune.choice, tune.randint, tune.uniform
+choice, randint, uniform, loguniform = tune.choice, tune.randint, tune.uniform, tune.loguniform
 """Domains of settings."""
 
 Settings = dict[str, Any]
@@ -112,12 +112,14 @@ class Found:
         metrics: what it told last.
         trials: that were begun.
         failed: that ended with an error.
+        tried: of every trial its settings, what it told last, and its error's last line.
     """
 
     settings: Settings
     metrics: dict[str, float]
     trials: int
     failed: int
+    tried: tuple[tuple[Settings, dict[str, float], str], ...] = ()
 
 
 def resumable(folder: Path) -> bool:
@@ -184,12 +186,24 @@ def search(
             f"expected a trial that trains, found {len(results)} that failed: {reason}"
         )
     best = min(told, key=lambda found: found.metrics[plan.metric])
-    numbers = {
+    tried = tuple(
+        (_plain(found.config or {}), _numbers(found.metrics or {}), _last_line(found.error))
+        for found in results
+    )
+    numbers = _numbers(best.metrics)
+    return Found(_plain(best.config), numbers, len(results), results.num_errors, tried)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
         name: float(value)
-        for name, value in best.metrics.items()
+        for name, value in metrics.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    return Found(_plain(best.config), numbers, len(results), results.num_errors)
+
+
+def _last_line(error: BaseException | None) -> str:
+    return "" if error is None else str(error).strip().splitlines()[-1]
 
 
 def _tuner(function: Any, space: Mapping[str, Any], plan: Plan) -> tune.Tuner:
