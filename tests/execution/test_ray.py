@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,3 +215,24 @@ def test_stages_write_the_bytes_of_the_local_run(
             shutil.rmtree(folder)
     assert all(found[0])
     assert found[0] == found[1]
+
+
+@pytest.mark.tvm
+def test_programs_are_the_lines_of_the_local_run(
+    small_collection_template: Path,
+    configured: Callable[..., Config],
+    settings: ExecutionConfig,
+    tmp_path: Path,
+) -> None:
+    from tencost.measure import stage
+
+    cfg = configured("measure.programs=10", "measure.evolved_share=0.2", "measure.near_share=0.2")
+    found = []
+    for execution in (ExecutionConfig(), settings):
+        root = tmp_path / execution.kind.value
+        shutil.copytree(small_collection_template, root)
+        cfg.execution = execution
+        folder = stage.programs(cfg, root) / "to_measure_programs"
+        found.append(hashes(folder))
+    assert found[0] == found[1]
+    assert found[0] != hashes(small_collection_template / "measured/small/to_measure_programs")

@@ -364,7 +364,7 @@ def _picture(path: Path, plan: Plan, tried: Sequence[Tried], best: Tried) -> Non
             if "log" in text:
                 axis.set_xscale("log")
             axis.set_xlabel(name)
-        axes[0].set_ylabel("validation metric `choice`")
+        axes[0].set_ylabel("validation metric choice")
         figure.savefig(path, dpi=120)
 
 
