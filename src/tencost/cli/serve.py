@@ -14,7 +14,7 @@ from tencost.errors import ConfigError
     examples=[
         "tencost serve models:/tencost-epyc-avx512-1c@champion",
         "tencost serve champion --port 8080 --jobs 4",
-        "TENCOST_SERVE_TOKEN=... tencost serve models:/tencost-v100/3 --host 0.0.0.0",
+        "tencost serve models:/tencost-v100/3 --host 0.0.0.0",
     ],
 )
 @click.argument("model", type=grammar.Text("MODEL"))

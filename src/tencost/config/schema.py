@@ -393,7 +393,7 @@ class Config:
     score_test: bool = True
     """train: score the test part, too, for the MLflow run. The pipeline leaves that to `evaluate`."""
     jobs: int | None = None
-    """Worker processes; None uses every core, of a Ray cluster all that it has."""
+    """Worker processes; None uses every core."""
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
     """Where the work is done: in processes of this host, or on Ray."""
     model_uri: str | None = None
