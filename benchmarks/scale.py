@@ -94,7 +94,8 @@ def main() -> None:
                 best[cell] = taken
     print(
         f"features {spec.name} of {args.programs} programs in {len(chunks)} chunks, "
-        f"{len(os.sched_getaffinity(0))} CPUs, load {os.getloadavg()[0]:.1f}, the better of {args.repeats}; {best[cells[0]].failed} cannot be featurized"
+        f"{len(os.sched_getaffinity(0))} CPUs, load {os.getloadavg()[0]:.1f}, the better of {args.repeats}; "
+        f"{best[cells[0]].failed} cannot be featurized"
     )
     print(
         "| execution | workers | start s | programs/s | efficiency | core-ms a program | 1 million | 10 million |"

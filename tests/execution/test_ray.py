@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,11 +95,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     made = Cluster()
+    files = tempfile.mkdtemp(prefix="tencost-ray-")  # short: the path of a socket has 107 letters
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(Path(works.__file__).parent)  # as installed on every machine
     small = {"object_store_memory": 100 << 20, "include_dashboard": False}
     try:
-        made.add_node(num_cpus=0, **small)
+        made.add_node(num_cpus=0, temp_dir=files, **small)
         for _ in range(2):
             made.add_node(num_cpus=1, **small)
         with running(ExecutionConfig(kind=ExecutionKind.ray, address=made.address), None):
@@ -108,6 +110,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         if before is not None:
             os.environ["PYTHONPATH"] = before
         made.shutdown()
+        shutil.rmtree(files, ignore_errors=True)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-CONNECT_SECONDS, CHECK_SECONDS = 1.5, 7.0
+CONNECT_SECONDS, CHECK_SECONDS = 1.5, 6.0
 """How long an address may take to accept a connection, and then to say that it is a cluster."""
 
 
@@ -135,7 +135,7 @@ def _check(address: str) -> None:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    return lines[-1].partition(". ")[0][:300] if lines else ""
 
 
 @contextlib.contextmanager
