@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ import psutil
 import pytest
 import works
 
+from tencost.config import ExecutionConfig, ExecutionKind
+from tencost.errors import ConfigError, MissingDependencyError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
 from tencost.execution.workers import open_workers
 
@@ -79,3 +82,17 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     assert found == [[item] for item in range(6)]
     again = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
     assert len(again) > 6, "nothing was killed"
+
+
+def test_a_missing_ray_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tencost.execution.ray")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"tencost\[scale\]"):
+        open_workers(works.double, 3, ExecutionConfig(kind=ExecutionKind.ray))
+
+
+@pytest.mark.parametrize("address", ["", "head", "head:port", "head:123456", "a b:1", "http://a:1"])
+def test_an_address_is_host_and_port(address: str) -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        ExecutionConfig(kind=ExecutionKind.ray, address=address)
