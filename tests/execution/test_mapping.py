@@ -7,44 +7,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import works
 
+import works
 from tencost.config import ExecutionConfig, ExecutionKind
 from tencost.errors import ConfigError, MissingDependencyError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
 from tencost.execution.workers import open_workers
 
 
-def halves(item: tuple[int, ...]) -> list[tuple[int, ...]]:
-    middle = len(item) // 2
-    return [item[:middle], item[middle:]] if len(item) > 1 else []
-
-
-def gone(item: tuple[int, ...], reason: str) -> list[int]:
-    assert "died" in reason
-    return [-one for one in item]
-
-
-def nobody(item: Any, reason: str) -> Sequence[Any]:
-    raise AssertionError(f"{item} was lost: {reason}")
-
-
-NOTHING_LOST: Rescue[Any, Any] = Rescue(nobody)
-
-
 def test_results_come_in_the_order_of_the_items() -> None:
-    found = list(in_order(open_workers(works.double, 3, jobs=2), range(40), NOTHING_LOST))
+    found = list(in_order(open_workers(works.double, 3, jobs=2), range(40), works.NOTHING_LOST))
     assert found == [[3 * item] for item in range(40)]
 
 
 def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
-    results = in_order(open_workers(works.begun, str(tmp_path), jobs=2), range(100), NOTHING_LOST)
+    results = in_order(
+        open_workers(works.begun, str(tmp_path), jobs=2), range(100), works.NOTHING_LOST
+    )
     for taken in range(1, 4):
         next(results)
         time.sleep(0.5)
@@ -60,13 +43,13 @@ def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
 def test_an_item_that_kills_its_workers_is_divided_down_to_its_part() -> None:
     items = [tuple(range(start, start + 5)) for start in range(0, 40, 5)]
     workers = open_workers(works.parts, 100, jobs=2)
-    found = list(in_order(workers, items, Rescue(gone, halves)))
+    found = list(in_order(workers, items, Rescue(works.gone, works.halves)))
     assert found == [[-13 if one == 13 else 100 + one for one in item] for item in items]
 
 
 def test_an_error_of_the_work_ends_it_as_it_is() -> None:
     with pytest.raises(KeyError):
-        list(in_order(open_workers(works.refuse, None, jobs=2), range(4), NOTHING_LOST))
+        list(in_order(open_workers(works.refuse, None, jobs=2), range(4), works.NOTHING_LOST))
 
 
 def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
@@ -77,7 +60,9 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found = list(in_order(open_workers(works.slow, str(tmp_path), jobs=2), range(6), NOTHING_LOST))
+    found = list(
+        in_order(open_workers(works.slow, str(tmp_path), jobs=2), range(6), works.NOTHING_LOST)
+    )
     killer.join()
     assert found == [[item] for item in range(6)]
     again = [path.name.partition("-")[0] for path in tmp_path.iterdir()]

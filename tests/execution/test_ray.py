@@ -20,9 +20,8 @@ from typing import Any
 import polars as pl
 import psutil
 import pytest
-import works
-from test_mapping import NOTHING_LOST, gone, halves
 
+import works
 from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.errors import ExecutionError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
@@ -35,13 +34,12 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 SCRIPT = """
 import sys
 import works
-from test_mapping import NOTHING_LOST
 from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.execution.mapping import in_order
 from tencost.execution.workers import open_workers
 
 settings = ExecutionConfig(kind=ExecutionKind.ray)
-list(in_order(open_workers(works.slow, sys.argv[1], settings, 1), range(1000), NOTHING_LOST))
+list(in_order(open_workers(works.slow, sys.argv[1], settings, 1), range(1000), works.NOTHING_LOST))
 """
 
 
@@ -119,14 +117,14 @@ def settings(cluster: Any) -> ExecutionConfig:
 
 
 def test_results_come_in_the_order_of_the_items(settings: ExecutionConfig) -> None:
-    found = list(in_order(open_workers(works.double, 3, settings), range(40), NOTHING_LOST))
+    found = list(in_order(open_workers(works.double, 3, settings), range(40), works.NOTHING_LOST))
     assert found == [[3 * item] for item in range(40)]
 
 
 def test_a_slow_reader_holds_the_cluster_back(settings: ExecutionConfig, tmp_path: Path) -> None:
     workers = open_workers(works.begun, str(tmp_path), settings)
     most = WINDOW * workers.count
-    results = in_order(workers, range(200), NOTHING_LOST)
+    results = in_order(workers, range(200), works.NOTHING_LOST)
     for taken in range(1, 4):
         next(results)
         time.sleep(0.3)
@@ -138,7 +136,9 @@ def test_an_item_that_kills_its_workers_is_divided_down_to_its_part(
     settings: ExecutionConfig,
 ) -> None:
     items = [tuple(range(start, start + 3)) for start in range(0, 18, 3)]
-    found = list(in_order(open_workers(works.parts, 100, settings), items, Rescue(gone, halves)))
+    found = list(
+        in_order(open_workers(works.parts, 100, settings), items, Rescue(works.gone, works.halves))
+    )
     assert found == [[-13 if one == 13 else 100 + one for one in item] for item in items]
 
 
@@ -159,7 +159,7 @@ def test_a_killed_worker_and_a_killed_node_lose_nothing(
     killer = threading.Thread(target=kill)
     killer.start()
     found = list(
-        in_order(open_workers(works.slow, str(tmp_path), settings), range(12), NOTHING_LOST)
+        in_order(open_workers(works.slow, str(tmp_path), settings), range(12), works.NOTHING_LOST)
     )
     killer.join()
     assert killed
@@ -168,7 +168,7 @@ def test_a_killed_worker_and_a_killed_node_lose_nothing(
 
 def test_an_error_of_the_work_ends_it_as_it_is(settings: ExecutionConfig) -> None:
     with pytest.raises(KeyError):
-        list(in_order(open_workers(works.refuse, None, settings), range(4), NOTHING_LOST))
+        list(in_order(open_workers(works.refuse, None, settings), range(4), works.NOTHING_LOST))
 
 
 def hashes(folder: Path) -> dict[str, str]:

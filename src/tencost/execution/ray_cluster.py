@@ -42,6 +42,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_REFUSALS = (OSError, RuntimeError, ValueError, ray.exceptions.RayError)
 CONNECT_SECONDS, CHECK_SECONDS = 1.5, 6.0
 """How long an address may take to accept a connection, and then to say that it is a cluster."""
 
@@ -75,16 +76,21 @@ def _started(jobs: int | None, store_bytes: int) -> Iterator[None]:
     # Ray's sockets lie in it, and the path of a socket has 107 letters at most.
     folder = tempfile.mkdtemp(prefix="tencost-ray-")
     try:
-        ray.init(
-            address="local",
-            num_cpus=jobs or len(os.sched_getaffinity(0)),
-            num_gpus=0,
-            include_dashboard=False,
-            configure_logging=False,
-            log_to_driver=False,
-            object_store_memory=store_bytes,
-            _temp_dir=folder,
-        )
+        try:
+            ray.init(
+                address="local",
+                num_cpus=jobs or len(os.sched_getaffinity(0)),
+                num_gpus=0,
+                include_dashboard=False,
+                configure_logging=False,
+                log_to_driver=False,
+                object_store_memory=store_bytes,
+                _temp_dir=folder,
+            )
+        except _REFUSALS as error:
+            raise ExecutionError(
+                f"expected Ray to start on this host, found: {_last_line(str(error))}"
+            ) from error
         yield
     finally:
         ray.shutdown()
@@ -96,7 +102,7 @@ def _connected(address: str) -> Iterator[None]:
     _check(address)
     try:
         ray.init(address=address, configure_logging=False, log_to_driver=False)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except _REFUSALS as error:
         raise ExecutionError(
             f"execution.address={address}: Ray refuses: {_last_line(str(error))}"
         ) from error

@@ -1,11 +1,14 @@
-"""What workers do in the tests: functions of a module, as processes import it."""
+"""What workers do in the tests of the execution room: functions of a module, as processes import it."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from tencost.execution.mapping import Rescue
 
 
 def double(shared: int, item: int) -> list[int]:
@@ -34,3 +37,20 @@ def slow(folder: str, item: int) -> list[int]:
 
 def refuse(shared: Any, item: int) -> list[int]:
     raise KeyError(item)
+
+
+def halves(item: tuple[int, ...]) -> list[tuple[int, ...]]:
+    middle = len(item) // 2
+    return [item[:middle], item[middle:]] if len(item) > 1 else []
+
+
+def gone(item: tuple[int, ...], reason: str) -> list[int]:
+    assert "died" in reason
+    return [-one for one in item]
+
+
+def nobody(item: Any, reason: str) -> Sequence[Any]:
+    raise AssertionError(f"{item} was lost: {reason}")
+
+
+NOTHING_LOST: Rescue[Any, Any] = Rescue(nobody)
