@@ -5,6 +5,7 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
     load_cost_model(uri)   a registered model as `cost_model=` of ms.tune_tir, tune_tasks and tune_relax
     search(model)          a search for `strategy=` that begins with what the model's training side found fast
     search_space(target)   design spaces for `space=`: TVM's, and register tiles whose best ones the search begins with
+    remote_cost_model(url) the same of a service (`tencost serve`), which may run on another machine
     install(uri)           model, search and spaces in unchanged pipelines (MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tencost.codegen.spaces import search_space
     from tencost.graphs.api import graphs_of, load_graph_model
+    from tencost.serve.client import remote_cost_model
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
     from tencost.tune.search import search
@@ -34,6 +36,7 @@ __all__ = [
     "install",
     "load_cost_model",
     "load_graph_model",
+    "remote_cost_model",
     "search",
     "search_space",
     "uninstall",
@@ -43,6 +46,7 @@ _LAZY = {
     "graphs_of": "tencost.graphs.api",
     "load_graph_model": "tencost.graphs.api",
     "load_cost_model": "tencost.tune.cost_model",
+    "remote_cost_model": "tencost.serve.client",
     "search": "tencost.tune.search",
     "search_space": "tencost.codegen.spaces",
     "install": "tencost.tune.install",

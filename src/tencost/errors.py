@@ -4,6 +4,7 @@
     ├── ConfigError              conf/, params.yaml or an override
     ├── DatasetError             a raw dataset: where it lives, its checksum, its layout
     ├── RecordError              a log that cannot be read at all (single bad lines become rejects instead)
+    ├── ExecutionError           workers: a cluster that cannot be reached, or one that does not fit
     ├── FeatureError             a feature set, its ABI, or a program that cannot be featurized
     ├── SplitError               a split that leaks, is empty, or names what is not there
     ├── TrainError               training data or a model family that cannot be trained
@@ -68,6 +69,10 @@ class DatasetError(TencostError):
 
 class RecordError(TencostError):
     """A log or a record store cannot be read."""
+
+
+class ExecutionError(TencostError):
+    """The cluster that should do the work cannot be reached, or does not fit."""
 
 
 class FeatureError(TencostError):

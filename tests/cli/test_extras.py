@@ -35,6 +35,7 @@ WORDS = {
     "register export": ["models:/nobody/1", "out"],
     "register rollback": ["nobody"],
     "tune report": ["nothing"],
+    "serve": ["models:/nobody/1"],
     "completion": ["bash"],
     **{
         f"records export {name}": ["out"]

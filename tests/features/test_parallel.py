@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tencost.features import parallel
+from tencost.execution import local
 from tencost.features.kind import Chunk
 from tencost.features.parallel import Featurized, featurize
 from tencost.features.spec import FeatureSpec
@@ -50,7 +50,7 @@ def test_a_dying_worker_does_not_take_what_waits_along(monkeypatch: pytest.Monke
             pools.append(args)
             super().__init__(*args, **settings)
 
-    monkeypatch.setattr(parallel, "ProcessPoolExecutor", Counted)
+    monkeypatch.setattr(local, "ProcessPoolExecutor", Counted)
     chunks = []
     for index in range(30):
         programs = tuple("poison" if (index, place) == (1, 2) else "fine" for place in range(8))

@@ -24,6 +24,7 @@ FLOW = [
     "fetch",
     "records",
     "lorien",
+    "execution",
     "features",
     "splits",
     "train",
@@ -37,6 +38,7 @@ FLOW = [
     "graphs",
     "profiles",
     "tune",
+    "serve",
     "cli",
 ]
 FOUNDATION = {"errors", "config", "writing"}

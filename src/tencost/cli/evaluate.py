@@ -12,8 +12,8 @@ EVALUATE = StageGroup(
         "evaluate",
         stage_function("tencost.evaluate.stage"),
         uses=(
-            "dataset", "hardware", "split", "experiment_name", "paths.records", "paths.features", "paths.splits",
-            "paths.models", "paths.reports",
+            "dataset", "hardware", "split", "execution", "jobs", "experiment_name", "paths.records", "paths.features",
+            "paths.splits", "paths.models", "paths.reports",
         ),
         examples=("tencost evaluate hardware=epyc-avx2-1c",),
         help="Compare all trained models of a hardware on the test split.",
@@ -78,8 +78,8 @@ EVALUATE.add_command(
         "leave-out",
         stage_function("tencost.evaluate.experiments.leave_out"),
         uses=(
-            "dataset", "hardware", "features", "split", "model", "seeds", "jobs", "experiment_name", "paths.records",
-            "paths.features", "paths.splits", "paths.reports",
+            "dataset", "hardware", "features", "split", "model", "seeds", "execution", "jobs", "experiment_name",
+            "paths.records", "paths.features", "paths.splits", "paths.reports",
         ),
         options=(
             ValueOption(

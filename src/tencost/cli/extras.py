@@ -18,11 +18,18 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "openpyxl", "optuna", "pandas", "polars", "pyarrow", "pytorch_lightning", "sklearn", "torch", "transformers",
         "zstandard",
     ),
-    "graphs": ("hyperopt", "ray", "torch_geometric"),
+    "serve": ("starlette", "uvicorn"),
+    "scale": ("hyperopt", "ray"),
+    "graphs": ("torch_geometric",),
 }  # fmt: skip
 """Extra -> the modules that it brings and those that it holds do not. `flask` stands for all of MLflow: tencost[tuner]
 has the client only."""
-_HOLDS = {"pipeline": ("tuner", "latency"), "graphs": ("pipeline",)}
+_HOLDS = {
+    "serve": ("tuner",),
+    "pipeline": ("tuner", "latency"),
+    "scale": ("pipeline",),
+    "graphs": ("scale",),
+}
 """Extra -> the extras that it holds."""
 
 _TABLES = ("deltalake", "polars", "pyarrow")
@@ -62,6 +69,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "adapt curve": (*_SCORES, "xgboost"),
     "tune": ("mlflow", "scipy", "sqlalchemy", "tvm", "xgboost"),
     "compile": ("scipy", "tvm"),
+    "serve": ("mlflow", "scipy", "sqlalchemy", "starlette", "tvm", "uvicorn", "xgboost"),
     "tune report": ("mlflow", "scipy", "sqlalchemy", "tvm"),
     "graphs records": _TABLES,
     "graphs splits": _TABLES,

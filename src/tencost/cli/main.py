@@ -17,6 +17,7 @@ from tencost.cli.measure import MEASURE
 from tencost.cli.network_times import RECORDS
 from tencost.cli.profiles import PROFILES
 from tencost.cli.register import REGISTER
+from tencost.cli.serve import serve
 from tencost.cli.tune import TUNE
 from tencost.errors import TencostError, printable
 
@@ -73,6 +74,7 @@ TENCOST = Root(
             ADAPT,
             TUNE,
             stages.COMPILE,
+            serve,
             GRAPHS,
             PROFILES,
             stages.LEADERBOARD,

@@ -36,8 +36,12 @@ MEASURE.add_command(
     StageCommand(
         "programs",
         stage_function(_STAGE, "programs"),
-        uses=("hardware", "measure", "model_uri"),
-        examples=("tencost measure programs", "tencost measure programs measure.programs=128"),
+        uses=("hardware", "measure", "model_uri", "execution", "jobs"),
+        examples=(
+            "tencost measure programs",
+            "tencost measure programs measure.programs=128",
+            "tencost measure programs execution=ray execution.address=10.0.0.5:6379",
+        ),
         help="Make programs for every task of the collection.",
     )
 )

@@ -11,7 +11,7 @@ import click
 
 from tencost.cli import grammar
 from tencost.cli.overrides import StageCommand, stage_function
-from tencost.config import Config
+from tencost.config import Config, ExecutionKind
 from tencost.errors import MissingDependencyError, RegistryError
 
 FETCH = StageCommand(
@@ -24,10 +24,11 @@ FETCH = StageCommand(
 FEATURES = StageCommand(
     "features",
     stage_function("tencost.features.stage"),
-    uses=("dataset", "features", "jobs", "paths.records", "paths.features"),
+    uses=("dataset", "features", "execution", "jobs", "paths.records", "paths.features"),
     examples=(
         "tencost features features=per_store_tiles",
         "tencost features features=trace jobs=4",
+        "tencost features features=per_store execution=ray execution.address=10.0.0.5:6379",
     ),
     help="Turn every program into rows of named columns.",
 )
@@ -81,12 +82,30 @@ def train_and_score(config: Config, root: Path) -> float:
 
 def _train_sweep(overrides: list[str]) -> Any:
     from tencost.config import composition
-    from tencost.train import tracking
+    from tencost.train import sweeps, tracking
 
     root, _ = composition.config_folder()
     name = "sweep " + " ".join(overrides)
-    with tracking.parent_run(root, name):
-        return composition.run_sweep(_sweep_job, "train", overrides)
+    plan = sweeps.planned(overrides)
+    with tracking.parent_run(root, name) as run_id:
+        if plan is None:
+            return composition.run_sweep(_sweep_job, "train", overrides)
+        config, _ = composition.compose(list(plan.words))
+        if config.execution.kind is ExecutionKind.ray:
+            from tencost.execution.ray_cluster import running
+
+            with running(config.execution, config.jobs):
+                tried, best = sweeps.on_ray(plan, config, root)
+                sweeps.log_search(root, run_id, plan, tried)
+                words = [*best, "hydra.sweeper.params=null", "hydra.sweeper.n_trials=1"]
+                return composition.run_sweep(_sweep_job, "train", words)
+        try:
+            if plan.left():
+                words = [*overrides, *plan.sweeper_words()]
+                return composition.run_sweep(_sweep_job, "train", words)
+        finally:
+            if any(one.value is not None for one in plan.found()):
+                sweeps.log_search(root, run_id, plan, plan.found())
 
 
 def _sweep_job(config: Config, root: Path) -> float:
@@ -110,14 +129,15 @@ TRAIN = StageCommand(
     "train",
     train_and_score,
     uses=(
-        "dataset", "hardware", "features", "split", "model", "seeds", "folds", "score_test", "jobs", "experiment_name",
-        "paths.records", "paths.features", "paths.splits", "paths.models",
+        "dataset", "hardware", "features", "split", "model", "seeds", "folds", "score_test", "execution", "jobs",
+        "experiment_name", "paths.records", "paths.features", "paths.splits", "paths.models",
     ),
     examples=(
         "tencost train model=mlp features=per_store_tiles hardware=epyc-avx512-1c",
         "tencost train model.eta=0.05 'seeds=[0,1,2]'",
         "tencost train -m model=xgb,mlp hardware=epyc-avx512-1c,epyc-avx2-1c",
         "tencost train -m experiment=search_xgb",
+        "tencost train model=tlp 'seeds=[0,1,2,3,4]' execution=ray",
         "tencost train model=tlp --cfg job",
     ),
     help="Train a model family and score it on the held-out split.\n\nWith -m: every combination of some choices.",

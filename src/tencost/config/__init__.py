@@ -2,6 +2,8 @@
 
 from tencost.config.adapting import AdaptConfig as AdaptConfig
 from tencost.config.adapting import AdaptMode as AdaptMode
+from tencost.config.executing import ExecutionConfig as ExecutionConfig
+from tencost.config.executing import ExecutionKind as ExecutionKind
 from tencost.config.measuring import Isa as Isa
 from tencost.config.measuring import MeasureConfig as MeasureConfig
 from tencost.config.model import ModelConfig as ModelConfig

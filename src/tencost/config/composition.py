@@ -29,6 +29,7 @@ GROUPS = (
     "tuner",
     "measure",
     "adapt",
+    "execution",
     "experiment",
 )
 
@@ -146,6 +147,19 @@ def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:
         OmegaConf.update(whole, name, OmegaConf.merge(schema, given))
     container = OmegaConf.to_container(whole, resolve=resolve, enum_to_str=True)
     return OmegaConf.to_yaml(OmegaConf.create(container))
+
+
+def sweeper(overrides: list[str]) -> dict[str, Any]:
+    """Return what the sweeper of a command line is set to, nothing resolved.
+
+    Raises:
+        ConfigError: as `compose`.
+    """
+    from omegaconf import OmegaConf
+
+    composed, _ = _compose(overrides)
+    found = OmegaConf.to_container(composed.hydra.sweeper, resolve=False, enum_to_str=True)
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
 def run_stage(

@@ -19,6 +19,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from tencost.config.adapting import AdaptConfig
 from tencost.config.checking import instantiate, one_of, plain_name, within
+from tencost.config.executing import ExecutionConfig
 from tencost.config.graphs import GraphSplitConfig, graph_model_config
 from tencost.config.measuring import MeasureConfig
 from tencost.config.model import model_config
@@ -405,6 +406,8 @@ class Config:
     """train: score the test part, too, for the MLflow run. The pipeline leaves that to `evaluate`."""
     jobs: int | None = None
     """Worker processes; None uses every core."""
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    """Where the work is done: in processes of this host, or on Ray."""
     model_uri: str | None = None
     """tune, adapt: the registered model or bundle to use; tune: None means the hardware's champion, if there is one."""
     experiment_name: str = "tencost"

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import polars as pl
 from rich.console import Console
 
-from tencost.config import Config, SplitPolicy
-from tencost.errors import SplitError
+from tencost.config import Config, ExecutionKind, SplitPolicy
+from tencost.errors import SplitError, TrainError
 from tencost.evaluate import board as boards
 from tencost.evaluate import plots
 from tencost.evaluate import run_metrics as tracking
@@ -46,6 +47,8 @@ from tencost.evaluate.scoring import (
     statistic,
 )
 from tencost.evaluate.truth import Truth, build_truth, joined, on_hardware
+from tencost.execution.mapping import Rescue, in_order
+from tencost.execution.workers import open_workers
 from tencost.train.data import Data
 from tencost.writing import whole_folder
 
@@ -92,13 +95,16 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> Board:
     scored = []
     folders = find_models(root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name)
     with console.status("evaluate") as status:
+        models = []
         for folder in folders:
-            status.update(f"evaluate: {folder.name}")
             model = load_model(folder)
             if model.info.split_hash == data.split_hash:
-                scored.append(_score(model, data, truth, valid))
+                models.append(model)
             else:
                 console.print(f"left out: {_stale(model, cfg)}", style="yellow")
+        for item in _scored(cfg, data, truth, valid, models):
+            status.update(f"evaluate: {item.model.name} is done")
+            scored.append(item)
         if not scored:
             raise SplitError(_stale(model, cfg))
         scored = _chosen_from(data, scored)
@@ -183,6 +189,33 @@ def differences(
         )
         for metric in HEADLINE
     }
+
+
+def _scored(
+    cfg: Config, data: Data, truth: Truth, valid: Truth | None, models: Sequence[Model]
+) -> Iterator[Scored]:
+    """Score models, in their order: here one after another, or side by side on a cluster that reads this folder."""
+    if cfg.execution.kind is ExecutionKind.local:
+        yield from (_score(model, data, truth, valid) for model in models)
+        return
+
+    def died(model: Path, reason: str) -> Sequence[Any]:
+        raise TrainError(
+            f"{model}: {reason} each time it was scored, most often for want of memory"
+        )
+
+    shared = (cfg, data.root, truth, valid)
+    folders = [model.folder for model in models]
+    workers = open_workers(_score_folder, shared, cfg.execution, cfg.jobs)
+    results = in_order(workers, folders, Rescue(died))
+    for model, (figures,) in zip(models, results, strict=True):
+        yield Scored(model, *figures)
+
+
+def _score_folder(shared: Any, folder: Path) -> list[Any]:
+    cfg, root, truth, valid = shared
+    item = _score(load_model(folder), Data(cfg, root), truth, valid)
+    return [(item.predictions, item.test, item.valid, item.predict_ms)]
 
 
 def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Scored:

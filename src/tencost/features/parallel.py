@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from tencost.config import ExecutionConfig
+from tencost.execution.mapping import Rescue, in_order
+from tencost.execution.workers import open_workers
 from tencost.features.kind import Chunk, Outcome, kind_of
 from tencost.features.ragged import FloatArray
 from tencost.features.spec import FeatureSpec
@@ -50,79 +46,26 @@ def featurize(
     chunks: Sequence[Chunk],
     jobs: int | None,
     work: Callable[[FeatureSpec, Chunk], list[Featurized]] = featurize_chunk,
-) -> Iterator[list[Featurized]]:
-    """Featurize all chunks, yielding results as they come, in no particular order.
+    execution: ExecutionConfig | None = None,
+) -> Iterator[Sequence[Featurized]]:
+    """Featurize all chunks, yielding the results of each in the order given.
 
-    A worker that dies takes its pool along, so no more chunks than workers are handed out at a time: only those are
-    suspects. They are run again one by one, and one that kills its worker again is halved down to the program.
+    A worker that dies costs the program that killed it, see :mod:`tencost.execution.mapping`.
 
     Args:
         spec: the feature set.
         chunks: what to do.
-        jobs: worker processes; None uses every core the process may run on.
+        jobs: workers; None uses every core the process may run on.
         work: the function that a worker runs; a parameter so that tests can make one die.
+        execution: where they are; None: on this host.
     """
-    count = jobs or len(os.sched_getaffinity(0))
-    waiting, suspects = deque(chunks), deque[Chunk]()
-    while waiting:
-        yield from _drain(spec, waiting, suspects, count, work)
-    while suspects:
-        guilty: deque[Chunk] = deque()
-        yield from _drain(spec, suspects, guilty, 1, work)
-        for chunk in guilty:
-            if len(chunk.program_ids) > 1:
-                suspects.extend(chunk.halves())
-            else:
-                died = "the worker process died"
-                yield [Featurized(chunk.program_ids[0], chunk.workload_id, None, died)]
+    workers = open_workers(work, spec, execution, jobs)
+    return in_order(workers, chunks, Rescue(_died, halves=_halves))
 
 
-def _drain(
-    spec: FeatureSpec,
-    waiting: deque[Chunk],
-    lost: deque[Chunk],
-    count: int,
-    work: Callable[[FeatureSpec, Chunk], list[Featurized]],
-) -> Iterator[list[Featurized]]:
-    """Feed a fresh pool until nothing waits or a worker dies; the chunks in flight then go to `lost`."""
-    context = multiprocessing.get_context("spawn")
-    size = min(count, len(waiting))
-    pool = ProcessPoolExecutor(size, mp_context=context, initializer=prepare_worker)
-    flying: dict[Future[list[Featurized]], Chunk] = {}
-    broken = False
-    try:
-        while flying or (waiting and not broken):
-            while waiting and not broken and len(flying) < size:
-                try:
-                    flying[pool.submit(work, spec, waiting[0])] = waiting[0]
-                    waiting.popleft()
-                except BrokenProcessPool:
-                    broken = True
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                chunk = flying.pop(future)
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
-                    broken = True
-                    lost.append(chunk)
-                else:
-                    yield result
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def _died(chunk: Chunk, reason: str) -> list[Featurized]:
+    return [Featurized(one, chunk.workload_id, None, reason) for one in chunk.program_ids]
 
 
-def prepare_worker() -> None:
-    """Leave Ctrl-C to the parent, and end with it, however it ends: a pool's workers outlive a killed parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def _halves(chunk: Chunk) -> list[Chunk]:
+    return chunk.halves() if len(chunk.program_ids) > 1 else []

@@ -45,7 +45,8 @@ def run(cfg: Config, root: Path) -> Path:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"features {spec.name}", total=total)
         progress.advance(task, len(done))
-        for results in featurize(spec, waiting, cfg.jobs if kind_of(spec).lowers else 1):
+        jobs = cfg.jobs if kind_of(spec).lowers else 1
+        for results in featurize(spec, waiting, jobs, execution=cfg.execution):
             done += results
             progress.advance(task, len(results))
     done.sort(key=lambda one: (one.workload_id, one.program_id))

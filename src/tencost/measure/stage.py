@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from tencost.config import Config, HardwareConfig, MeasureConfig, RunnerKind
-from tencost.errors import MeasureError
+from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.measure.collection import (
-    UNKNOWN_ORIGIN,
     CollectedTask,
     Collection,
-    Origin,
     disk_error,
 )
 from tencost.measure.hardware import check_device, check_target, resolve_hardware
@@ -90,8 +86,7 @@ def programs(cfg: Config, root: Path) -> Path:
     Raises:
         MeasureError: there are no networks, or the disk is full.
     """
-    from tencost.measure.programs import ProgramSpace, task_seed
-    from tencost.measure.steering import Steering, known_starts, steering
+    from tencost.measure.drawing import drawn, missing
 
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
@@ -102,53 +97,21 @@ def programs(cfg: Config, root: Path) -> Path:
         _own_terminal(collection.path / ".locks" / "tvm.log") as console,
     ):
         tasks = collection.tasks(settings.min_mflop)
-        steered = (
-            steering(cfg.model_uri, hardware, collection, tasks, root, console)
-            if settings.evolved_share > 0
-            else Steering(None, "nothing")
-        )
-        book = known_starts(cfg, hardware, root, console) if settings.near_share > 0 else None
+        todo = [task for task in tasks if missing(settings, collection.origin(task))]
         made, exhausted, started = 0, [], time.monotonic()
         with _bar(console) as bar:
-            shown = bar.add_task("programs", total=len(tasks), state="")
-            for done, task in enumerate(tasks):
-                bar.update(shown, completed=done, state=_rate(made, started, task))
-                before = collection.origin(task) or Origin(settings.seed, False, ())
-                have = len(before.origins)
-                if have >= settings.programs or before.exhausted:
-                    continue
-                present = collection.programs(task)
-                space = ProgramSpace(
-                    task.mod_json,
-                    hardware.target,
-                    task_seed(settings.seed, task.workload_id, have),
-                    population=settings.population,
-                    generations=settings.generations,
-                    model=steered.model,
-                    steered_by=steered.name,
-                )
-                known = space.keys(present)
-                shares = _shares(settings, before)
-                near = space.near(shares["near"], known, book)
-                missing = shares["near"] - len(near.schedules)
-                sample = space.random(shares["random"] + missing, known)
-                samples = [near, sample]
-                if shares["evolved"] and not sample.exhausted:
-                    samples.append(space.evolved(shares["evolved"], known))
-                found = [one for part in samples for one in part.schedules]
-                origins = [word for part in samples for word in part.origins]
-                if not found and not present:
-                    raise MeasureError(
-                        f"task {task.task_name} of {', '.join(task.networks)} has no program at all for target "
-                        f"{hardware.target}: MetaSchedule's rules refuse it. Leave it out: measure.min_mflop=..."
-                    )
-                shash, lines = space.lines(found)
+            state = _rate(made, started, todo[0]) if todo else ""
+            shown = bar.add_task("programs", total=len(tasks), state=state)
+            bar.update(shown, completed=len(tasks) - len(todo))
+            found = drawn(cfg, hardware, collection, todo, root, console)
+            for task, new in zip(todo, found, strict=True):
                 kept = collection.program_lines(task)
-                origin = Origin(before.seed, sample.exhausted, (*before.origins, *origins))
-                collection.write_programs(task, shash, [*kept, *lines], origin)
-                made += len(lines)
-                if sample.exhausted:
-                    exhausted.append(f"{task.task_name} ({len(origin.origins)})")
+                collection.write_programs(task, new.shash, [*kept, *new.lines], new.origin)
+                made += len(new.lines)
+                if new.origin.exhausted:
+                    exhausted.append(f"{task.task_name} ({len(new.origin.origins)})")
+                bar.advance(shown)
+                bar.update(shown, state=_rate(made, started, task))
             bar.update(shown, completed=len(tasks), state="")
         collection.write_index()
         total = sum(len(collection.programs(task)) for task in tasks)
@@ -250,20 +213,6 @@ def pack(cfg: Config, root: Path) -> Path:
 def collection_of(cfg: Config, root: Path) -> Collection:
     """Return the collection that cfg.measure names."""
     return Collection(root / cfg.measure.workdir / cfg.measure.name)
-
-
-def _shares(settings: MeasureConfig, before: Origin) -> dict[str, int]:
-    """Return how many programs of each kind are wanted beyond those that are there; unknown ones count as random."""
-    evolved = round(settings.programs * settings.evolved_share)
-    near = min(round(settings.programs * settings.near_share), settings.programs - evolved)
-    wanted = {"random": settings.programs - evolved - near, "evolved": evolved, "near": near}
-    have = Counter(text.partition(":")[0] for text in before.origins)
-    have["random"] += have.pop(UNKNOWN_ORIGIN, 0)
-    left = settings.programs - len(before.origins)
-    missing = {kind: max(0, number - have[kind]) for kind, number in wanted.items()}
-    for kind in ("random", "evolved", "near"):  # more of one kind than wanted is there already
-        missing[kind] -= min(missing[kind], max(0, sum(missing.values()) - left))
-    return missing
 
 
 def _into_store(

@@ -6,7 +6,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tencost.train.bundle import read_info
+import numpy as np
+
+from tencost.train.bundle import BundleInfo, read_info
 
 
 def save_pyfunc(folder: Path, bundle: Path) -> None:
@@ -17,12 +19,26 @@ def save_pyfunc(folder: Path, bundle: Path) -> None:
     inputs = [ColSpec(DataType.long, "program")]
     inputs += [ColSpec(DataType.float, name) for name in info.feature_spec.columns]
     outputs = [ColSpec(DataType.long, "program"), ColSpec(DataType.double, "score")]
-    requirement = f"tencost=={info.versions.get('tencost', '0')}"
-    save_model(folder, bundle, Path(__file__).with_name("pyfunc.py"), inputs, outputs, requirement)
+    requirement = f"tencost[tuner]=={info.versions.get('tencost', '0')}"
+    code = Path(__file__).with_name("pyfunc.py")
+    save_model(folder, bundle, code, inputs, outputs, requirement, _example(info))
+
+
+def _example(info: BundleInfo) -> dict[str, Any]:
+    """Return what the model may be asked, as columns: two programs of one and of two made-up rows."""
+    columns = info.feature_spec.columns
+    values = {name: np.array([0.0, 1.0, 2.0], np.float32) for name in columns}
+    return {"program": np.array([0, 1, 1], np.int64), **values}
 
 
 def save_model(
-    folder: Path, bundle: Path, code: Path, inputs: list[Any], outputs: list[Any], requirement: str
+    folder: Path,
+    bundle: Path,
+    code: Path,
+    inputs: list[Any],
+    outputs: list[Any],
+    requirement: str,
+    example: dict[str, Any] | None = None,
 ) -> None:
     """Write an MLflow model around a bundle.
 
@@ -33,20 +49,25 @@ def save_model(
         inputs: MLflow's ColSpecs of the columns that it is asked with.
         outputs: those of what it answers.
         requirement: what pip has to install, beside pandas.
+        example: a question, by column; kept beside the model, for who serves it.
     """
     import mlflow.pyfunc
+    import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types import Schema
 
     with warnings.catch_warnings():
-        # MLflow would rather have an example of the input than the signature it is given.
+        # MLflow would rather have an example of the input than the signature it is given, and writes the example
+        # in a way that pandas does not like.
         warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
         mlflow.pyfunc.save_model(
             str(folder),
             python_model=str(code),
             artifacts={"bundle": str(bundle)},
             signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
             pip_requirements=[requirement, "pandas"],
+            input_example=None if example is None else pd.DataFrame(example),
         )
     forget_origin(folder)
 

@@ -1,23 +1,21 @@
-"""Every seed of a model trained, and every fold, side by side on the cores: trainings know nothing of each other."""
+"""Every seed of a model trained, and every fold, side by side on the cores, here or on a cluster."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from tencost.config import ModelConfig
+from tencost.config import ExecutionConfig, ExecutionKind, ModelConfig
 from tencost.errors import TrainError
-from tencost.features.parallel import prepare_worker
+from tencost.execution.mapping import Rescue, in_order
+from tencost.execution.workers import open_workers
 from tencost.features.spec import FeatureSpec
 from tencost.train.folds import LeftOut, held, without
 from tencost.train.losses import RankingMetrics
@@ -74,10 +72,16 @@ class Job:
 _Outcome = tuple[int, list[Point], dict[str, float], float]
 _Unit = tuple[int, int | None]
 """A seed, and the fold that is left out."""
+_Sent = tuple[_Outcome, dict[str, bytes]]
+"""What a worker says of a training, and the files that its model was saved as."""
 
 
 def train_seeds(
-    job: Job, seeds: Sequence[int], jobs: int | None, label: str
+    job: Job,
+    seeds: Sequence[int],
+    jobs: int | None,
+    label: str,
+    execution: ExecutionConfig | None = None,
 ) -> tuple[list[Trained], list[Tried]]:
     """Train all seeds, then the first seed without each fold of the job; return both in the order given.
 
@@ -87,9 +91,10 @@ def train_seeds(
         jobs: worker processes; None uses every core the process may run on. The first seed is trained in this
             process, and everything where workers would not save time.
         label: what the progress line calls the model.
+        execution: where the workers are; on a cluster all is trained there.
 
     Raises:
-        TrainError: a worker died (most often for want of memory).
+        TrainError: a training's workers died again and again (most often for want of memory).
     """
     console = Console(stderr=True)
     count = jobs or len(os.sched_getaffinity(0))
@@ -97,6 +102,8 @@ def train_seeds(
     units += [(seeds[0], fold) for fold in range(len(job.folds))]
     trained: list[Trained] = []
     tried: list[Tried] = []
+    if execution is not None and execution.kind is not ExecutionKind.local:
+        return _in_workers(job, units, jobs, label, console, execution)
     while units:
         saved = 0.0
         if trained:
@@ -122,60 +129,55 @@ def _called(seed: int, fold: int | None) -> str:
 
 
 def _in_workers(
-    job: Job, units: Sequence[_Unit], count: int, label: str, console: Console
+    job: Job,
+    units: Sequence[_Unit],
+    jobs: int | None,
+    label: str,
+    console: Console,
+    execution: ExecutionConfig | None = None,
 ) -> tuple[list[Trained], list[Tried]]:
-    trained: dict[int, Trained] = {}
-    tried: dict[int, Tried] = {}
-    context = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory(prefix="tencost-train-") as scratch,
-        console.status(f"training {label}: 0 of {len(units)} trainings") as status,
-        ProcessPoolExecutor(count, context, initializer=_receive, initargs=(job,)) as pool,
-    ):
-        futures = {}
-        for seed, fold in units:
-            folder = Path(scratch) / _called(seed, fold)
-            folder.mkdir()
-            futures[pool.submit(_work, seed, fold, folder)] = folder
-        try:
-            for future in as_completed(futures):
-                outcome = future.result()
-                if isinstance(outcome, Tried):
-                    tried[outcome.fold] = outcome
+    def died(unit: _Unit, reason: str) -> Sequence[_Sent | Tried]:
+        raise TrainError(
+            f"{label}, {_called(*unit)}: {reason} each time it was tried, most often for want of memory. Train one "
+            "seed at a time: jobs=1"
+        )
+
+    trained: list[Trained] = []
+    tried: list[Tried] = []
+    with console.status(f"training {label}: 0 of {len(units)} trainings") as status:
+        workers = open_workers(_work, job, execution, jobs)
+        for results in in_order(workers, units, Rescue(died)):
+            for one in results:
+                if isinstance(one, Tried):
+                    tried.append(one)
                 else:
-                    ranker = make_ranker(job.config, job.spec)
-                    ranker.load(futures[future])
-                    trained[outcome[0]] = _trained(ranker, outcome)
-                done = len(trained) + len(tried)
-                status.update(f"training {label}: {done} of {len(units)} trainings")
-        except BrokenProcessPool as error:
-            raise TrainError(
-                f"a worker that trained {label} died, most often for want of memory. Train one seed at a time: jobs=1"
-            ) from error
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            raise
-    return (
-        [trained[seed] for seed, fold in units if fold is None],
-        [tried[fold] for _, fold in units if fold is not None],
-    )
+                    trained.append(_received(job, *one))
+            done = len(trained) + len(tried)
+            status.update(f"training {label}: {done} of {len(units)} trainings")
+    return trained, tried
 
 
-_received: list[Job] = []
-
-
-def _receive(job: Job) -> None:
-    prepare_worker()
-    _received[:] = [job]
-
-
-def _work(seed: int, fold: int | None, folder: Path) -> _Outcome | Tried:
+def _work(job: Job, unit: _Unit) -> list[_Sent | Tried]:
+    seed, fold = unit
     if fold is not None:
-        return _try(_received[0], seed, fold)
-    ranker, outcome = _fit(_received[0], seed)
-    ranker.save(folder)
-    return outcome
+        return [_try(job, seed, fold)]
+    ranker, outcome = _fit(job, seed)
+    with tempfile.TemporaryDirectory(prefix="tencost-train-") as scratch:
+        ranker.save(Path(scratch))
+        files = [path for path in Path(scratch).rglob("*") if path.is_file()]
+        sent = {str(path.relative_to(scratch)): path.read_bytes() for path in files}
+        return [(outcome, sent)]
+
+
+def _received(job: Job, outcome: _Outcome, files: dict[str, bytes]) -> Trained:
+    ranker = make_ranker(job.config, job.spec)
+    with tempfile.TemporaryDirectory(prefix="tencost-train-") as scratch:
+        for name, content in files.items():
+            path = Path(scratch) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        ranker.load(Path(scratch))
+    return _trained(ranker, outcome)
 
 
 def _fit(job: Job, seed: int) -> tuple[Ranker, _Outcome]:

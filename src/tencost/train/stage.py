@@ -64,7 +64,7 @@ class TrainResult:
 
 
 @dataclass(frozen=True)
-class _Material:
+class Material:
     """What one training learns from.
 
     Attributes:
@@ -104,7 +104,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
     """
     _check(cfg)
     with start_run(cfg, root, stage="train") as tracked:
-        material = _read(cfg, data or Data(cfg, root))
+        material = read_material(cfg, data or Data(cfg, root))
         _log_material(tracked, cfg, root, material)
         trained, tried = _train(cfg, material)
         result = _result(cfg, root, tracked, trained)
@@ -127,7 +127,7 @@ def _check(cfg: Config) -> None:
         raise ConfigError(f"seeds must be different whole numbers, at least one; found {cfg.seeds}")
 
 
-def _read(cfg: Config, data: Data) -> _Material:
+def read_material(cfg: Config, data: Data) -> Material:
     """Join what is trained on; validation is of the model's own hardware, of all where that has none."""
     own = data.hardware()
     _check_kinds(data, own)
@@ -141,7 +141,7 @@ def _read(cfg: Config, data: Data) -> _Material:
     watched = data.samples(own if valid & set(own) else hardware, "valid")
     folds, parts = _folds(cfg, data, own, train, watched)
     mine = data.records.filter(pl.col("hardware").is_in(own))
-    return _Material(
+    return Material(
         train=train,
         valid=watched,
         spec=sample_spec(data.features(cfg.features.name, cfg.features.kind).spec, names),
@@ -191,10 +191,10 @@ def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
     return {name: found[name] for name in names} if constant else found
 
 
-def _train(cfg: Config, material: _Material) -> tuple[list[Trained], list[Tried]]:
+def _train(cfg: Config, material: Material) -> tuple[list[Trained], list[Tried]]:
     label = f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name}"
     job = Job(cfg.model, material.spec, material.train, material.valid, material.left_out)
-    trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label)
+    trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label, cfg.execution)
     if not all(one.valid for one in trained):
         raise TrainError(
             f"expected a validation group with at least two programs of {', '.join(material.hardware)}, "
@@ -220,7 +220,7 @@ def _result(cfg: Config, root: Path, tracked: TrackedRun, trained: list[Trained]
 
 def _write(
     cfg: Config,
-    material: _Material,
+    material: Material,
     trained: list[Trained],
     tried: list[Tried],
     result: TrainResult,
@@ -240,7 +240,7 @@ def _write(
         (folder / RUN_FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
-def _fold_scores(material: _Material, tried: list[Tried]) -> pl.DataFrame:
+def _fold_scores(material: Material, tried: list[Tried]) -> pl.DataFrame:
     """Return the raw scores of the folds' programs on the model's own hardware, see `tencost.train.folds`."""
     frames = []
     for one in tried:
@@ -252,7 +252,7 @@ def _fold_scores(material: _Material, tried: list[Tried]) -> pl.DataFrame:
     return scores.filter(pl.col("record_id").is_in(list(material.own))).sort("fold", "record_id")
 
 
-def _info(cfg: Config, material: _Material, one: Trained) -> BundleInfo:
+def _info(cfg: Config, material: Material, one: Trained) -> BundleInfo:
     versions = installed_versions()
     raw = one.ranker.predict(material.valid.features)
     return BundleInfo(
@@ -275,7 +275,7 @@ def _info(cfg: Config, material: _Material, one: Trained) -> BundleInfo:
     )
 
 
-def _log_material(tracked: TrackedRun, cfg: Config, root: Path, material: _Material) -> None:
+def _log_material(tracked: TrackedRun, cfg: Config, root: Path, material: Material) -> None:
     path = f"{cfg.paths.records}/{cfg.dataset.name}"
     dvc = dvc_hash(root, path)
     counts = {

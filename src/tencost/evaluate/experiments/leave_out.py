@@ -210,7 +210,9 @@ def _try(data: Data, served: Sequence[Arm], label: str) -> dict[Arm, Outcome]:
         if few is None:
             return {}
         train = few
-    trained, _ = train_seeds(Job(cfg.model, spec, train, valid), cfg.seeds, cfg.jobs, label)
+    trained, _ = train_seeds(
+        Job(cfg.model, spec, train, valid), cfg.seeds, cfg.jobs, label, cfg.execution
+    )
     outcomes = {}
     for arm in served:
         described = data.described(arm.hardware)

@@ -187,7 +187,7 @@ class CGRunner:
         Args:
             tune_parameter_config: batch_size, lr, criterion, and keys of the section model.
         """
-        from tencost.graphs import search
+        from tencost.execution import search
 
         self._apply(tune_parameter_config)
 
@@ -220,7 +220,7 @@ class CGRunner:
             ConfigError: a search space with a key too few.
             TrainError: every trial failed.
         """
-        from tencost.graphs import search
+        from tencost.execution import search
 
         if num_gpu_per_trial:
             _log.warning(
@@ -373,7 +373,7 @@ def _words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _space(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the model's name and Ray Tune's domains; pe_dim_input and pe_dim_output have no effect."""
-    from tencost.graphs import search
+    from tencost.execution import search
 
     try:
         layers = config["mlp_out"]["num_layer"]

@@ -26,9 +26,9 @@ from rich.status import Status
 from tencost.config import Config, composition
 from tencost.config.graphs import graph_model_config
 from tencost.errors import ConfigError, TrainError
-from tencost.graphs import search
+from tencost.execution import search
+from tencost.execution.search import Found, Plan, Settings
 from tencost.graphs.graph_set import LabelledGraphs
-from tencost.graphs.search import Found, Plan, Settings
 from tencost.graphs.stages.data import GraphData
 from tencost.graphs.stages.tracked import start_graph_run
 from tencost.train import tracking

@@ -3,10 +3,9 @@
 HyperOpt proposes (Bergstra et al. 2013, TPE); ASHA ends the worse half of the trials early (Li et al. 2020, "A System
 for Massively Parallel Hyperparameter Tuning").
 
-Everything happens on this host: Ray is started for one search, reports nothing, and is gone when the search ends,
-however it ends. Its ports are open to the network: who connects needs a token that is made for this process. What is
-needed to go on after an interruption lies in the search's folder: ``trials/`` is Ray's, ``training/<trial>/`` holds
-what a trial's training was at after its last epoch.
+Ray is started for one search, or one that runs is used, see :mod:`tencost.execution.ray_cluster`. What is needed to go
+on after an interruption lies in the search's folder, which all machines of a cluster must share: ``trials/`` is Ray's,
+``training/<trial>/`` holds what a trial's training was at after its last epoch.
 
 A trial is a function ``trial(settings, data, folder)`` of a module, as Ray's processes import it: `data` is the same
 for all and `folder` is the trial's own. It calls `tell` with its metrics once an epoch.
@@ -20,31 +19,25 @@ import io
 import logging
 import math
 import os
-import secrets
 import shutil
-import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-if "ray" not in sys.modules:
-    # Ray reads these when it is imported. A token of its own making would be written into the home folder.
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
 import numpy as np
-import ray
+
+from tencost.config import ExecutionConfig
+from tencost.errors import TrainError
+from tencost.execution.ray_cluster import running  # before Ray, whose environment it prepares
+
+# isort: split
 from ray import tune
 from ray.tune.callback import Callback
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.hyperopt import HyperOptSearch
 
-from tencost.errors import TrainError
-
-choice, randint, uniform = tune.choice, tune.randint, tune.uniform
+choice, randint, uniform, loguniform = tune.choice, tune.randint, tune.uniform, tune.loguniform
 """Domains of settings."""
 
 Settings = dict[str, Any]
@@ -57,8 +50,6 @@ EPOCH = "epoch"
 
 _TRIALS, _TRAINING = "trials", "training"
 _ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a banner even where it shall be silent
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -98,6 +89,7 @@ class Plan:
         cpus_a_trial: that one trial uses, at most `cpus`.
         seed: of the proposals.
         data_bytes: size of the data, about.
+        execution: the cluster; by default one that is started on this host.
     """
 
     folder: Path
@@ -108,6 +100,7 @@ class Plan:
     cpus_a_trial: int
     seed: int
     data_bytes: int = 0
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
 
 
 @dataclass(frozen=True)
@@ -119,12 +112,14 @@ class Found:
         metrics: what it told last.
         trials: that were begun.
         failed: that ended with an error.
+        tried: of every trial its settings, what it told last, and its error's last line.
     """
 
     settings: Settings
     metrics: dict[str, float]
     trials: int
     failed: int
+    tried: tuple[tuple[Settings, dict[str, float], str], ...] = ()
 
 
 def resumable(folder: Path) -> bool:
@@ -163,7 +158,7 @@ def search(
     if not resume:
         shutil.rmtree(plan.folder, ignore_errors=True)
     plan.folder.mkdir(parents=True, exist_ok=True)
-    with _running(plan.cpus, _STORE_BYTES + 2 * plan.data_bytes), _watched(watch, plan):
+    with _running(plan), _watched(watch, plan):
         function = tune.with_resources(
             tune.with_parameters(
                 functools.partial(_trial, trial, str(plan.folder / _TRAINING)), data=data
@@ -191,12 +186,24 @@ def search(
             f"expected a trial that trains, found {len(results)} that failed: {reason}"
         )
     best = min(told, key=lambda found: found.metrics[plan.metric])
-    numbers = {
+    tried = tuple(
+        (_plain(found.config or {}), _numbers(found.metrics or {}), _last_line(found.error))
+        for found in results
+    )
+    numbers = _numbers(best.metrics)
+    return Found(_plain(best.config), numbers, len(results), results.num_errors, tried)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
         name: float(value)
-        for name, value in best.metrics.items()
+        for name, value in metrics.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    return Found(_plain(best.config), numbers, len(results), results.num_errors)
+
+
+def _last_line(error: BaseException | None) -> str:
+    return "" if error is None else str(error).strip().splitlines()[-1]
 
 
 def _tuner(function: Any, space: Mapping[str, Any], plan: Plan) -> tune.Tuner:
@@ -287,34 +294,17 @@ def _watched(watch: Watch, plan: Plan) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(cpus: int, store_bytes: int) -> Iterator[None]:
-    """Run Ray with a folder of its own below the system's temporary one; nothing is left behind."""
+def _running(plan: Plan) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
-    # Ray's sockets lie in it, and the path of a socket has 107 letters at most.
-    folder = tempfile.mkdtemp(prefix="tencost-ray-")
-    levels = {name: logging.getLogger(name).level for name in ("ray", "hyperopt")}
+    logger = logging.getLogger("hyperopt")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # errors of trials are told here
     try:
-        for name in levels:
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors of trials are told here
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's, about itself
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                num_gpus=0,
-                include_dashboard=False,
-                configure_logging=False,
-                log_to_driver=False,
-                object_store_memory=store_bytes,
-                _temp_dir=folder,
-            )
+        with running(plan.execution, plan.cpus, _STORE_BYTES + 2 * plan.data_bytes):
             yield
     finally:
-        ray.shutdown()
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-        shutil.rmtree(folder, ignore_errors=True)
+        logger.setLevel(level)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

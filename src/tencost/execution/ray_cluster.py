@@ -1,0 +1,165 @@
+"""Ray, started here for one command, or a cluster that runs already.
+
+A cluster that is started here reports nothing, has no dashboard, keeps its files below the system's temporary folder,
+and is gone when the command ends, however it ends. Its ports are open to the network: who connects needs a token that
+is made for this process. One that runs already is asked with its own token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH).
+
+Importing this module imports Ray, and others take `ray` from here: what it reads from the environment when it is
+imported is set here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+if "ray" not in sys.modules:
+    # Ray reads these when it is imported. A token of its own making would be written into the home folder.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if (
+        not os.environ.get("RAY_AUTH_TOKEN_PATH")
+        and not Path("~/.ray/auth_token").expanduser().is_file()
+    ):
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+# isort: split
+import ray as ray
+
+from tencost.config import ExecutionConfig
+from tencost.errors import ExecutionError
+
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_REFUSALS = (OSError, RuntimeError, ValueError, ray.exceptions.RayError)
+CONNECT_SECONDS, CHECK_SECONDS = 1.5, 6.0
+"""How long an address may take to accept a connection, and then to say that it is a cluster."""
+
+
+@contextlib.contextmanager
+def running(settings: ExecutionConfig, jobs: int | None, store_bytes: int = 0) -> Iterator[None]:
+    """Have Ray at hand within the block; inside another one of these, that one's is used.
+
+    Args:
+        settings: which cluster.
+        jobs: workers of one that is started here; None: one for every core that this process may run on.
+        store_bytes: shared memory that it needs at least.
+
+    Raises:
+        ExecutionError: nobody answers, somebody else, or with another version or token.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    with _quiet():
+        if settings.address is not None:
+            with _connected(settings.address):
+                yield
+        else:
+            with _started(jobs, max(store_bytes, settings.store_mb << 20)):
+                yield
+
+
+@contextlib.contextmanager
+def _started(jobs: int | None, store_bytes: int) -> Iterator[None]:
+    # Ray's sockets lie in it, and the path of a socket has 107 letters at most.
+    folder = tempfile.mkdtemp(prefix="tencost-ray-")
+    try:
+        try:
+            ray.init(
+                address="local",
+                num_cpus=jobs or len(os.sched_getaffinity(0)),
+                num_gpus=0,
+                include_dashboard=False,
+                configure_logging=False,
+                log_to_driver=False,
+                object_store_memory=store_bytes,
+                _temp_dir=folder,
+            )
+        except _REFUSALS as error:
+            raise ExecutionError(
+                f"expected Ray to start on this host, found: {_last_line(str(error))}"
+            ) from error
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[None]:
+    _check(address)
+    try:
+        ray.init(address=address, configure_logging=False, log_to_driver=False)
+    except _REFUSALS as error:
+        raise ExecutionError(
+            f"execution.address={address}: Ray refuses: {_last_line(str(error))}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check(address: str) -> None:
+    """Ask whether a cluster answers that this token opens: Ray itself tries for minutes, or ends the process."""
+    host, _, port = address.rpartition(":")
+    hint = "Start one (`ray start --head`, docs/how-to/scale.md), or leave execution.address out"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ExecutionError(
+            f"execution.address={address}: expected the head of a Ray cluster, nobody answers ({error}). {hint}"
+        ) from error
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        reason = "what listens there does not speak Ray's protocol"
+    else:
+        if done.returncode == 0:
+            return
+        reason = _last_line(done.stderr or done.stdout) or "its health check fails"
+    raise ExecutionError(
+        f"execution.address={address}: expected the head of a Ray {ray.__version__} cluster that this command's token "
+        f"opens (RAY_AUTH_TOKEN), found: {reason}. {hint}"
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].partition(". ")[0][:300] if lines else ""
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray's words about itself from the terminal, and its reports from its makers."""
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT)
+    logger = logging.getLogger("ray")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,3 @@
+"""The small collection for the tests of this room."""
+
+from small_collection import *  # noqa: F403

@@ -1,0 +1,241 @@
+"""The same on Ray: a cluster of several node processes on this machine, some of which are killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psutil
+import pytest
+
+import works
+from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
+from tencost.errors import ExecutionError
+from tencost.execution.mapping import WINDOW, Rescue, in_order
+from tencost.execution.workers import open_workers
+
+pytest.importorskip("ray", reason="tencost[scale] is not installed")
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+SCRIPT = """
+import sys
+import works
+from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
+from tencost.execution.mapping import in_order
+from tencost.execution.workers import open_workers
+
+settings = ExecutionConfig(kind=ExecutionKind.ray)
+list(in_order(open_workers(works.slow, sys.argv[1], settings, 1), range(1000), works.NOTHING_LOST))
+"""
+
+
+def test_nobody_at_the_address_is_one_sentence_in_ten_seconds() -> None:
+    began = time.monotonic()
+    with pytest.raises(ExecutionError, match="nobody answers"):
+        open_workers(
+            works.double, 3, ExecutionConfig(kind=ExecutionKind.ray, address="127.0.0.1:9")
+        )
+    with socket.create_server(("127.0.0.1", 0)) as other:  # listens, and is no cluster
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ExecutionError, match="expected the head of a Ray"):
+            open_workers(works.double, 3, ExecutionConfig(kind=ExecutionKind.ray, address=address))
+    assert time.monotonic() - began < 20, "two refusals, ten seconds each"
+
+
+def test_an_interrupted_command_leaves_nothing_running(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(works.__file__).parent),
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], env=environment, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("[0-9]*-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        started = psutil.Process(done.pid).children(recursive=True)
+        os.killpg(done.pid, signal.SIGINT)  # as a terminal does
+        done.wait(60)
+    finally:
+        if done.poll() is None:
+            done.kill()
+    assert len(started) > 3, "no cluster was started"
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert alive == []
+    assert not (tmp_path / ".ray").exists()
+    assert not list(tmp_path.glob("tencost-ray-*"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A head without CPUs, and two nodes of one CPU; their files lie in the system's temporary folder."""
+    from tencost.execution.ray_cluster import running  # before Ray: it makes the token
+
+    # isort: split
+    from ray.cluster_utils import Cluster
+
+    made = Cluster()
+    files = tempfile.mkdtemp(prefix="tencost-ray-")  # short: the path of a socket has 107 letters
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(Path(works.__file__).parent)  # as installed on every machine
+    small = {"object_store_memory": 100 << 20, "include_dashboard": False}
+    try:
+        made.add_node(num_cpus=0, temp_dir=files, **small)
+        for _ in range(2):
+            made.add_node(num_cpus=1, **small)
+        with running(ExecutionConfig(kind=ExecutionKind.ray, address=made.address), None):
+            yield made
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+        made.shutdown()
+        shutil.rmtree(files, ignore_errors=True)
+
+
+@pytest.fixture
+def settings(cluster: Any) -> ExecutionConfig:
+    return ExecutionConfig(kind=ExecutionKind.ray, address=cluster.address)
+
+
+def test_results_come_in_the_order_of_the_items(settings: ExecutionConfig) -> None:
+    found = list(in_order(open_workers(works.double, 3, settings), range(40), works.NOTHING_LOST))
+    assert found == [[3 * item] for item in range(40)]
+
+
+def test_a_slow_reader_holds_the_cluster_back(settings: ExecutionConfig, tmp_path: Path) -> None:
+    workers = open_workers(works.begun, str(tmp_path), settings)
+    most = WINDOW * workers.count
+    results = in_order(workers, range(200), works.NOTHING_LOST)
+    for taken in range(1, 4):
+        next(results)
+        time.sleep(0.3)
+        assert len(list(tmp_path.iterdir())) <= taken + most
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_an_item_that_kills_its_workers_is_divided_down_to_its_part(
+    settings: ExecutionConfig,
+) -> None:
+    items = [tuple(range(start, start + 3)) for start in range(0, 18, 3)]
+    found = list(
+        in_order(open_workers(works.parts, 100, settings), items, Rescue(works.gone, works.halves))
+    )
+    assert found == [[-13 if one == 13 else 100 + one for one in item] for item in items]
+
+
+def test_a_killed_worker_and_a_killed_node_lose_nothing(
+    cluster: Any, settings: ExecutionConfig, tmp_path: Path
+) -> None:
+    node = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    killed = []
+
+    def kill() -> None:
+        while len(begun := list(tmp_path.iterdir())) < 3:
+            time.sleep(0.05)
+        os.kill(int(begun[-1].name.partition("-")[2]), signal.SIGKILL)
+        time.sleep(1)
+        cluster.remove_node(node, allow_graceful=False)
+        killed.append(node)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found = list(
+        in_order(open_workers(works.slow, str(tmp_path), settings), range(12), works.NOTHING_LOST)
+    )
+    killer.join()
+    assert killed
+    assert found == [[item] for item in range(12)]
+
+
+def test_an_error_of_the_work_ends_it_as_it_is(settings: ExecutionConfig) -> None:
+    with pytest.raises(KeyError):
+        list(in_order(open_workers(works.refuse, None, settings), range(4), works.NOTHING_LOST))
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return what lies below a folder, but for what says when it was made."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_stages_write_the_bytes_of_the_local_run(
+    toy_project: Path, settings: ExecutionConfig, toy_config: Config
+) -> None:
+    from tencost.evaluate.stage import run as evaluate
+    from tencost.features.stage import run as features
+    from tencost.train.families.xgb import XgbConfig
+    from tencost.train.stage import run as train
+
+    traced = toy_project / "data" / "records" / "traced"
+    traced.mkdir()
+    texts = [
+        f'[[["GetSBlock",[],["a{at}","main"],["b0"]],["Fuse",["l{at}","l2"],[1],["l3"]]],[]]'
+        for at in range(200)
+    ]
+    names = [f"p{at:03d}" for at in range(200)]
+    workloads = [f"w{at % 5}" for at in range(200)]
+    programs = {"program_id": names, "workload_id": workloads, "program": texts}
+    hardware = {"target": ['{"kind":"llvm"}'] * 200, "hardware": ["toy-1c"] * 200}
+    pl.DataFrame({**programs, **hardware}).write_parquet(traced / "records.parquet")
+    pl.DataFrame({"workload_id": workloads[:5], "mod_json": ["{}"] * 5}).write_parquet(
+        traced / "workloads.parquet"
+    )
+    features_config = FeaturesConfig(name="trace", kind="trace")
+    dataset = DatasetConfig(name="traced", source="traced")
+    toy_config.model = XgbConfig(family="xgb", reads=["toy"], num_rounds=8, num_threads=1)
+    toy_config.model_name, toy_config.seeds, toy_config.folds = "xgb", [0, 1], 2
+    found = []
+    for execution in (ExecutionConfig(), settings):
+        toy_config.execution = execution
+        trace = replace(toy_config, features=features_config, dataset=dataset)
+        written = [features(trace, toy_project), train(toy_config, toy_project).folder]
+        evaluate(toy_config, toy_project)
+        report = toy_project / "data" / "reports" / "toy" / "toy-1c"
+        found.append([hashes(folder) for folder in (*written, report)])
+        for folder in (*written, report):
+            shutil.rmtree(folder)
+    assert all(found[0])
+    assert found[0] == found[1]
+
+
+@pytest.mark.tvm
+def test_programs_are_the_lines_of_the_local_run(
+    small_collection_template: Path,
+    configured: Callable[..., Config],
+    settings: ExecutionConfig,
+    tmp_path: Path,
+) -> None:
+    from tencost.measure import stage
+
+    cfg = configured("measure.programs=10", "measure.evolved_share=0.2", "measure.near_share=0.2")
+    found = []
+    for execution in (ExecutionConfig(), settings):
+        root = tmp_path / execution.kind.value
+        shutil.copytree(small_collection_template, root)
+        cfg.execution = execution
+        folder = stage.programs(cfg, root) / "to_measure_programs"
+        found.append(hashes(folder))
+    assert found[0] == found[1]
+    assert found[0] != hashes(small_collection_template / "measured/small/to_measure_programs")
