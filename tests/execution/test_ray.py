@@ -85,30 +85,30 @@ def test_an_interrupted_command_leaves_nothing_running(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster() -> Iterator[Any]:
     """A head without CPUs, and two nodes of one CPU; their files lie in the system's temporary folder."""
     from tencost.execution.ray_cluster import running  # before Ray: it makes the token
 
     # isort: split
     from ray.cluster_utils import Cluster
 
-    made = Cluster()
-    files = tempfile.mkdtemp(prefix="tencost-ray-")  # short: the path of a socket has 107 letters
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(Path(works.__file__).parent)  # as installed on every machine
     small = {"object_store_memory": 100 << 20, "include_dashboard": False}
-    try:
-        made.add_node(num_cpus=0, temp_dir=files, **small)
-        for _ in range(2):
-            made.add_node(num_cpus=1, **small)
-        with running(ExecutionConfig(kind=ExecutionKind.ray, address=made.address), None):
-            yield made
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
-        made.shutdown()
-        shutil.rmtree(files, ignore_errors=True)
+    files = tempfile.mkdtemp(prefix="tencost-ray-")  # short: the path of a socket has 107 letters
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", files)
+        patch.setenv(
+            "PYTHONPATH", str(Path(works.__file__).parent)
+        )  # as installed on every machine
+        made = Cluster()
+        try:
+            made.add_node(num_cpus=0, **small)
+            for _ in range(2):
+                made.add_node(num_cpus=1, **small)
+            with running(ExecutionConfig(kind=ExecutionKind.ray, address=made.address), None):
+                yield made
+        finally:
+            made.shutdown()
+            shutil.rmtree(files, ignore_errors=True)
 
 
 @pytest.fixture
