@@ -16,6 +16,7 @@ from rich.console import Console
 from tencost.errors import ConfigError, FeatureError, SplitError, TrainError
 from tencost.evaluate import board as boards
 from tencost.evaluate import report, stage
+from tencost.evaluate.scoring import HEADLINE
 from tencost.train.data import Data
 from tencost.train.families.random import RandomConfig
 from tencost.train.families.xgb import XgbConfig
@@ -91,6 +92,7 @@ def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "metrics.json",
+        "models.json",
         "leaderboard.json",
         "leaderboard.md",
         "predictions.parquet",
@@ -108,7 +110,11 @@ def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -
     predictions = pl.read_parquet(folder / "predictions.parquet")
     assert predictions.columns == ["record_id", "model", "seed", "raw", "score", "latency_s"]
     assert len(predictions) == 24 * 2 * 2
-    metrics = orjson.loads((folder / "metrics.json").read_bytes())
+    assert orjson.loads((folder / "metrics.json").read_bytes()) == {
+        "model": "xgb-toy",
+        **{name: round(trees.mean(name), 6) for name in HEADLINE},
+    }
+    metrics = orjson.loads((folder / "models.json").read_bytes())
     assert metrics["xgb-toy"]["top1"]["mean"] == round(trees.mean("top1"), 6)
     assert "ci95" not in metrics["random_floor"]["top1"]
     assert "rmse" not in metrics["random_floor"]
@@ -243,7 +249,7 @@ def test_a_task_that_decides_the_score_is_seen(
     file.write_bytes(orjson.dumps(values))
     old = boards.load(file)
     assert old.losses == ()
-    assert boards.metrics_dict(old) == orjson.loads((folder / "metrics.json").read_bytes())
+    assert boards.metrics_dict(old) == orjson.loads((folder / "models.json").read_bytes())
     assert "lost time" not in report.markdown(old)
 
 

@@ -161,7 +161,7 @@ def test_killed_in_the_middle_it_completes(project: Path) -> None:
 
 def test_it_leaves_metrics_plots_and_a_verdict(project: Path) -> None:
     report = project / "data" / "reports" / "slice" / HARDWARE
-    metrics = json.loads((report / "metrics.json").read_text())
+    metrics = json.loads((report / "models.json").read_text())
     assert {"xgb-per_store_tiles", "tvm_xgb-per_store", "random-per_store"} <= set(metrics)
     for model in ("xgb-per_store_tiles", "tvm_xgb-per_store"):
         assert 0 < metrics[model]["top1"]["mean"] <= metrics[model]["top5"]["mean"] <= 1

@@ -282,4 +282,4 @@ def test_every_package_is_in_the_wheel() -> None:
         for path in PACKAGE.rglob("__init__.py")
     }
     conf = {f"tencost.conf.{path.name}" for path in (ROOT / "conf").iterdir() if path.is_dir()}
-    assert set(listed) == own | conf | {"tencost.conf"}
+    assert set(listed) == own | conf | {"tencost.conf", "tencost.project"}

@@ -141,7 +141,7 @@ class Evaluate(Toy):
             for name, digest in shown(tree(folder) if folder.exists() else {}).items()
             if name.endswith((".csv", ".parquet"))
         }
-        for path in folder.rglob("metrics.json"):
+        for path in folder.rglob("models.json"):
             if ".partial" not in str(path):
                 metrics = json.loads(path.read_text())
                 found["metrics"] = json.dumps(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tencost.config import Config
+from tencost.config import Config, composition
 from tencost.train.tracking import (
     PARENT_VARIABLE,
     Point,
@@ -91,11 +91,27 @@ def test_the_environment_chooses_the_store(
 
 
 def test_parameters_are_those_that_the_stage_uses(toy_config: Config) -> None:
-    train = flat_parameters(toy_config, "train")
+    train = flat_parameters(toy_config, "train", Path())
     assert train["split.test"] == "held_out"
     assert train["model.pool"] == "own"
     assert train["seeds"] == "0"
     assert not any(name.startswith("tuner.") for name in train)
+
+
+def test_what_conf_defines_is_no_parameter_but_what_differs_from_it_is() -> None:
+    root = Path(__file__).resolve().parents[2]
+    words = ["hardware=epyc-avx2-1c", "split=by_task", "model=xgb"]
+    defined = flat_parameters(composition.compose(words)[0], "train", root)
+    others = {name for name in defined if not name.startswith("model.")}
+    assert others == {"dataset.name", "hardware.name", "features.name", "split.name", "seeds"}
+    assert "model.reads" not in defined
+    changed = flat_parameters(
+        composition.compose([*words, "split.test_fraction=0.3", "hardware.cores=1"])[0],
+        "train",
+        root,
+    )
+    assert set(changed) - set(defined) == {"split.test_fraction"}
+    assert changed["split.test_fraction"] == "0.3"
 
 
 def test_pooled_models_are_named_so(toy_config: Config) -> None:

@@ -38,6 +38,7 @@ _LOGS = (*_TABLES, "msgspec", "zstandard")
 _SCORES = (*_TABLES, *_REGISTRY, "matplotlib", "scipy")
 
 NEEDS: dict[str, tuple[str, ...]] = {
+    "init": (),
     "measure networks": ("tvm",),
     "measure programs": ("tvm",),
     "measure run": ("tvm", *_TABLES),

@@ -13,6 +13,7 @@ from tencost.cli import completion, extras, grammar, stages
 from tencost.cli.adapt import ADAPT
 from tencost.cli.evaluate import EVALUATE
 from tencost.cli.graphs import GRAPHS
+from tencost.cli.init import init
 from tencost.cli.measure import MEASURE
 from tencost.cli.network_times import RECORDS
 from tencost.cli.profiles import PROFILES
@@ -63,6 +64,7 @@ TENCOST = Root(
     commands={
         str(command.name): command
         for command in (
+            init,
             MEASURE,
             stages.FETCH,
             RECORDS,

@@ -214,16 +214,28 @@ def pipeline(words: tuple[str, ...]) -> None:
     show_default=True,
     help="The port that it listens on, 1 to 65535.",
 )
-def ui(port: int) -> None:
+@grammar.option(
+    "--host",
+    type=grammar.Text("ADDRESS"),
+    default="127.0.0.1",
+    show_default=True,
+    help="The address that it listens on; others than loopback let everybody in who reaches it.",
+)
+def ui(port: int, host: str) -> None:
     """Serve the MLflow UI on loopback until Ctrl-C.
 
-    One worker, no job queue: it starts in seconds.
+    It says under which address the table of runs opens with the headline figures. One worker, no job queue: it starts
+    in seconds. In a container: --host 0.0.0.0.
     """
     from tencost.config import composition
-    from tencost.train import tracking
 
     if port > 65535:
         raise click.UsageError(f"expected --port from 1 to 65535, found {port}")
+    from mlflow import MlflowClient
+
+    from tencost.evaluate import runs_view
+    from tencost.train import tracking
+
     root, _ = composition.config_folder()
     uri = tracking.setup(root)
     executable = Path(sys.executable).with_name("mlflow")
@@ -232,7 +244,11 @@ def ui(port: int) -> None:
             "the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'"
         )
     environment: dict[str, Any] = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    command = [str(executable), "ui", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(executable), "ui", "--workers", "1", "--host", host, "--port", str(port)]
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        command += ["--allowed-hosts", "*"]
+    page = runs_view.keep(MlflowClient(tracking_uri=uri), tracking.EXPERIMENT)
+    sys.stderr.write(f"runs with their headline figures: http://{host}:{port}{page or '/'}\n")
     try:
         os.execve(executable, [*command, "--backend-store-uri", uri], environment)
     except OSError as error:

@@ -173,7 +173,7 @@ def summarize(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Any]:
 
 
 def metrics_dict(board: Board) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the content of metrics.json."""
+    """Return the content of models.json."""
     content: dict[str, dict[str, dict[str, float]]] = {}
     for row in sorted(board.rows, key=lambda row: row.model):
         figures = {}
@@ -185,6 +185,17 @@ def metrics_dict(board: Board) -> dict[str, dict[str, dict[str, float]]]:
                 figures[name]["ci95"] = round(interval.half_width, 6)
         content[row.model] = figures
     return content
+
+
+def headline(board: Board) -> dict[str, str | float]:
+    """Return the content of metrics.json: the winner, or where nothing may win the first model, and its HEADLINE."""
+    row = winner(board) or next(iter(board.models), None)
+    if row is None:
+        return {}
+    figures = {name: round(row.mean(name), 6) for name in HEADLINE}
+    return {"model": row.model} | {
+        name: value for name, value in figures.items() if not math.isnan(value)
+    }
 
 
 def save(board: Board, path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from tencost.config import Config
+from tencost.evaluate import runs_view
 from tencost.evaluate.board import Board, Row
 from tencost.evaluate.scoring import HEADLINE
 from tencost.train import ended, tracking
@@ -74,6 +75,7 @@ def log_comparison(root: Path, cfg: Config, board: Board, report: Path) -> str:
         f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in HEADLINE
     }
     _log_metrics(client, run.info.run_id, figures)
+    runs_view.keep(client, cfg.experiment_name)
     for path in sorted(report.iterdir()):
         if path.is_dir():
             client.log_artifacts(run.info.run_id, str(path), path.name)

@@ -1,7 +1,8 @@
 """The stage `evaluate`: every trained model of a hardware on the held-out part of the split.
 
 Reads data/models/<dataset>/<hardware>/*/seed*/, records, features and split; writes
-data/reports/<dataset>/<hardware>/: metrics.json, leaderboard.json, leaderboard.md,
+data/reports/<dataset>/<hardware>/: metrics.json (the winner's headline figures, what `dvc exp show` shows), models.json
+(all figures of all models), leaderboard.json, leaderboard.md,
 predictions.parquet (record_id, model, seed, raw, score, latency_s), plots/.
 """
 
@@ -306,9 +307,16 @@ def _write_report(folder: Path, board: Board, truth: Truth, scored: Sequence[Sco
     """Write the report's folder; it appears whole or not at all."""
     with whole_folder(folder) as partial:
         (partial / "plots").mkdir()
-        content = boards.metrics_dict(board)
-        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        (partial / "metrics.json").write_bytes(orjson.dumps(content, option=options) + b"\n")
+        for name, content in (
+            ("metrics.json", orjson.dumps(boards.headline(board), option=orjson.OPT_INDENT_2)),
+            (
+                "models.json",
+                orjson.dumps(
+                    boards.metrics_dict(board), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+                ),
+            ),
+        ):
+            (partial / name).write_bytes(content + b"\n")
         boards.save(board, partial / "leaderboard.json")
         (partial / "leaderboard.md").write_text(markdown(board), encoding="utf-8")
         _predictions(truth, scored).write_parquet(partial / "predictions.parquet")

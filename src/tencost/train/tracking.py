@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,9 @@ def start_run(
     )
     tracked = TrackedRun(client, run.info.run_id)
     with _ending(client, tracked.run_id):
-        _log_config(tracked, cfg, flat_parameters(cfg, stage) if parameters is None else parameters)
+        _log_config(
+            tracked, cfg, flat_parameters(cfg, stage, root) if parameters is None else parameters
+        )
         yield tracked
 
 
@@ -210,17 +212,51 @@ def run_name(cfg: Config) -> str:
     return f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name}{pooled}"
 
 
-def flat_parameters(cfg: Config, stage: str) -> dict[str, str]:
-    """Return the configuration that a stage uses as dotted names and text values."""
-    groups = ["dataset", "hardware"]
-    groups += ["network", "tuner"] if stage == "tune" else ["features", "split", "model"]
+def flat_parameters(cfg: Config, stage: str, root: Path) -> dict[str, str]:
+    """Return what a person chose, as dotted names and text values: the columns in which runs differ.
+
+    Of the stage's own group (`model`; of tuning `tuner`) that is every field; of the others the name, and fields that
+    are not as conf/ has them. config.yaml among the run's artifacts has all.
+    """
+    own, groups = ("model", ("dataset", "hardware", "features", "split"))
+    if stage == "tune":
+        own, groups = ("tuner", ("dataset", "hardware", "network"))
     flat: dict[str, str] = {}
+    flatten(own, asdict(getattr(cfg, own)), flat)
+    for constant in ("model.reads", "model.reference"):
+        flat.pop(constant, None)
     for group in groups:
-        flatten(group, asdict(getattr(cfg, group)), flat)
+        chosen = getattr(cfg, group)
+        name = cfg.split_name if group == "split" else str(chosen.name)
+        values: dict[str, str] = {}
+        flatten(group, asdict(chosen), values)
+        defined = _defined(root, group, name, chosen)
+        changed = {key: text for key, text in values.items() if defined.get(key) != text}
+        flat |= {**changed, f"{group}.name": name}
     if stage != "tune":
-        flat |= {"split.name": cfg.split_name, "model.name": cfg.model_name}
+        flat["model.name"] = cfg.model_name
         flat["seeds"] = ",".join(str(seed) for seed in cfg.seeds)
     return flat
+
+
+def _defined(root: Path, group: str, name: str, chosen: Any) -> dict[str, str]:
+    """Return the fields of a choice as its file in conf/ and the schema's defaults have them; {} without a file."""
+    path = root / "conf" / group / f"{name}.yaml"
+    if not path.is_file():
+        return {}
+    from omegaconf import OmegaConf
+
+    found = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    assert isinstance(found, dict)
+    values: dict[str, str] = {}
+    for item in fields(chosen):
+        if item.name in found:
+            flatten(f"{group}.{item.name}", found[item.name], values)
+        elif item.default is not MISSING:
+            flatten(f"{group}.{item.name}", item.default, values)
+        elif item.default_factory is not MISSING:
+            flatten(f"{group}.{item.name}", item.default_factory(), values)
+    return values
 
 
 def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
