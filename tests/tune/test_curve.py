@@ -66,6 +66,15 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
         read_points(tmp_path / "curve.csv")
 
 
+@pytest.mark.parametrize("row", [b"two,0.1,,,0,,0.0,m\n", b"2,0.1,,,0,,0.0,\xff\n"])
+def test_a_damaged_row_is_refused_by_its_file(tmp_path: Path, row: bytes) -> None:
+    path = tmp_path / "curve.csv"
+    append_point(path, CurvePoint(trials=0, total_latency_s=1.0))
+    path.write_bytes(path.read_bytes() + row)
+    with pytest.raises(TuneError, match=r"curve\.csv.*Move the file away"):
+        read_points(path)
+
+
 def test_it_is_drawn(tmp_path: Path) -> None:
     assert plot_curve(POINTS, tmp_path / "curve.png", "title")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

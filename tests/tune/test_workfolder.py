@@ -17,7 +17,13 @@ from tencost.records.formats.metaschedule import (
     write_database,
 )
 from tencost.store.ids import workload_id
-from tencost.tune.workfolder import WorkFolder, artifacts, open_folder, write_report
+from tencost.tune.workfolder import (
+    WorkFolder,
+    artifacts,
+    check_database,
+    open_folder,
+    write_report,
+)
 
 TARGET = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
 MODULE = json.dumps({"root_index": 0, "nodes": [{"type": "None"}]})
@@ -99,6 +105,50 @@ def test_a_killed_run_is_mended(tmp_path: Path) -> None:
         assert whole_records.startswith(text)
         assert text == "" or text.endswith("\n")
         assert all(json.loads(line) for line in text.splitlines())
+
+
+def test_whole_records_whose_workloads_are_gone_stay_beside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kill leaves no record of a workload that is not there; a truncated copy does, and hours of measuring with it."""
+    write_database(tmp_path, [WORKLOAD], [program(1.0), program(2.0)])
+    records = (tmp_path / RECORD_FILE).read_text()
+    (tmp_path / WORKLOAD_FILE).write_text("")
+    with opened(tmp_path) as folder:
+        assert folder.programs() == []
+    assert (tmp_path / f"cut_off_{RECORD_FILE}").read_text() == records
+    assert "2 records without theirs" in caplog.text
+
+
+@pytest.mark.parametrize("file", [RECORD_FILE, WORKLOAD_FILE])
+def test_a_database_that_is_no_text_is_refused(tmp_path: Path, file: str) -> None:
+    write_database(tmp_path, [WORKLOAD], [program(1.0)])
+    found = b"\xff\xfe" + (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(found)
+    with pytest.raises(TuneError, match=f"{file}: expected lines of JSON"):
+        opened(tmp_path).__enter__()
+    with pytest.raises(TuneError, match=f"{file}: expected lines of JSON"):
+        check_database(tmp_path)
+    assert (tmp_path / file).read_bytes() == found
+
+
+@pytest.mark.parametrize("line", ["", "[0, [[[], ", "5", "[]", "{}", "null", '["a"]'])
+def test_a_damaged_line_between_whole_records_is_refused(tmp_path: Path, line: str) -> None:
+    write_database(tmp_path, [WORKLOAD], [program(1.0)])
+    file = tmp_path / RECORD_FILE
+    found = f"{line}\n{file.read_text()}"
+    file.write_text(found)
+    with pytest.raises(TuneError, match=r"record\.json, line 1: expected \[workload, record\]"):
+        opened(tmp_path).__enter__()
+    assert file.read_text() == found
+
+
+@pytest.mark.parametrize("line", ["5", '{"line": ', '{"line": "1", "record_id": "", "timed": true}'])
+def test_a_damaged_mark_is_refused(tmp_path: Path, line: str) -> None:
+    whole = json.dumps({"line": 1, "record_id": "", "timed": True})
+    (tmp_path / "adopted.jsonl").write_text(f"{line}\n{whole}\n")
+    with pytest.raises(TuneError, match=r"adopted\.jsonl, line 1: expected line, record_id"):
+        opened(tmp_path).__enter__()
 
 
 LINKING: list[Any] = ["Annotate", ["l1", '"; ModuleID"'], ["pragma_import_llvm"], []]
