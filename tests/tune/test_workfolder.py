@@ -143,7 +143,9 @@ def test_a_damaged_line_between_whole_records_is_refused(tmp_path: Path, line: s
     assert file.read_text() == found
 
 
-@pytest.mark.parametrize("line", ["5", '{"line": ', '{"line": "1", "record_id": "", "timed": true}'])
+@pytest.mark.parametrize(
+    "line", ["5", '{"line": ', '{"line": "1", "record_id": "", "timed": true}']
+)
 def test_a_damaged_mark_is_refused(tmp_path: Path, line: str) -> None:
     whole = json.dumps({"line": 1, "record_id": "", "timed": True})
     (tmp_path / "adopted.jsonl").write_text(f"{line}\n{whole}\n")

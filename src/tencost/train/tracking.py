@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -218,9 +218,9 @@ def flat_parameters(cfg: Config, stage: str, root: Path) -> dict[str, str]:
     Of the stage's own group (`model`; of tuning `tuner`) that is every field; of the others the name, and fields that
     are not as conf/ has them. config.yaml among the run's artifacts has all.
     """
-    own, groups = ("model", ("dataset", "hardware", "features", "split"))
+    own, groups = "model", ["dataset", "hardware", "features", "split"]
     if stage == "tune":
-        own, groups = ("tuner", ("dataset", "hardware", "network"))
+        own, groups = "tuner", ["dataset", "hardware", "network"]
     flat: dict[str, str] = {}
     flatten(own, asdict(getattr(cfg, own)), flat)
     for constant in ("model.reads", "model.reference"):
@@ -246,16 +246,10 @@ def _defined(root: Path, group: str, name: str, chosen: Any) -> dict[str, str]:
         return {}
     from omegaconf import OmegaConf
 
-    found = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    assert isinstance(found, dict)
+    schema = OmegaConf.structured(type(chosen))
+    found = OmegaConf.to_container(OmegaConf.merge(schema, OmegaConf.load(path)), resolve=False)
     values: dict[str, str] = {}
-    for item in fields(chosen):
-        if item.name in found:
-            flatten(f"{group}.{item.name}", found[item.name], values)
-        elif item.default is not MISSING:
-            flatten(f"{group}.{item.name}", item.default, values)
-        elif item.default_factory is not MISSING:
-            flatten(f"{group}.{item.name}", item.default_factory(), values)
+    flatten(group, found, values)
     return values
 
 
