@@ -1,8 +1,9 @@
 """The leaderboard as data: one row a model, the random floor and the oracle beside them.
 
 leaderboard.json, version 2: an object with the fields of Board; figures are rounded to 6 digits, a
-figure that is not defined is null. metrics.json, for `dvc metrics`: ``{model: {metric: {"mean": x,
+figure that is not defined is null. models.json, all models: ``{model: {metric: {"mean": x,
 "ci95": half width}}}``; ci95 is absent with a single seed, a metric that is not defined is absent.
+metrics.json, for `dvc metrics`: ``{"model": its name, metric: x}``, the headline metrics of the winner.
 """
 
 from __future__ import annotations
