@@ -110,7 +110,7 @@ def test_a_killed_run_is_mended(tmp_path: Path) -> None:
 def test_whole_records_whose_workloads_are_gone_stay_beside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A kill leaves no record of a workload that is not there; a truncated copy does, and hours of measuring with it."""
+    """A kill leaves no record of a workload that is not there; a truncated copy does."""
     write_database(tmp_path, [WORKLOAD], [program(1.0), program(2.0)])
     records = (tmp_path / RECORD_FILE).read_text()
     (tmp_path / WORKLOAD_FILE).write_text("")
@@ -143,7 +143,9 @@ def test_a_damaged_line_between_whole_records_is_refused(tmp_path: Path, line: s
     assert file.read_text() == found
 
 
-@pytest.mark.parametrize("line", ["5", '{"line": ', '{"line": "1", "record_id": "", "timed": true}'])
+@pytest.mark.parametrize(
+    "line", ["5", '{"line": ', '{"line": "1", "record_id": "", "timed": true}']
+)
 def test_a_damaged_mark_is_refused(tmp_path: Path, line: str) -> None:
     whole = json.dumps({"line": 1, "record_id": "", "timed": True})
     (tmp_path / "adopted.jsonl").write_text(f"{line}\n{whole}\n")

@@ -218,9 +218,9 @@ def flat_parameters(cfg: Config, stage: str, root: Path) -> dict[str, str]:
     Of the stage's own group (`model`; of tuning `tuner`) that is every field; of the others the name, and fields that
     are not as conf/ has them. config.yaml among the run's artifacts has all.
     """
-    own, groups = ("model", ("dataset", "hardware", "features", "split"))
-    if stage == "tune":
-        own, groups = ("tuner", ("dataset", "hardware", "network"))
+    tuning = stage == "tune"
+    own = "tuner" if tuning else "model"
+    groups = ["dataset", "hardware", *(["network"] if tuning else ["features", "split"])]
     flat: dict[str, str] = {}
     flatten(own, asdict(getattr(cfg, own)), flat)
     for constant in ("model.reads", "model.reference"):
@@ -251,7 +251,9 @@ def _defined(root: Path, group: str, name: str, chosen: Any) -> dict[str, str]:
     values: dict[str, str] = {}
     for item in fields(chosen):
         if item.name in found:
-            flatten(f"{group}.{item.name}", found[item.name], values)
+            value = found[item.name]
+            whole = type(value) is int and type(getattr(chosen, item.name)) is float
+            flatten(f"{group}.{item.name}", float(value) if whole else value, values)
         elif item.default is not MISSING:
             flatten(f"{group}.{item.name}", item.default, values)
         elif item.default_factory is not MISSING:
