@@ -44,7 +44,7 @@ def test_help_of_a_stage_lists_choices(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "expected a command of measure, fetch" in failing(["trian"], capsys)
+    assert "expected a command of init, measure, fetch" in failing(["trian"], capsys)
 
 
 def test_unknown_choice_lists_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def test_examples_parse(path: str) -> None:
         assert program == "tencost"
         parsed = parse(words)
         assert parsed.command_path.strip().startswith(f"tencost {path}".strip())
-        if "overrides" in parsed.params and not parsed.params["multirun"]:
+        if "overrides" in parsed.params and not parsed.params.get("multirun"):
             composition.compose(list(parsed.params["overrides"]))
 
 

@@ -110,7 +110,7 @@ def test_a_killed_run_is_mended(tmp_path: Path) -> None:
 def test_whole_records_whose_workloads_are_gone_stay_beside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A kill leaves no record of a workload that is not there; a truncated copy does, and hours of measuring with it."""
+    """A kill leaves no record of a workload that is not there; a truncated copy does."""
     write_database(tmp_path, [WORKLOAD], [program(1.0), program(2.0)])
     records = (tmp_path / RECORD_FILE).read_text()
     (tmp_path / WORKLOAD_FILE).write_text("")

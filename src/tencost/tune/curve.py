@@ -64,7 +64,7 @@ def read_points(path: Path) -> list[CurvePoint]:
     """Read the rows of a curve; an incomplete last row (a run that was killed) is left out.
 
     Raises:
-        TuneError: other columns.
+        TuneError: other columns, or a damaged row.
     """
     rows = list(csv.reader(io.StringIO(_whole_rows(path), newline="")))
     if rows and tuple(rows[0]) != COLUMNS:
@@ -72,11 +72,24 @@ def read_points(path: Path) -> list[CurvePoint]:
             f"{path}: expected the columns {', '.join(COLUMNS)}, found {', '.join(rows[0])}. Move the file away; "
             "tuning goes on without its past curve."
         )
-    return [_point(row) for row in rows[1:] if len(row) == len(COLUMNS)]
+    try:
+        return [_point(row) for row in rows[1:] if len(row) == len(COLUMNS)]
+    except ValueError as error:
+        raise _damaged(path, f"a row without them ({error})") from error
+
+
+def _damaged(path: Path, found: str) -> TuneError:
+    return TuneError(
+        f"{path}: expected rows of {', '.join(COLUMNS)}, found {found}. Move the file away; tuning goes on without its "
+        "past curve."
+    )
 
 
 def _whole_rows(path: Path) -> str:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise _damaged(path, f"bytes that are no text ({error})") from error
     return text[: text.rfind("\n") + 1]
 
 

@@ -19,6 +19,8 @@ that never came is left out. So each record tells by itself whether it counts as
 from __future__ import annotations
 
 import json
+import logging
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -43,6 +45,8 @@ from tencost.store.ids import canonical_target
 from tencost.tune import batches
 from tencost.tune.curve import read_points
 from tencost.writing import whole_file
+
+_log = logging.getLogger(__name__)
 
 SESSION_VERSION = 1
 ADOPTED_FILE = "adopted.jsonl"
@@ -178,7 +182,10 @@ def check_database(folder: Path, own: Collection[str] = ()) -> None:
 
     Raises:
         UntrustedError: a line that cannot be read, a module or a trace that could run code of others.
+        TuneError: a file is no text.
     """
+    for name in (WORKLOAD_FILE, RECORD_FILE):
+        _text(folder / name)
     file = folder / WORKLOAD_FILE
     workloads, unreadable = read_workloads(file)
     for number, workload in enumerate(workloads, 1):
@@ -279,8 +286,9 @@ def _read_marks(path: Path, count: int) -> dict[int, Mark]:
     marks = []
     for number, line in enumerate(_whole_lines(file), start=1):
         try:
-            marks.append(Mark(**json.loads(line)))
-        except TypeError as error:
+            found = Mark(**json.loads(line))
+            marks.append(Mark(operator.index(found.line), found.record_id, found.timed))
+        except (TypeError, ValueError) as error:
             raise TuneError(
                 f"{file}, line {number}: expected line, record_id and timed, found {line[:80]} ({error}). "
                 "Move the folder away."
@@ -299,25 +307,71 @@ def _num_lines(path: Path) -> int:
 
 
 def _mend(path: Path) -> None:
-    """Cut off lines that a killed run left half written, and records whose workload is cut off."""
+    """Cut off lines that a killed run left half written; records whose workload is gone are kept beside.
+
+    Raises:
+        TuneError: a line between whole ones is damaged; both files stay as they are.
+    """
     workloads = _whole_lines(path / WORKLOAD_FILE)
     records = _whole_lines(path / RECORD_FILE)
-    kept = [line for line in records if json.loads(line)[0] < len(workloads)]
+    orphans = {
+        line
+        for number, line in enumerate(records, start=1)
+        if _workload_of(line, path / RECORD_FILE, number) >= len(workloads)
+    }
+    if orphans:
+        beside = path / f"cut_off_{RECORD_FILE}"
+        lost = [line for line in records if line in orphans]
+        with beside.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lost)
+        _log.warning(
+            "%s: the workloads of the last records are not there; %d records without theirs are kept in %s",
+            path / WORKLOAD_FILE,
+            len(lost),
+            beside,
+        )
+    kept = [line for line in records if line not in orphans]
     for name, lines in ((WORKLOAD_FILE, workloads), (RECORD_FILE, kept)):
-        file = path / name
-        if file.exists():
+        file_path = path / name
+        if file_path.exists():
             text = "".join(f"{line}\n" for line in lines)
-            if file.read_text(encoding="utf-8") != text:
-                _replace(file, text)
+            if file_path.read_text(encoding="utf-8") != text:
+                _replace(file_path, text)
+
+
+def _workload_of(line: str, file: Path, number: int) -> int:
+    """Return the workload's index that a line of the record file begins with."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if isinstance(found, list) and len(found) == 2 and type(found[0]) is int:
+        return found[0]
+    raise TuneError(
+        f"{file}, line {number}: expected [workload, record], found {line[:80]!r}. Take the line out, or move the "
+        "folder away."
+    )
 
 
 def _whole_lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    """Return the lines of a file without those at its end that a killed run left half written.
+
+    Raises:
+        TuneError: the file is no text.
+    """
+    lines = _text(path).splitlines()
     while lines and not _is_json(lines[-1]):
         lines.pop()
     return lines
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise TuneError(
+            f"{path}: expected lines of JSON, found bytes that are no text ({error}). Move the folder away."
+        ) from error
 
 
 def _is_json(line: str) -> bool:
