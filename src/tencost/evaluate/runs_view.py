@@ -2,7 +2,8 @@
 
 MLflow keeps no default columns on the server, but views that people share: the tag ``mlflow.sharedViewState.<key>`` of
 an experiment, opened by ``?viewStateShareKey=<key>``. Its value is the state of the page as JSON (seen in the UI of
-MLflow 3.17.2).
+MLflow 3.17.2). The chart view of the same page compares runs: headline figures as bars, then parallel coordinates of
+settings, where a sweep is read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ ORDER = "metrics.`evaluate/pairwise`"
 """What decides the order: of the headline figures the one that scatters least over tasks."""
 
 
+SETTINGS = ("model.num_rounds", "model.max_depth", "model.eta")
+"""Of models, the settings that parallel coordinates begin with; the page offers all."""
+
+
 def state() -> dict[str, Any]:
     """Return the state of the page."""
     return {
@@ -31,7 +36,32 @@ def state() -> dict[str, Any]:
         "orderByKey": ORDER,
         "orderByAsc": False,
         "searchFilter": "tags.`tencost.stage` = 'train'",
+        "compareRunSections": [
+            {"uuid": name, "name": heading, "display": True, "isReordered": False}
+            for name, heading in (("headline", "Headline figures"), ("settings", "Settings"))
+        ],
+        "compareRunCharts": [*(_bars(f"evaluate/{name}") for name in HEADLINE), _coordinates()],
+        "isAccordionReordered": True,
     }
+
+
+def _chart(kind: str, section: str, name: str, **fields: Any) -> dict[str, Any]:
+    """Return a chart that is the person's own, so that the page does not make others in its place."""
+    made = {"uuid": f"{section}/{name}", "type": kind, "metricSectionId": section}
+    return {**made, "deleted": False, "isGenerated": False, "runsCountToCompare": 20, **fields}
+
+
+def _bars(metric: str) -> dict[str, Any]:
+    return _chart("BAR", "headline", metric, metricKey=metric, dataAccessKey=None)
+
+
+def _coordinates() -> dict[str, Any]:
+    """Return parallel coordinates, which end with the figure that decides the order."""
+    selected = {"selectedParams": [*SETTINGS, "features.name"]}
+    metrics = ["evaluate/geo1", "evaluate/top1", "evaluate/pairwise"]
+    return _chart(
+        "PARALLEL", "settings", "coordinates", **selected, selectedMetrics=metrics, showAllRuns=True
+    )
 
 
 def keep(client: Any, experiment: str) -> str | None:
