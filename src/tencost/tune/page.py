@@ -184,7 +184,13 @@ def _leaderboard(path: Path) -> Section:
         [
             f"{row_name(row)} {row.features}".strip(),
             *(
-                f"{figure_text(metric, row.metrics.get(metric))} {over_tasks_text(row, metric)}".strip()
+                " ".join(
+                    text.replace(" ", "\N{NO-BREAK SPACE}")
+                    for text in (
+                        figure_text(metric, row.metrics.get(metric)),
+                        over_tasks_text(row, metric),
+                    )
+                ).strip()
                 for metric in HEADINGS
             ),
         ]
