@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -196,14 +197,14 @@ def _leaderboard(path: Path) -> Section:
         ]
         for row in board.rows
     ]
-    plots = [("geo1 with its interval over tasks", _svg(lambda axis: _draw_models(axis, board)))]
+    plots = [("geo1 with its interval over tasks", _svg(partial(_draw_models, board=board)))]
     for file, caption, label in (
         ("top_k.csv", "Best of the k programs ranked first, as a share of the best", "k"),
         *((f"search-{name}.csv", f"{name}: latency found, ms", "trials") for name in board.networks),
     ):  # fmt: skip
         if (path.parent / "plots" / file).is_file():
             table = pl.read_csv(path.parent / "plots" / file)
-            plots.append((caption, _svg(lambda axis, t=table, x=label: _draw_curves(axis, t, x))))
+            plots.append((caption, _svg(partial(_draw_curves, table=table, label=label))))
     return Section(
         f"Leaderboard {board.hardware}", facts, [("", ["model", *HEADINGS.values()], rows)], plots
     )
@@ -240,7 +241,7 @@ def _tuning(folder: Path) -> Section:
         f"Tuning run {folder.name}",
         facts,
         [("Tasks, the slowest first", ["task", "programs", "best", "last model"], rows)],
-        [("Latency of the tasks' sum, ms", _svg(lambda axis: _draw_tuning(axis, points)))],
+        [("Latency of the tasks' sum, ms", _svg(partial(_draw_tuning, points=points)))],
     )
 
 
