@@ -18,7 +18,8 @@ RUN apt-get update \
     && grep -oE '^[a-z0-9._-]+==[^ ;]+' requirements.lock > /tmp/versions \
     && pip install --no-cache-dir --constraint /tmp/versions '.[tuner]' \
     && rm -rf /src/* /tmp/versions \
-    && useradd --create-home --uid 1000 tencost
+    && useradd --create-home --uid 1000 tencost \
+    && install --directory --owner tencost /work
 WORKDIR /work
 USER 1000
 VOLUME /work
@@ -51,6 +52,7 @@ COPY --from=build --chown=tencost:tencost /app/.venv .venv
 COPY --chown=tencost:tencost . .
 RUN .venv/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation -e . \
     && touch .venv/.locked .venv/.installed \
+    && mkdir -p data mlruns \
     && chown -R tencost:tencost /app
 USER 1000
 ENV PATH=/app/.venv/bin:$PATH

@@ -166,7 +166,7 @@ LEADERBOARD = StageCommand(
 
 REPORT = StageCommand(
     "report",
-    stage_function("tencost.tune.page"),
+    stage_function("tencost.cli.page"),
     uses=("dataset", "paths.records", "paths.reports"),
     options=(
         grammar.ValueOption(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tencost.cli import page
 from tencost.errors import ConfigError, TuneError
 from tencost.evaluate import stage
 from tencost.train import tracking
 from tencost.train.families.random import RandomConfig
 from tencost.train.families.xgb import XgbConfig
-from tencost.tune import page
 from tencost.tune.curve import CurvePoint, append_point
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

@@ -100,7 +100,7 @@ def page(name: str, sections: Sequence[Section]) -> str:
     """Return the HTML; every text of the data is escaped."""
     from jinja2 import Environment, StrictUndefined
 
-    text = resources.files("tencost.tune").joinpath("page.html.jinja").read_text(encoding="utf-8")
+    text = resources.files("tencost.cli").joinpath("page.html.jinja").read_text(encoding="utf-8")
     template = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     ).from_string(text)
