@@ -1,5 +1,31 @@
 # syntax=docker/dockerfile:1
-# Two stages: the first builds the environment from the lock file, the second carries it with the project.
+# Two images: `docker build .` makes that of the pipeline (the last stage: the environment of the lock file and the project),
+# `docker build --target tuner .` a slim one that tunes with registered models and has neither torch nor DVC.
+#
+#   docker run -v "$PWD/data:/app/data" -v "$PWD/mlruns:/app/mlruns" tencost
+#   docker run -p 127.0.0.1:5000:5000 -v "$PWD/mlruns:/app/mlruns" tencost tencost ui --host 0.0.0.0
+#   docker run -v "$PWD:/work" tencost-tuner tune network=saved network.path=network.npz hardware=local model_uri=...
+FROM python:3.11-slim-bookworm AS tuner
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE MANIFEST.in requirements.lock dvc.yaml ./
+COPY conf conf
+COPY src src
+# g++ is what TVM links tuned libraries with; libgomp1 is XGBoost's. The lock file's versions hold, its hashes need all of it.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ libgomp1 \
+    && rm -rf /var/lib/apt/lists/* \
+    && grep -oE '^[a-z0-9._-]+==[^ ;]+' requirements.lock > /tmp/versions \
+    && pip install --no-cache-dir --constraint /tmp/versions '.[tuner]' \
+    && rm -rf /src/* /tmp/versions \
+    && useradd --create-home --uid 1000 tencost \
+    && install --directory --owner tencost /work
+WORKDIR /work
+USER 1000
+VOLUME /work
+ENTRYPOINT ["tencost"]
+CMD ["--help"]
+
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /app
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -26,7 +52,10 @@ COPY --from=build --chown=tencost:tencost /app/.venv .venv
 COPY --chown=tencost:tencost . .
 RUN .venv/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation -e . \
     && touch .venv/.locked .venv/.installed \
+    && mkdir -p data mlruns \
     && chown -R tencost:tencost /app
 USER 1000
 ENV PATH=/app/.venv/bin:$PATH
+VOLUME ["/app/data", "/app/mlruns"]
+EXPOSE 5000
 CMD ["make", "pipeline"]

@@ -80,6 +80,7 @@ TENCOST = Root(
             GRAPHS,
             PROFILES,
             stages.LEADERBOARD,
+            stages.REPORT,
             stages.ui,
             stages.pipeline,
             stages.params,

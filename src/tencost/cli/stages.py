@@ -164,6 +164,35 @@ LEADERBOARD = StageCommand(
     help="Print the last leaderboards, and the champions in the registry.",
 )
 
+REPORT = StageCommand(
+    "report",
+    stage_function("tencost.cli.page"),
+    uses=("dataset", "paths.records", "paths.reports"),
+    options=(
+        grammar.ValueOption(
+            ["--tuned"],
+            type=grammar.Place("FOLDER"),
+            multiple=True,
+            help="The work folder of a tuning run, which gets a part of its own.",
+        ),
+        grammar.ValueOption(
+            ["--to"],
+            type=grammar.Place("FILE"),
+            default="report.html",
+            show_default=True,
+            help="The page.",
+        ),
+    ),
+    examples=(
+        "tencost report",
+        "tencost report dataset=tencost-epyc --tuned tuned/bert_tiny-epyc-avx512-1c --to epyc.html",
+    ),
+    help=(
+        "Write a dataset, its leaderboards and tuning runs as one HTML file that can be mailed.\n\nIt needs no "
+        "network and no other file; light and dark, readable on a phone."
+    ),
+)
+
 
 @click.command("params", cls=grammar.Command, examples=["tencost params"])
 def params() -> None:

@@ -87,11 +87,11 @@ def markdown_table(board: Board, metrics: Sequence[str]) -> str:
     headings = ["model", "features", "seeds", *(COLUMNS[metric] for metric in metrics)]
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     for row in board.rows:
-        cells = [_name(row), row.features, str(len(row.seeds) or "")]
+        cells = [row_name(row), row.features, str(len(row.seeds) or "")]
         for metric in metrics:
-            text = _figure(metric, row.metrics.get(metric))
+            text = figure_text(metric, row.metrics.get(metric))
             text = f"**{text}**" if text and _is_best(board, row, metric) else text
-            cells.append(f"{text} {_over_tasks(row, metric)}".rstrip())
+            cells.append(f"{text} {over_tasks_text(row, metric)}".rstrip())
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -140,13 +140,13 @@ def _table(board: Board, metrics: Sequence[str]) -> Table:
             table.add_section()
         style = "dim" if not row.is_model else ("" if not row.reference else "cyan")
         cells = [
-            Text(_name(row), style),
+            Text(row_name(row), style),
             Text(row.features, style),
             Text(str(len(row.seeds) or ""), style),
         ]
         for metric in metrics:
-            text = _figure(metric, row.metrics.get(metric)).replace(" ± ", "\n± ")
-            text = f"{text}\n{_over_tasks(row, metric)}".rstrip()
+            text = figure_text(metric, row.metrics.get(metric)).replace(" ± ", "\n± ")
+            text = f"{text}\n{over_tasks_text(row, metric)}".rstrip()
             cells.append(Text(text, "bold green" if _is_best(board, row, metric) else style))
         table.add_row(*cells)
     return table
@@ -164,14 +164,16 @@ def _fitting(width: int) -> list[str]:
     return chosen
 
 
-def _name(row: Row) -> str:
+def row_name(row: Row) -> str:
+    """Return what a row is called beside its features; references are marked."""
     if not row.is_model:
         return _NAMES[row.model]
     name = row.model.removesuffix(f"-{row.features}")
     return f"{name} (ref)" if row.reference else name
 
 
-def _figure(metric: str, interval: Interval | None) -> str:
+def figure_text(metric: str, interval: Interval | None) -> str:
+    """Return a figure with its interval over seeds, `0.812 ± 0.004`; empty where it is not defined."""
     if interval is None or math.isnan(interval.mean):
         return ""
     digits = 1 if metric.startswith("trials") else 3
@@ -179,7 +181,7 @@ def _figure(metric: str, interval: Interval | None) -> str:
     return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.{digits}f}"
 
 
-def _over_tasks(row: Row, metric: str) -> str:
+def over_tasks_text(row: Row, metric: str) -> str:
     """Return a model's interval over tasks, `[0.512, 0.781]`; empty where there is none."""
     found = row.tasks.get(metric)
     if found is None or not row.is_model or math.isnan(found.low):

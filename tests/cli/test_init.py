@@ -1,0 +1,77 @@
+"""`tencost init`: a project of one's own, the same parts as the repository's and nothing of its source."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tencost
+from tencost.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_a_project_has_what_the_repository_defines(tmp_path: Path) -> None:
+    project = tmp_path / "own"
+    main(["init", str(project), "--hardware", "ryzen-1c"])
+    groups = {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()} - {"__pycache__"}
+    for group in groups - {"dataset"}:
+        found = filecmp.dircmp(
+            ROOT / "conf" / group, project / "conf" / group, ignore=["__pycache__"]
+        )
+        assert [*found.left_only, *found.right_only, *found.diff_files] == [], group
+    assert [path.name for path in (project / "conf" / "dataset").iterdir()] == ["measured.yaml"]
+    pipeline = yaml.safe_load((project / "dvc.yaml").read_text())
+    assert set(pipeline["stages"]) == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
+    assert "src/tencost" not in (project / "dvc.yaml").read_text()
+    params = yaml.safe_load((project / "params.yaml").read_text())
+    assert params["tencost"] == tencost.__version__
+    assert params["hardware"] == ["ryzen-1c"]
+    assert "xgb-per_store_tiles-ryzen-1c" in params["train"]
+    for stage in pipeline["stages"].values():
+        assert "tencost" in stage.get("do", stage)["params"]
+
+
+@pytest.mark.slow
+def test_dvc_reads_it_and_its_commands_run_there(tmp_path: Path) -> None:
+    project = tmp_path / "own"
+    main(["init", str(project)])
+    bin_folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
+    for words, told in (
+        (["dvc", "stage", "list"], "train@xgb-per_store_tiles-mine"),
+        (["tencost", "params"], "params.yaml: up to date"),
+        (["tencost", "records", "--cfg", "job"], "name: measured"),
+    ):
+        done = subprocess.run(
+            words, cwd=project, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert told in done.stdout
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    told = refused(["init", str(tmp_path)], capsys)
+    assert "expected a new or an empty folder" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert "expected --hardware of letters" in refused(
+        ["init", str(tmp_path / "new"), "--hardware", "../x"], capsys
+    )
+    assert "found nothing at" in refused(
+        ["init", str(tmp_path / "new"), "--logs", str(tmp_path / "none")], capsys
+    )
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,58 @@
+"""What is released: the version and the tag, the workflow, what the wheel holds."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tencost
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_tagged_commit_has_its_tags_version() -> None:
+    asked = ["git", "tag", "--points-at", "HEAD", "--list", "v*"]
+    try:
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no git here")
+    if done.returncode or not done.stdout.split():
+        pytest.skip("this commit has no tag of a version")
+    assert f"v{tencost.__version__}" in done.stdout.split()
+
+
+def test_the_changelog_has_the_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"(?m)^## (\S+)(?: \((\d{4}-\d\d-\d\d)\))?$", text)
+    assert headings[0] == ("Unreleased", "")
+    assert headings[1][0] == tencost.__version__
+    assert all(date for _, date in headings[1:])
+
+
+def test_files_that_code_reads_beside_it_are_in_the_wheel() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    data = settings["package-data"]
+    for path in (ROOT / "src" / "tencost").rglob("*"):
+        if not path.is_file() or path.suffix in (".py", ".pyc"):
+            continue
+        package = ".".join(path.parent.relative_to(ROOT / "src").parts)
+        patterns = [*data.get("*", ()), *data.get(package, ())]
+        assert any(path.match(pattern) for pattern in patterns), path
+
+
+def test_the_workflow_runs_what_ci_runs() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    assert {"run": ".ci/run"} in jobs["check"]["steps"]
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    for job in jobs.values():
+        versions = [
+            step["with"]["python-version"]
+            for step in job["steps"]
+            if "python-version" in step.get("with", {})
+        ]
+        assert versions == [asked.removeprefix(">=")]
