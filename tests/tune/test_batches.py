@@ -141,6 +141,16 @@ def test_a_killed_runs_half_line_is_dropped(tmp_path: Path) -> None:
         assert file.read_bytes() == whole
 
 
+def test_a_damaged_line_between_whole_ones_is_told_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "batches.jsonl"
+    append_line(file, a_line(16))
+    file.write_text("{\n" + file.read_text())
+    append_line(file, a_line(32))
+    assert file.read_text().startswith("{\n")
+    with pytest.raises(TuneError, match=r"batches\.jsonl, line 1: expected a batch"):
+        read_lines(file)
+
+
 def test_programs_that_are_measured_again_are_told_once(tmp_path: Path) -> None:
     file = tmp_path / "batches.jsonl"
     for trials in (16, 32, 48):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,19 @@ def test_whole_records_whose_workloads_are_gone_stay_beside(
         assert folder.programs() == []
     assert (tmp_path / f"cut_off_{RECORD_FILE}").read_text() == records
     assert "2 records without theirs" in caplog.text
+
+
+def test_marks_follow_their_records_when_others_are_taken_out(tmp_path: Path) -> None:
+    other = LoggedWorkload("2", json.dumps({"root_index": 0, "nodes": [{"type": ""}]}), "v")
+    programs = [replace(program(1.0), workload=other), program(2.0), program(3.0)]
+    write_database(tmp_path, [WORKLOAD, other], programs)
+    lines = (tmp_path / WORKLOAD_FILE).read_text().splitlines()
+    (tmp_path / WORKLOAD_FILE).write_text(lines[0] + "\n")
+    (tmp_path / "adopted.jsonl").write_text('{"line": 2, "record_id": "a", "timed": true}\n')
+    with opened(tmp_path) as folder:
+        assert [mark.line for mark in folder.adopted.values()] == [1]
+        assert [item.line in folder.adopted for item in folder.programs()] == [True, False]
+        assert folder.num_searched() == 1
 
 
 @pytest.mark.parametrize("file", [RECORD_FILE, WORKLOAD_FILE])

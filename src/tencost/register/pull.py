@@ -81,11 +81,16 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
         return _local(uri)
     settle_mlflow()
     tracking = registry_uri(root)
-    if models is not None:
-        cache = _Cache(cache_dir, tracking, models["name"])
-        return _pull_version(tracking, cache, models["name"], models["alias"], models["version"])
-    assert runs is not None
-    return _pull_run(tracking, _Cache(cache_dir, tracking, "runs"), runs["run"], runs["path"] or "")
+    try:
+        if models is not None:
+            name = models["name"]
+            cache = _Cache(cache_dir, tracking, name)
+            return _pull_version(tracking, cache, name, models["alias"], models["version"])
+        assert runs is not None
+        cache = _Cache(cache_dir, tracking, "runs")
+        return _pull_run(tracking, cache, runs["run"], runs["path"] or "")
+    except BundleError as error:
+        raise BundleError(f"{uri}: {error}") from error  # the folder that it names may be temporary
 
 
 def registry_uri(root: Path | None = None) -> str:

@@ -130,7 +130,7 @@ def append_line(path: Path, line: BatchLine) -> None:
     """Add a line; what a killed run left half written, and lines of programs that are measured again, are dropped."""
     text = json.dumps(asdict(line)) + "\n"
     whole = _whole(path)
-    kept = [one for one in whole if json.loads(one)["trials"] < line.trials]
+    kept = [one for one in whole if (_trials(one) or 0) < line.trials]
     if path.exists() and len(kept) == path.read_bytes().count(b"\n") and _ends(path):
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
@@ -168,18 +168,21 @@ def _line(values: dict[str, Any]) -> BatchLine:
 
 
 def _whole(path: Path) -> list[str]:
-    """Return the lines up to the first one that is no JSON object with `trials`, which a kill left or a hand wrote."""
+    """Return the lines without those at the end that are no JSON object with `trials`, which a kill left."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    for number, line in enumerate(lines):
-        try:
-            whole = isinstance(json.loads(line)["trials"], int)
-        except (ValueError, TypeError, KeyError):
-            whole = False
-        if not whole:
-            return lines[:number]
+    while lines and _trials(lines[-1]) is None:
+        lines.pop()
     return lines
+
+
+def _trials(line: str) -> int | None:
+    try:
+        found = json.loads(line)["trials"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def _ends(path: Path) -> bool:

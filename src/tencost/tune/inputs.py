@@ -94,6 +94,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
 
     hardware, tuner = cfg.hardware, cfg.tuner
     compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
+    chosen = choose_model(cfg, root, console)
     console.print(f"importing {cfg.network.name}")
     with native_messages_to(folder.logs / "import.log"):
         register_cpu_intrinsics()
@@ -119,7 +120,6 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
             "same will say nothing. Choose another with network.output, or import it with trained weights",
             **NOTE,
         )
-    chosen = choose_model(cfg, root, console)
     store = _live_store(cfg.paths.live_store(root), hardware.name, folder.path, console)
     return Inputs(
         cfg=cfg,

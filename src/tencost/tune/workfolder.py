@@ -21,9 +21,10 @@ from __future__ import annotations
 import json
 import logging
 import operator
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -228,8 +229,7 @@ def open_folder(
         }
         baseline, rule, count = _read_session(path / "session.json", header)
         folder = WorkFolder(path, baseline, rule, {}, header)
-        _mend(path)
-        folder.adopted = _read_marks(path, count)
+        folder.adopted = _read_marks(path, count, _mend(path))
         folder.logs.mkdir(exist_ok=True)
         folder.save_session()
         folder.new_programs()
@@ -265,7 +265,9 @@ def _read_session(
         adopted = int(found.get("adopted", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(
-            f"{path}: expected a tuning session, found something else ({error}). Move the folder away."
+            f"{path}: expected a tuning session, found something else ({error}). Is the database beside it of "
+            f"{header['network']} on {header['hardware']}, move the file away: default schedules are timed anew. If "
+            "not, tune into another folder: tuner.workdir=..."
         ) from error
     if not same:
         told = {key: found.get(key) for key in header}
@@ -276,8 +278,13 @@ def _read_session(
     return baseline, rule, adopted
 
 
-def _read_marks(path: Path, count: int) -> dict[int, Mark]:
+def _read_marks(path: Path, count: int, gone: Sequence[int] = ()) -> dict[int, Mark]:
     """Read what is said of records that are there; an older folder says of how many at the beginning.
+
+    Args:
+        path: the folder.
+        count: how many, of an older folder.
+        gone: lines that were there and were taken out, ascending; the marks of those behind them move up.
 
     Raises:
         TuneError: a line says something else.
@@ -295,8 +302,13 @@ def _read_marks(path: Path, count: int) -> dict[int, Mark]:
             ) from error
     if not file.exists():
         marks = [Mark(line, "", False) for line in range(1, count + 1)]
+    moved = [
+        replace(mark, line=mark.line - bisect_left(gone, mark.line))
+        for mark in marks
+        if mark.line not in gone
+    ]
     there = _num_lines(path / RECORD_FILE)
-    kept = {mark.line: mark for mark in marks if mark.line <= there}
+    kept = {mark.line: mark for mark in moved if mark.line <= there}
     if marks:
         _replace(file, "".join(json.dumps(asdict(mark)) + "\n" for mark in kept.values()))
     return kept
@@ -306,37 +318,42 @@ def _num_lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _mend(path: Path) -> None:
+def _mend(path: Path) -> list[int]:
     """Cut off lines that a killed run left half written; records whose workload is gone are kept beside.
+
+    Returns:
+        The lines of such records, from 1, ascending.
 
     Raises:
         TuneError: a line between whole ones is damaged; both files stay as they are.
     """
     workloads = _whole_lines(path / WORKLOAD_FILE)
     records = _whole_lines(path / RECORD_FILE)
-    orphans = {
-        line
+    gone = [
+        number
         for number, line in enumerate(records, start=1)
         if _workload_of(line, path / RECORD_FILE, number) >= len(workloads)
-    }
-    if orphans:
+    ]
+    if gone:
         beside = path / f"cut_off_{RECORD_FILE}"
-        lost = [line for line in records if line in orphans]
+        lost = [records[number - 1] for number in gone]
         with beside.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lost)
         _log.warning(
-            "%s: the workloads of the last records are not there; %d records without theirs are kept in %s",
+            "%s: the workloads of some records are not there; %d records without theirs are kept in %s",
             path / WORKLOAD_FILE,
             len(lost),
             beside,
         )
-    kept = [line for line in records if line not in orphans]
+    lost_lines = set(gone)
+    kept = [line for number, line in enumerate(records, start=1) if number not in lost_lines]
     for name, lines in ((WORKLOAD_FILE, workloads), (RECORD_FILE, kept)):
         file_path = path / name
         if file_path.exists():
             text = "".join(f"{line}\n" for line in lines)
             if file_path.read_text(encoding="utf-8") != text:
                 _replace(file_path, text)
+    return gone
 
 
 def _workload_of(line: str, file: Path, number: int) -> int:

@@ -75,5 +75,4 @@ FAMILY = Family(
     config=MlpConfig,
     ranker=MlpRanker,
     for_tests=MlpConfig(family="mlp", hidden=16, epochs=25, beside="summary", num_models=2),
-    folds=2,
 )
