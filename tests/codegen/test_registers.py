@@ -52,7 +52,7 @@ PRODUCTS: dict[str, tuple[Shapes, Body]] = {
         lambda x, w: op.nn.silu(op.matmul(x, w)),
     ),
     "padded columns, not a prime": (
-        [(72, 24), (24, 36), (36,)],
+        [(72, 24), (24, 44), (44,)],
         lambda x, w, b: op.add(op.matmul(x, w), b),
     ),
     "one row": ([(1, 24), (24, 40)], op.matmul),
@@ -68,6 +68,14 @@ PRODUCTS: dict[str, tuple[Shapes, Body]] = {
     "convolution": (
         [(1, 14, 12, 8), (3, 3, 8, 24)],
         lambda x, w: op.nn.relu(nhwc(x, w)),
+    ),
+    "vectors that are not full": (
+        [(1, 14, 12, 8), (3, 3, 8, 28), (28,)],
+        lambda x, w, b: op.nn.relu(op.add(nhwc(x, w), b)),
+    ),
+    "vectors that are not full, dear": (
+        [(12, 24), (24, 42), (42,)],
+        lambda x, w, b: op.nn.silu(op.add(op.matmul(x, w), b)),
     ),
     "strided": ([(2, 15, 13, 3), (3, 3, 3, 16)], lambda x, w: nhwc(x, w, strides=2)),
     "depthwise": (
@@ -207,7 +215,7 @@ NONE: dict[str, tuple[Shapes, Body]] = {
     "a row is no whole vector": ([(8, 24), (24, 47)], op.matmul),
     "nothing is multiplied": ([(8, 24)], lambda x: op.sum(x, axis=1)),
     "channels first": (
-        [(1, 4, 7, 7), (8, 4, 3, 3)],
+        [(1, 4, 11, 11), (8, 4, 3, 3)],
         lambda x, w: op.nn.conv2d(x, w, padding=1),
     ),
 }

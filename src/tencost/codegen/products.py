@@ -14,6 +14,9 @@ from typing import Any
 from tencost.codegen.blocks import CHOICES, called, extent_of, kinds_of, moves, nests_of
 
 MAX_ROW_AXES = 2
+LEAST_LANES = 4
+"""No vector has fewer numbers. One that does not fill its register (14 of 16) takes one all the same: 56 columns are
+four registers, where halves would be seven."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Product:
         batch, rows, sums: axes of each part; rows are at most two, the innermost ones.
         column: the axis of vectors.
         group: columns that read the same of every operand without them: all, but of a convolution in groups.
-        lanes: numbers of a vector; divides a group; 0 where no vector does.
+        lanes: numbers of a vector, a register full or at least half full; divides a group; 0 where no vector does.
         channels: divides the last axes of the passes of their own; 1 where there are none.
         operands: for each operand, the axes that its indices move with, and its size in bytes.
         padding: of each axis, to a multiple of what its extent is padded before all else; empty: nothing is.
@@ -96,7 +99,7 @@ def vectors_of(target: Any) -> Vectors | None:
 def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     """Return the product of an unscheduled function, None where there is none, or more than one, or another shape.
 
-    Its lanes are 0 where columns are neither whole vectors nor halves of them: such columns have to be padded.
+    Its lanes are 0 where columns are no vectors that are at least half full: such columns have to be padded.
     """
     blocks = nests_of(schedule)
     kinds = [kinds_of(schedule, block) for block in blocks]
@@ -151,10 +154,8 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         if extents[axis] > 1 and any(axis not in axes for axes, _ in operands)
     ]
     rows = tuple(shared[-MAX_ROW_AXES:])
-    lanes = next(
-        (one for one in (vectors.lanes, vectors.lanes // 2) if one >= 4 and group % one == 0),
-        0,
-    )
+    least = max(LEAST_LANES, vectors.lanes // 2)
+    lanes = next((one for one in range(vectors.lanes, least - 1, -1) if group % one == 0), 0)
     plain = [one for one in blocks[:place] if not called(schedule.get(one).body)]
     widths = [
         extent_of(schedule, schedule.get_loops(one)[-1])

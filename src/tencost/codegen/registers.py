@@ -5,7 +5,8 @@ its innermost tile is sampled among all that divides. A product runs near the co
 vectors of the output stay in registers over the whole sum (Goto, van de Geijn: Anatomy of High-Performance Matrix
 Multiplication, 2008; BLIS), which needs things that this space fixes and that the other leaves to chance:
 
-    columns     the output's last axis: so many whole vectors, unrolled; tile o1 o2 v, times the vector's numbers
+    columns     the output's last axis: so many vectors, unrolled; tile o1 o2 v, times the vector's numbers, which are
+                all that a register holds, or the most that divide the axis: 14 of 16 for 56 channels
     rows        up to two axes that one operand has and the other lacks, unrolled inside the sum; tiles o1 o2 i
     sum         runs over everything else; a part of each axis may be unrolled; tiles o i
     order       o1 of columns and rows, o2 of rows and columns, o of the sum, i of the sum, rows, vectors
@@ -39,7 +40,7 @@ from tencost.codegen.tiles import (
 )
 
 HALF_SEEDS = 2
-"""Seeds where columns are half vectors only: TVM's tiles are often faster then, and the search should get to them."""
+"""Seeds where vectors are half full only: TVM's tiles are often faster then, and the search should get to them."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def designs(mod: Any, target: Any) -> list[Design]:
     made = []
     for near in (product.apart, not product.apart) if product.copied else (False,):
         found = tuple(seeds(product, vectors, cores, near=near))
-        found = found if product.lanes == vectors.lanes else found[:HALF_SEEDS]
+        found = found if product.lanes > vectors.lanes // 2 else found[:HALF_SEEDS]
         schedule = Schedule(mod, debug_mask=0, error_render_level="none")
         if found and tried(_tile, schedule, product, found[0], cores, near):
             made.append(Design(schedule, found))
