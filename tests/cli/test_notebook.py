@@ -20,7 +20,8 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorial" / "records-to-scores.
 @pytest.fixture
 def registered(toy_project: Path, toy_config: Any) -> Path:
     """The toy project with a reference and trees trained and evaluated; the trees are champion."""
-    training.run(replace(toy_config, model=replace(toy_config.model, reference=True)), toy_project)
+    reference = replace(toy_config.model, reference=True)
+    training.run(replace(toy_config, model_name="random", model=reference), toy_project)
     trees = XgbConfig(family="xgb", reads=["toy"], num_rounds=30, num_threads=1)
     result = training.run(replace(toy_config, model=trees), toy_project)
     evaluation.run(toy_config, toy_project)
