@@ -54,7 +54,7 @@ def test_the_notebook_runs(
     ]
     parameters.source = (
         f"from pathlib import Path\nPROJECT, CACHE = Path({str(registered)!r}), Path({str(tmp_path)!r}) / 'cache'\n"
-        "DATASET, HARDWARE, FEATURES = 'toy', 'toy-1c', 'toy'"
+        "DATASET, HARDWARE, FEATURES, KIND = 'toy', 'toy-1c', 'toy', 'trace'"
     )
     kernel = nbclient.NotebookClient(
         notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
