@@ -63,7 +63,8 @@ def test_every_line_is_read_and_no_measurement_is_there_twice(imported: Import) 
     measured = Counter((record.record_id, record.run_secs) for record in imported.records)
     assert max(measured.values()) == 1
     programs = Counter(record_id for record_id, _ in measured)
-    assert max(programs.values()) <= 3  # measured again in other sessions; the store makes one of them
+    # Measured again in other sessions; the store makes one of them.
+    assert max(programs.values()) <= 3
     assert sum(count > 1 for count in programs.values()) < 0.02 * len(programs)
 
 
