@@ -104,17 +104,26 @@ def test_scores_are_the_bytes_of_the_model_in_process(
     assert there.unread == 0
 
 
-def test_a_tuner_uses_it_with_one_line(
-    service: str, matmul: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def tuner_log() -> Iterator[None]:
+    """TVM cannot configure its logger where another test has left a handler without a name, and closes none."""
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    before = list(logger.handlers)
+    logger.handlers.clear()
+    yield
+    for handler in logger.handlers:
+        handler.close()
+    logger.handlers[:] = before
+
+
+@pytest.mark.usefixtures("tuner_log")
+def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path) -> None:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
     import tencost
     from tencost.measure.hardware import detect_host
 
-    # TVM cannot configure its logger where another test has left a handler without a name.
-    monkeypatch.setattr(logging.getLogger("tvm.s_tir.meta_schedule"), "handlers", [])
     database = ms.tune_tir(
         matmul,
         Target(detect_host().target),
