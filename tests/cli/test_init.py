@@ -75,3 +75,43 @@ def test_what_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtu
         ["init", str(tmp_path / "new"), "--logs", str(tmp_path / "none")], capsys
     )
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["all", "local"])
+def test_a_name_that_is_no_device_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(["init", str(tmp_path / "new"), "--hardware", name], capsys)
+    assert "expected --hardware to name one device" in told
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("hardware", "with_logs", "first"),
+    [
+        ("mine", False, "tencost measure hardware hardware.name=mine"),
+        ("mine", True, "tencost measure hardware hardware.name=mine"),
+        ("v100", True, "tencost pipeline"),
+        (
+            "epyc-avx2-1c",
+            False,
+            "tencost measure networks network=bert_tiny hardware=epyc-avx2-1c",
+        ),
+    ],
+)
+def test_the_next_command_is_one_that_works(
+    hardware: str, with_logs: bool, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").mkdir()
+    logs = ["--logs", str(tmp_path / "logs")] if with_logs else []
+    main(["init", str(tmp_path / "own"), "--hardware", hardware, *logs])
+    assert capsys.readouterr().out.endswith(f"&& {first}\n")
+
+
+def test_an_unknown_device_is_told_how_to_describe_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["init", str(tmp_path / "own")])
+    monkeypatch.chdir(tmp_path / "own")
+    told = refused(["measure", "run", "hardware=mine"], capsys)
+    assert "tencost measure hardware hardware.name=mine" in told

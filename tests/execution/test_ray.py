@@ -78,7 +78,7 @@ def test_an_interrupted_command_leaves_nothing_running(tmp_path: Path) -> None:
         if done.poll() is None:
             done.kill()
     assert len(started) > 3, "no cluster was started"
-    _, alive = psutil.wait_procs(started, timeout=20)
+    _, alive = psutil.wait_procs(started, timeout=90)  # Ray's agents notice by themselves
     assert alive == []
     assert not (tmp_path / ".ray").exists()
     assert not list(tmp_path.glob("tencost-ray-*"))

@@ -180,9 +180,9 @@ def test_records_are_deleted_by_device_and_file(
         (["rename", "--hardware", "moon", "mars"], "expected records of moon"),
         (["rename", "--hardware", "board", "board"], "found the same"),
         (["rename", "--hardware", "board", "a/b"], "hardware must be letters"),
-        (["rename"], "expected --hardware OLD NEW"),
+        (["rename"], "OLD NEW"),
         (["delete", "--hardware", "moon"], "expected records of moon"),
-        (["delete"], "expected --hardware NAME"),
+        (["delete"], "expected --hardware (and --source), or --where, found neither"),
         (["delete", "--hardware", "board", "--store", "nowhere"], "found none"),
     ],
 )

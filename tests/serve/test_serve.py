@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +21,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tencost.errors import RegistryError, TuneError
+from tencost.errors import ConfigError, RegistryError, TuneError
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 pytest.importorskip("starlette", reason="tencost[serve] is not installed")
@@ -245,3 +247,46 @@ def test_a_taken_port_is_one_sentence(service: str, bundle: Path) -> None:
     assert done.returncode == 2
     assert f"port {port}" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_who_is_silent_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tencost
+    from tencost.serve import client
+
+    monkeypatch.setattr(client, "FIRST_SECONDS", 0.5, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(RegistryError, match="nobody answers"):
+            tencost.remote_cost_model(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=5)
+        silent.settimeout(0.5)
+        silent.accept()[0].close()
+        with pytest.raises(TimeoutError):
+            silent.accept()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://127.0.0.1:port", "http://[::1"])
+def test_what_is_no_address_is_told(url: str) -> None:
+    import tencost
+
+    with pytest.raises(ConfigError, match="expected the address of a service"):
+        tencost.remote_cost_model(url)
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b'{"app": "other"}'), (404, b"<html>")])
+def test_another_service_is_not_taken_for_ours(status: int, body: bytes) -> None:
+    import tencost
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            del format, args
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.handle_request, daemon=True).start()
+        with pytest.raises(RegistryError, match="found something else"):
+            tencost.remote_cost_model(f"http://127.0.0.1:{other.server_port}")

@@ -24,6 +24,7 @@ defaults:
 features:
   name: toy
   kind: trace
+  relations: false
 hydra:
   sweeper:
     study_name: small

@@ -42,7 +42,5 @@ def init(folder: Path, hardware: str, logs: Path | None) -> None:
     from tencost.config import project
 
     project.init(folder, hardware=hardware, logs=logs, version=__version__)
-    sys.stdout.write(
-        f"a project in {folder}; next: cd {shlex.quote(str(folder))} && "
-        f"tencost measure hardware hardware.name={hardware}\n"
-    )
+    first = project.first_command(folder, hardware=hardware, logs=logs)
+    sys.stdout.write(f"a project in {folder}; next: cd {shlex.quote(str(folder))} && {first}\n")

@@ -267,5 +267,8 @@ def _explained() -> Iterator[None]:
         if missing:
             group, choice = missing.groups()
             valid = ", ".join(group_choices().get(group, []))
-            raise ConfigError(f"{group} must be one of {valid}; found {choice!r}") from error
+            told = f"{group} must be one of {valid}; found {choice!r}"
+            if group == "hardware":
+                told += f". To describe this host under that name: tencost measure hardware hardware.name={choice}"
+            raise ConfigError(told) from error
         raise ConfigError(f"configuration: {' '.join(text.split())}") from error

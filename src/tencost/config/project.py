@@ -21,6 +21,8 @@ from tencost.errors import ConfigError
 DATASET = "measured"
 """What `tencost measure` calls a collection, and so its dataset."""
 _PACKAGE = Path(__file__).resolve().parents[1]
+NO_DEVICE = {"all": "every CPU of the project", "local": "whatever host a command runs on"}
+"""Names of `conf/hardware/` that records cannot be of, and what they stand for."""
 _CODE = "src/tencost/"
 _MODELS = {"per_store": ["random", "tvm_xgb"], "per_store_tiles": ["xgb"]}
 _IGNORED = """\
@@ -45,7 +47,8 @@ _README = """\
     tencost pipeline                                      # dvc repro: records, features, models, reports, registry
     tencost leaderboard && tencost ui
     tencost tune network=bert_tiny hardware={hardware}            # with the champion
-What is built stands in params.yaml; definitions of its words in conf/.
+What is built stands in params.yaml; definitions of its words in conf/. `tencost measure run` ends with the lines for
+params.yaml that fit what was measured: one small network has too few tasks to hold some out (`split: within_task`).
 """
 
 
@@ -77,11 +80,15 @@ def init(folder: Path, *, hardware: str, logs: Path | None, version: str) -> Non
         version: of tencost.
 
     Raises:
-        ConfigError: the folder is not empty, it cannot be written, or there are no such logs.
+        ConfigError: the folder is not empty, it cannot be written, the name is no device's, or there are no such logs.
     """
     if re.fullmatch(r"[A-Za-z0-9][\w.\-]*", hardware) is None:
         raise ConfigError(
             f"expected --hardware of letters, digits, '.', '_' and '-', found {hardware!r}"
+        )
+    if hardware in NO_DEVICE:
+        raise ConfigError(
+            f"expected --hardware to name one device, found {hardware!r}, which stands for {NO_DEVICE[hardware]}"
         )
     if logs is not None and not logs.exists():
         raise ConfigError(
@@ -96,6 +103,15 @@ def init(folder: Path, *, hardware: str, logs: Path | None, version: str) -> Non
         _write(folder.resolve(), hardware, logs, version)
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def first_command(folder: Path, *, hardware: str, logs: Path | None) -> str:
+    """Return what is to be typed first in the project in `folder`: the device, if nothing describes it, comes first."""
+    if not (folder / "conf" / "hardware" / f"{hardware}.yaml").is_file():
+        return f"tencost measure hardware hardware.name={hardware}"
+    if logs is not None:
+        return "tencost pipeline"
+    return f"tencost measure networks network=bert_tiny hardware={hardware}"
 
 
 def _write(root: Path, hardware: str, logs: Path | None, version: str) -> None:

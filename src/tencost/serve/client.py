@@ -23,22 +23,29 @@ from tencost.features.traces import trace_values
 BATCH = 1024
 """Candidates of a request at most."""
 TRIES, PAUSE_SECONDS = 3, 1.0
-"""How often a service that does not answer is asked, and how long is waited in between."""
+"""How often a service that cannot be reached is asked, and how long is waited in between."""
+FIRST_SECONDS = 8.0
+"""How long the service may take to say what it is, which needs no work."""
 
 
 class Connection:
     """One service; each request has a connection of its own, so that nothing is left open between rounds."""
 
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+            named = parts.scheme in ("http", "https") and bool(parts.hostname)
+            port = parts.port
+        except ValueError:
+            named, port = False, None
+        if not named:
             raise ConfigError(f"expected the address of a service, http://host:port, found {url!r}")
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
         self._url = url
         self._path = parts.path.rstrip("/")
-        self._http = kind(parts.hostname, parts.port, timeout=seconds)
+        self._http = kind(str(parts.hostname), port, timeout=seconds)
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -56,7 +63,7 @@ class Connection:
                 answer = self._http.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
-                if attempt + 1 < TRIES:
+                if attempt + 1 < TRIES and not isinstance(error, TimeoutError):
                     time.sleep(PAUSE_SECONDS)
                     continue
                 raise RegistryError(
@@ -76,11 +83,20 @@ class Connection:
             told = orjson.loads(content)
         except orjson.JSONDecodeError:
             told = None
+        said = told.get("error") if isinstance(told, dict) else None
         if status == 200 and isinstance(told, dict):
             return told
-        said = told.get("error") if isinstance(told, dict) else None
+        if said is None and status in (200, 404, 405):
+            raise self.something_else(f"status {status}")
         words = printable(str(said or content[:200].decode(errors="replace")), 500)
         raise TuneError(f"{self._url}: the service answers {status}: {words}")
+
+    def something_else(self, found: str) -> RegistryError:
+        """Return the error that whoever answers is no service of ours."""
+        return RegistryError(
+            f"{self._url}: expected a service that scores, found something else ({found}). "
+            "Start one: tencost serve MODEL, and name the address that it prints"
+        )
 
 
 @derived_object
@@ -107,8 +123,11 @@ class RemoteModel(ms.cost_model.PyCostModel):
             traces = [trace_values(one.sch.trace) for one in candidates[start : start + most]]
             asked = {"workload": self._modules[key], "target": target, "traces": traces}
             told = self._connection.ask("POST", "/v1/score", orjson.dumps(asked))
-            scores += told["scores"]
-            self.unread += len(told["unread"])
+            found = told.get("scores")
+            if not isinstance(found, list) or len(found) != len(traces):
+                raise self._connection.something_else(f"no {len(traces)} scores")
+            scores += found
+            self.unread += len(told.get("unread", ()))
         return np.array(scores, np.float64)
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
@@ -131,8 +150,12 @@ def remote_cost_model(url: str, *, token: str | None = None, seconds: float = 15
 
     Raises:
         ConfigError: not an address.
-        RegistryError: nobody answers there.
+        RegistryError: nobody answers there, or something else does.
         TuneError: the service refuses.
     """
-    connection = Connection(url, token or os.environ.get("TENCOST_SERVE_TOKEN"), seconds)
-    return RemoteModel(connection, connection.ask("GET", "/v1/model"))
+    token = token or os.environ.get("TENCOST_SERVE_TOKEN")
+    first = Connection(url, token, min(seconds, FIRST_SECONDS))
+    about = first.ask("GET", "/v1/model")
+    if "digest" not in about:
+        raise first.something_else("no description of a model")
+    return RemoteModel(Connection(url, token, seconds), about)

@@ -104,7 +104,10 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {host} port {port}: {error}") from error
+        raise ConfigError(
+            f"expected to listen on {host} port {port}, cannot: {getattr(error, 'strerror', None) or error}. "
+            "Choose another with --port (0: any that is free) or --host"
+        ) from error
 
 
 def _is_loopback(host: str) -> bool:
