@@ -38,6 +38,9 @@ LOOPBACK = "127.0.0.1"
 BUCKET = "lab"
 START_S = 240
 """Seconds that a server may take to answer: it may be started on a busy host."""
+PATIENT = "--timeout-worker-healthcheck 60"
+"""MLflow's server ends a process of its own that is too busy to say within five seconds that it lives, and with it
+what it was answering."""
 READS = ["s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"]
 WRITES = [*READS, "s3:PutObject", "s3:AbortMultipartUpload"]
 USERS = {"reader": READS, "writer": WRITES, "admin": [*WRITES, "s3:DeleteObject"]}
@@ -337,7 +340,7 @@ def registry(
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "2",
         "--backend-store-uri", f"{database}/mlflow", "--artifacts-destination", f"s3://{BUCKET}/mlflow",
-        "--app-name", "basic-auth",
+        "--app-name", "basic-auth", "--uvicorn-opts", PATIENT,
     ]  # fmt: skip
     uri = f"http://{LOOPBACK}:{port}"
     with ExitStack() as stack:

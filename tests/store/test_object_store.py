@@ -56,7 +56,7 @@ def test_everything_a_local_store_does(
 def test_writers_at_once_and_killed_lose_nothing_and_write_nothing_twice(
     as_writer: str, tmp_path: Path
 ) -> None:
-    kill_and_start_again(as_writer, tmp_path)
+    kill_and_start_again(as_writer, tmp_path, pause_s=0.5)
 
 
 def test_who_may_read_cannot_write(

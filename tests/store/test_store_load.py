@@ -106,8 +106,11 @@ def test_writers_killed_and_started_again(tmp_path: Path) -> None:
     kill_and_start_again(str(tmp_path / "store"), tmp_path)
 
 
-def kill_and_start_again(uri: str, folder: Path) -> None:
-    """Kill writers at once at a store and start them again; at the end everything is there, once."""
+def kill_and_start_again(uri: str, folder: Path, pause_s: float = 0.05) -> None:
+    """Kill writers at once at a store and start them again; at the end everything is there, once.
+
+    `pause_s` lies between two looks at the whole store, of which each takes from the writers' time.
+    """
     writers = [Writer(uri, number, folder) for number in range(WRITERS)]
     kills = {0: [2, 5], 1: [4]}  # after so many batches; then started again
     rows, compacted, chance = 0, 0, random.Random(1)
@@ -128,7 +131,7 @@ def kill_and_start_again(uri: str, folder: Path) -> None:
             rows = now
             if rows > 40 * (compacted + 1) and compacted < 2:
                 compacted += RecordStore(uri).compact().written > 0
-            time.sleep(0.05)
+            time.sleep(pause_s)
     finally:
         for writer in writers:
             if writer.process.poll() is None:
