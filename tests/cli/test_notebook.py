@@ -20,7 +20,8 @@ NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorial" / "records-to-scores.
 @pytest.fixture
 def registered(toy_project: Path, toy_config: Any) -> Path:
     """The toy project with a reference and trees trained and evaluated; the trees are champion."""
-    training.run(replace(toy_config, model=replace(toy_config.model, reference=True)), toy_project)
+    reference = replace(toy_config.model, reference=True)
+    training.run(replace(toy_config, model_name="random", model=reference), toy_project)
     trees = XgbConfig(family="xgb", reads=["toy"], num_rounds=30, num_threads=1)
     result = training.run(replace(toy_config, model=trees), toy_project)
     evaluation.run(toy_config, toy_project)
@@ -53,7 +54,7 @@ def test_the_notebook_runs(
     ]
     parameters.source = (
         f"from pathlib import Path\nPROJECT, CACHE = Path({str(registered)!r}), Path({str(tmp_path)!r}) / 'cache'\n"
-        "DATASET, HARDWARE, FEATURES = 'toy', 'toy-1c', 'toy'"
+        "DATASET, HARDWARE, FEATURES, KIND = 'toy', 'toy-1c', 'toy', 'trace'"
     )
     kernel = nbclient.NotebookClient(
         notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
@@ -67,7 +68,9 @@ def test_the_notebook_runs(
     )
     assert "xgb on toy, 2 columns, of toy" in shown
     accuracy = float(shown.split("pairwise accuracy ")[1].split()[0])
-    assert accuracy > 0.8, shown  # the first column is the speed
+    assert accuracy > 0.65, (
+        shown
+    )  # 0.5 is chance; trees of 24 programs whose first column is the speed
 
 
 def test_the_committed_notebook_shows_what_it_printed_and_nobodys_folders() -> None:

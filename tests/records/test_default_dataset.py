@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,14 +21,22 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 NAME = PARAMS["dataset"]
+WHOLE = "tencost-epyc-all"
+"""The default dataset and what was measured since."""
 HELD_OUT = ("bert_tiny", "resnet_50", "gpt2", "efficientnet_b0")
 """The standing test networks."""
+
+
+def description_of(name: str) -> dict[str, Any]:
+    found = yaml.safe_load((ROOT / "conf" / "dataset" / f"{name}.yaml").read_text())
+    assert isinstance(found, dict)
+    return found
 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The folder of each archive, under its name."""
-    described = yaml.safe_load((ROOT / "conf" / "dataset" / f"{NAME}.yaml").read_text())
+    described = description_of(WHOLE)
     raw = tmp_path_factory.mktemp("raw")
     for part, sha256 in described["parts"].items():
         archive = ROOT / described["source"] / f"{part}.tar.zst"
@@ -54,10 +63,9 @@ def test_every_line_is_read_and_no_measurement_is_there_twice(imported: Import) 
     measured = Counter((record.record_id, record.run_secs) for record in imported.records)
     assert max(measured.values()) == 1
     programs = Counter(record_id for record_id, _ in measured)
-    assert (
-        max(programs.values()) == 2
-    )  # measured again in another session; the store makes one of them
-    assert sum(count > 1 for count in programs.values()) < 0.01 * len(programs)
+    # Measured again in other sessions; the store makes one of them.
+    assert max(programs.values()) <= 3
+    assert sum(count > 1 for count in programs.values()) < 0.02 * len(programs)
 
 
 def test_the_cards_count_what_is_there(parts: list[Path], imported: Import) -> None:
@@ -65,9 +73,12 @@ def test_the_cards_count_what_is_there(parts: list[Path], imported: Import) -> N
         card = (ROOT / "datasets" / f"{folder.name}.md").read_text()
         assert set((folder / "README.md").read_text().splitlines()) <= set(card.splitlines())
         assert _told(r for r in imported.records if r.source.dataset == folder.name) in card
-    description = yaml.safe_load((ROOT / "conf" / "dataset" / f"{NAME}.yaml").read_text())
-    once = {record.record_id: record for record in imported.records}
-    assert description["description"].startswith(_told(once.values()))
+    for name in (NAME, WHOLE):
+        described = description_of(name)
+        assert described["parts"].items() <= description_of(WHOLE)["parts"].items()
+        own = [r for r in imported.records if r.source.dataset in described["parts"]]
+        once = {record.record_id: record for record in own}
+        assert described["description"].startswith(_told(once.values()))
 
 
 def test_every_hardware_of_the_pipeline_has_records_with_their_provenance(imported: Import) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import http.server
 import json
+import logging
 import os
 import re
 import signal
@@ -103,6 +104,19 @@ def test_scores_are_the_bytes_of_the_model_in_process(
     assert there.unread == 0
 
 
+@pytest.fixture
+def tuner_log() -> Iterator[None]:
+    """TVM cannot configure its logger where another test has left a handler without a name, and closes none."""
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    before = list(logger.handlers)
+    logger.handlers.clear()
+    yield
+    for handler in logger.handlers:
+        handler.close()
+    logger.handlers[:] = before
+
+
+@pytest.mark.usefixtures("tuner_log")
 def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path) -> None:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target

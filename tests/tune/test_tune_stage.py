@@ -308,16 +308,16 @@ def test_a_slow_default_schedule_is_stopped_and_said_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tencost.tune.verify.MAX_DEFAULT_S", 0.0)
-    folder = run(config(**{"tuner.trials": 4, "tuner.default_timeout_s": 1e-6}), root)
+    folder = run(config(**{"tuner.trials": 4, "tuner.default_timeout_s": 1e-8}), root)
     report = json.loads((folder / "report.json").read_text())
     assert report["tasks_default_stopped"] == report["tasks"]
     seconds = json.loads((folder / "session.json").read_text())["baseline_s"]
-    assert set(seconds.values()) == {1e-6}
+    assert set(seconds.values()) == {1e-8}
     assert report["network_default_at_least_s"] == report["tasks_default_latency_s"]
     assert "network_default_latency_s" not in report
     assert report["network_latency_s"] > 0
     told = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "were stopped after 1e-06 s, and count as that" in told
+    assert "were stopped after 1e-08 s, and count as that" in told
     assert "not timed: its tasks alone take" in told
 
 
