@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -27,7 +28,12 @@ from tencost.errors import ExecutionError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
 from tencost.execution.workers import open_workers
 
-pytest.importorskip("ray", reason="tencost[scale] is not installed")
+# Not `ray` itself: it reads the environment when it is imported, which that module sets.
+ray_cluster = pytest.importorskip(
+    "tencost.execution.ray_cluster",
+    reason="tencost[scale] is not installed",
+    exc_type=ModuleNotFoundError,
+)
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
@@ -56,32 +62,81 @@ def test_nobody_at_the_address_is_one_sentence_in_ten_seconds() -> None:
     assert time.monotonic() - began < 20, "two refusals, ten seconds each"
 
 
-def test_an_interrupted_command_leaves_nothing_running(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder for Ray's sockets, whose paths have 107 letters at most: too few for pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="t-") as name:
+        yield Path(name)
+
+
+def begun(home: Path, temporary: Path) -> subprocess.Popen[bytes]:
+    """Return a command whose workers have begun; its home and its temporary folder are those given."""
+    (home / "script.py").write_text(SCRIPT)
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(works.__file__).parent),
-        "HOME": str(tmp_path),
+        "HOME": str(home),
+        "TMPDIR": str(temporary),
     }
-    done = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], env=environment, start_new_session=True
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_TMPDIR"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [sys.executable, str(home / "script.py"), str(home)],
+        env=environment,
+        start_new_session=True,
     )
+    deadline = time.monotonic() + 120
+    while not list(home.glob("[0-9]*-*")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.1)
+    return process
+
+
+def clusters(temporary: Path) -> list[Path]:
+    return list(temporary.glob("tencost-ray-*"))
+
+
+def test_an_interrupted_command_leaves_nothing(tmp_path: Path, short_folder: Path) -> None:
+    process = begun(tmp_path, short_folder)
     try:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("[0-9]*-*")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        started = psutil.Process(done.pid).children(recursive=True)
-        os.killpg(done.pid, signal.SIGINT)  # as a terminal does
-        done.wait(60)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert len(clusters(short_folder)) == 1
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        process.wait(60)
     finally:
-        if done.poll() is None:
-            done.kill()
+        if process.poll() is None:
+            process.kill()
     assert len(started) > 3, "no cluster was started"
     _, alive = psutil.wait_procs(started, timeout=90)  # Ray's agents notice by themselves
     assert alive == []
     assert not (tmp_path / ".ray").exists()
-    assert not list(tmp_path.glob("tencost-ray-*"))
+    assert list(short_folder.iterdir()) == []
+
+
+def test_files_of_a_killed_command_go_with_the_next_one_not_those_of_one_that_runs(
+    tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = begun(tmp_path, short_folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    (old,) = clusters(short_folder)
+    long_ago = time.time() - 3600
+    os.utime(old / "tencost.lock", (long_ago, long_ago))
+    started = psutil.Process(process.pid).children(recursive=True)
+    try:
+        with ray_cluster.folder():
+            assert old in clusters(short_folder)
+    finally:
+        for one in (
+            psutil.Process(process.pid),
+            *started,
+        ):  # Ray's own end by themselves, in a minute
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.wait()
+    psutil.wait_procs(started, timeout=90)
+    with ray_cluster.folder() as new:
+        assert clusters(short_folder) == [Path(new)]
+    assert clusters(short_folder) == []
 
 
 @pytest.fixture(scope="module")

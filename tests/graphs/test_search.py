@@ -7,9 +7,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from shutil import copy, copytree
+from shutil import copy, copytree, rmtree
 from typing import Any
 
 import orjson
@@ -118,7 +120,7 @@ KILLED = [
 
 
 @pytest.fixture(scope="module")
-def killed(project: Path) -> list[psutil.Process]:
+def killed(project: Path) -> Iterator[list[psutil.Process]]:
     """A search is killed in its first trial; return the processes that it leaves, which are still there then."""
     code = (
         "import sys; from pathlib import Path; from tencost.config.composition import compose; "
@@ -129,7 +131,12 @@ def killed(project: Path) -> list[psutil.Process]:
         patch.chdir(project)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         main(["graphs", "splits", "dataset=mine", *BY_FAMILY])
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{Path(__file__).parent}"}
+    temporary = tempfile.mkdtemp(prefix="t-")  # short: Ray's sockets lie in it
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'tests'}:{Path(__file__).parent}",
+        "TMPDIR": temporary,
+    }
     process = subprocess.Popen(
         [sys.executable, "-c", code, *KILLED],
         cwd=project,
@@ -147,7 +154,9 @@ def killed(project: Path) -> list[psutil.Process]:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert children
-    return children
+    yield children
+    psutil.wait_procs(children, timeout=90)
+    rmtree(temporary, ignore_errors=True)
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """Ray, started here for one command, or a cluster that runs already.
 
 A cluster that is started here reports nothing, has no dashboard, keeps its files below the system's temporary folder,
-and is gone when the command ends, however it ends. Its ports are open to the network: who connects needs a token that
-is made for this process. One that runs already is asked with its own token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH).
+and is gone when the command ends, however it ends; files of a command that was killed go with the next one that starts
+a cluster. Its ports are open to the network: who connects needs a token that is made for this process. One that runs
+already is asked with its own token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH).
 
 Importing this module imports Ray, and others take `ray` from here: what it reads from the environment when it is
 imported is set here.
@@ -11,6 +12,7 @@ imported is set here.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
@@ -19,8 +21,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 if "ray" not in sys.modules:
@@ -45,6 +48,9 @@ _ENVIRONMENT = {
 _REFUSALS = (OSError, RuntimeError, ValueError, ray.exceptions.RayError)
 CONNECT_SECONDS, CHECK_SECONDS = 1.5, 6.0
 """How long an address may take to accept a connection, and then to say that it is a cluster."""
+_PREFIX, _LOCK = "tencost-ray-", "tencost.lock"
+_YOUNG_SECONDS = 60.0
+"""A lock may be nobody's for as long: it is just being made."""
 
 
 @contextlib.contextmanager
@@ -73,28 +79,46 @@ def running(settings: ExecutionConfig, jobs: int | None, store_bytes: int = 0) -
 
 @contextlib.contextmanager
 def _started(jobs: int | None, store_bytes: int) -> Iterator[None]:
-    # Ray's sockets lie in it, and the path of a socket has 107 letters at most.
-    folder = tempfile.mkdtemp(prefix="tencost-ray-")
-    try:
+    with folder() as files, environment({"RAY_TMPDIR": files}):  # Ray Tune's locks lie there
         try:
-            ray.init(
-                address="local",
-                num_cpus=jobs or len(os.sched_getaffinity(0)),
-                num_gpus=0,
-                include_dashboard=False,
-                configure_logging=False,
-                log_to_driver=False,
-                object_store_memory=store_bytes,
-                _temp_dir=folder,
-            )
-        except _REFUSALS as error:
-            raise ExecutionError(
-                f"expected Ray to start on this host, found: {_last_line(str(error))}"
-            ) from error
-        yield
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=jobs or len(os.sched_getaffinity(0)),
+                    num_gpus=0,
+                    include_dashboard=False,
+                    configure_logging=False,
+                    log_to_driver=False,
+                    object_store_memory=store_bytes,
+                    _temp_dir=files,
+                )
+            except _REFUSALS as error:
+                raise ExecutionError(
+                    f"expected Ray to start on this host, found: {_last_line(str(error))}"
+                ) from error
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[str]:
+    """Have a folder for a cluster's files, locked as long as this process lives; remove those that nobody holds.
+
+    Ray's sockets lie in it, and the path of a socket has 107 letters at most.
+    """
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError), lock.open("rb") as held:
+            if time.time() - lock.stat().st_mtime > _YOUNG_SECONDS:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        with (made / _LOCK).open("wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield str(made)
     finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -147,17 +171,25 @@ def _last_line(text: str) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Ray's words about itself from the terminal, and its reports from its makers."""
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
-    os.environ.update(_ENVIRONMENT)
     logger = logging.getLogger("ray")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with environment(_ENVIRONMENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def environment(words: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables in the environment within the block, as Ray's processes inherit them."""
+    before = {name: os.environ.get(name) for name in words}
+    os.environ.update(words)
+    try:
+        yield
+    finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -18,7 +18,6 @@ import functools
 import io
 import logging
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +28,10 @@ import numpy as np
 
 from tencost.config import ExecutionConfig
 from tencost.errors import TrainError
-from tencost.execution.ray_cluster import running  # before Ray, whose environment it prepares
+from tencost.execution.ray_cluster import (  # before Ray, whose environment it prepares
+    environment,
+    running,
+)
 
 # isort: split
 from ray import tune
@@ -295,18 +297,12 @@ def _watched(watch: Watch, plan: Plan) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _running(plan: Plan) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
-    os.environ.update(_ENVIRONMENT)
     logger = logging.getLogger("hyperopt")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # errors of trials are told here
+    store_bytes = _STORE_BYTES + 2 * plan.data_bytes
     try:
-        with running(plan.execution, plan.cpus, _STORE_BYTES + 2 * plan.data_bytes):
+        with environment(_ENVIRONMENT), running(plan.execution, plan.cpus, store_bytes):
             yield
     finally:
         logger.setLevel(level)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
