@@ -106,14 +106,18 @@ def test_scores_are_the_bytes_of_the_model_in_process(
 
 @pytest.fixture
 def tuner_log() -> Iterator[None]:
-    """TVM cannot configure its logger where another test has left a handler without a name, and closes none."""
+    """TVM cannot configure its logger where it has a handler without a name: pytest's, if it does not propagate.
+
+    TVM turns that off for good, and closes no handler.
+    """
     logger = logging.getLogger("tvm.s_tir.meta_schedule")
-    before = list(logger.handlers)
     logger.handlers.clear()
+    logger.propagate = True
     yield
     for handler in logger.handlers:
         handler.close()
-    logger.handlers[:] = before
+    logger.handlers.clear()
+    logger.propagate = True
 
 
 @pytest.mark.usefixtures("tuner_log")
