@@ -111,13 +111,16 @@ def tuner_log() -> Iterator[None]:
     TVM turns that off for good, and closes no handler.
     """
     logger = logging.getLogger("tvm.s_tir.meta_schedule")
-    logger.handlers.clear()
-    logger.propagate = True
+
+    def clear() -> None:
+        for handler in list(logger.handlers):
+            logger.removeHandler(handler)
+            handler.close()
+        logger.propagate = True
+
+    clear()
     yield
-    for handler in logger.handlers:
-        handler.close()
-    logger.handlers.clear()
-    logger.propagate = True
+    clear()
 
 
 @pytest.mark.usefixtures("tuner_log")
