@@ -238,6 +238,28 @@ def test_no_space_where_columns_are_not_beside_each_other() -> None:
     assert registers.designs(tvm.IRModule({"main": free}), TARGET)
 
 
+@pytest.mark.parametrize(
+    ("columns", "vectors", "lanes"),
+    [
+        (32, Vectors(16, 32), 16),
+        (56, Vectors(16, 32), 14),
+        (440, Vectors(16, 32), 11),
+        (24, Vectors(16, 32), 12),
+        (8, Vectors(16, 32), 8),
+        (7, Vectors(16, 32), 0),
+        (28, Vectors(8, 16), 7),
+        (20, Vectors(8, 16), 5),
+        (12, Vectors(4, 32), 4),
+        (3, Vectors(4, 32), 0),
+    ],
+)
+def test_a_vector_is_as_full_as_columns_allow(columns: int, vectors: Vectors, lanes: int) -> None:
+    task = task_of(fused([(12, 24), (24, columns)], op.matmul))
+    product = products.product_of(Schedule(task), vectors)
+    assert product is not None
+    assert product.lanes == lanes
+
+
 def test_no_space_for_other_devices() -> None:
     task = task_of(fused(*PRODUCTS["dense"]))
     assert registers.designs(task, {"kind": "cuda", "arch": "sm_80"}) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,10 @@ def test_the_winner_is_the_best_on_networks_left_out(toy_project: Path, toy_conf
     assert winner is not None
     assert before is not None
     assert (winner.model, before.model) == ("xgb-toy", "random-toy")
+    assert floor.choice is not None
+    fewer = replace(floor.choice, composite=9.0, folds={"seen": floor.choice.folds["seen"]})
+    rows = tuple(replace(row, choice=fewer) if row == floor else row for row in board.rows)
+    assert boards.winner(replace(board, rows=rows)) == trees, "a fold less, and it does not win"
     assert boards.regret(lucky, winner)["geo1"] == 0.0
     assert boards.regret(lucky, before)["geo1"] == pytest.approx(
         trees.mean("geo1") - floor.mean("geo1")

@@ -54,7 +54,7 @@ class Row:
     networks: dict[str, dict[str, float]] = field(default_factory=dict)
     """Network -> metric -> mean over seeds."""
     valid_pairwise: tuple[float, ...] = ()
-    """Search score on the validation part by seed; may be empty."""
+    """Pairwise accuracy on the validation part by seed; may be empty."""
     choice: Choice | None = None
     """How it did on networks left out of the training side: decides the winner; None where it was not tried."""
     folder: str = ""
@@ -120,14 +120,17 @@ class Board:
 def winner(board: Board) -> Row | None:
     """Return the model to register, no reference: the best composite over networks left out, see `choosing`.
 
-    Where a candidate was not tried on any (`folds=0`, or a training side of one network), `by_validation` decides. None
-    if there are only references.
+    One that was tried on fewer folds than others, as a slow one is, does not win: its composite is of fewer networks
+    and scatters more. Where a candidate was not tried on any (`folds=0`, or a training side of one network),
+    `by_validation` decides. None if there are only references.
     """
     candidates = board.candidates
-    tried = {row.model: row.choice.composite for row in candidates if row.choice is not None}
+    tried = {row.model: row.choice for row in candidates if row.choice is not None}
     if not candidates or len(tried) < len(candidates):
         return by_validation(board)
-    return max(candidates, key=lambda row: (tried[row.model], row.model))
+    most = max(len(choice.folds) for choice in tried.values())
+    able = [row for row in candidates if len(tried[row.model].folds) == most]
+    return max(able, key=lambda row: (tried[row.model].composite, row.model))
 
 
 def by_validation(board: Board) -> Row | None:
