@@ -52,7 +52,7 @@ PRODUCTS: dict[str, tuple[Shapes, Body]] = {
         lambda x, w: op.nn.silu(op.matmul(x, w)),
     ),
     "padded columns, not a prime": (
-        [(72, 24), (24, 44), (44,)],
+        [(72, 24), (24, 36), (36,)],
         lambda x, w, b: op.add(op.matmul(x, w), b),
     ),
     "one row": ([(1, 24), (24, 40)], op.matmul),
@@ -253,11 +253,27 @@ def test_no_space_where_columns_are_not_beside_each_other() -> None:
         (3, Vectors(4, 32), 0),
     ],
 )
-def test_a_vector_is_as_full_as_columns_allow(columns: int, vectors: Vectors, lanes: int) -> None:
-    task = task_of(fused([(12, 24), (24, columns)], op.matmul))
+def test_vectors_of_a_convolution_are_as_full_as_channels_allow(
+    columns: int, vectors: Vectors, lanes: int
+) -> None:
+    task = task_of(fused([(1, 8, 8, 8), (3, 3, 8, columns)], nhwc))
     product = products.product_of(Schedule(task), vectors)
     assert product is not None
-    assert product.lanes == lanes
+    found = tiles.padded(task, product, vectors)
+    assert (found.lanes if found else 0) == lanes
+    assert found is None or not found.padding
+
+
+@pytest.mark.parametrize("columns", [28, 40, 56, 440])
+def test_columns_that_can_be_padded_to_whole_registers_are(columns: int) -> None:
+    vectors = Vectors(16, 32)
+    task = task_of(fused([(196, 64), (64, columns)], op.matmul))
+    product = products.product_of(Schedule(task), vectors)
+    assert product is not None
+    found = tiles.padded(task, product, vectors)
+    assert found is not None
+    assert found.lanes == 16
+    assert found.columns == -(-columns // 16)
 
 
 def test_no_space_for_other_devices() -> None:

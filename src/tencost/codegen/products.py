@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tencost.codegen.blocks import CHOICES, called, extent_of, kinds_of, moves, nests_of
 
 MAX_ROW_AXES = 2
 LEAST_LANES = 4
-"""No vector has fewer numbers. One that does not fill its register (14 of 16) takes one all the same: 56 columns are
-four registers, where halves would be seven."""
+"""No vector has fewer numbers."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Product:
         batch, rows, sums: axes of each part; rows are at most two, the innermost ones.
         column: the axis of vectors.
         group: columns that read the same of every operand without them: all, but of a convolution in groups.
-        lanes: numbers of a vector, a register full or at least half full; divides a group; 0 where no vector does.
+        lanes: numbers of a vector, which is at least half a register; divides a group; 0 where no vector does.
         channels: divides the last axes of the passes of their own; 1 where there are none.
         operands: for each operand, the axes that its indices move with, and its size in bytes.
         padding: of each axis, to a multiple of what its extent is padded before all else; empty: nothing is.
@@ -99,7 +98,7 @@ def vectors_of(target: Any) -> Vectors | None:
 def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     """Return the product of an unscheduled function, None where there is none, or more than one, or another shape.
 
-    Its lanes are 0 where columns are no vectors that are at least half full: such columns have to be padded.
+    Its lanes are 0 where columns are neither whole registers nor halves of them: see :func:`filled`, and padding.
     """
     blocks = nests_of(schedule)
     kinds = [kinds_of(schedule, block) for block in blocks]
@@ -154,8 +153,8 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         if extents[axis] > 1 and any(axis not in axes for axes, _ in operands)
     ]
     rows = tuple(shared[-MAX_ROW_AXES:])
-    least = max(LEAST_LANES, vectors.lanes // 2)
-    lanes = next((one for one in range(vectors.lanes, least - 1, -1) if group % one == 0), 0)
+    halves = (vectors.lanes, vectors.lanes // 2)
+    lanes = next((one for one in halves if one >= LEAST_LANES and group % one == 0), 0)
     plain = [one for one in blocks[:place] if not called(schedule.get(one).body)]
     widths = [
         extent_of(schedule, schedule.get_loops(one)[-1])
@@ -178,6 +177,19 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         operands=tuple(operands),
         group=group,
     )
+
+
+def filled(product: Product, vectors: Vectors) -> Product | None:
+    """Return the product with the fullest vectors that divide its columns; None where none is half full or more.
+
+    A vector that leaves part of its register empty takes a register all the same: 56 columns are four times 14 of 16,
+    where halves would be seven.
+    """
+    least = max(LEAST_LANES, vectors.lanes // 2)
+    for lanes in range(vectors.lanes, least - 1, -1):
+        if product.group % lanes == 0:
+            return replace(product, lanes=lanes)
+    return None
 
 
 def _group_of(indices: Sequence[Any], name: Any) -> int:

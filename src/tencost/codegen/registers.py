@@ -40,7 +40,7 @@ from tencost.codegen.tiles import (
 )
 
 HALF_SEEDS = 2
-"""Seeds where vectors are half full only: TVM's tiles are often faster then, and the search should get to them."""
+"""Seeds where vectors are half full at best: TVM's tiles are often faster then, and the search should get to them."""
 
 
 @dataclass(frozen=True)
