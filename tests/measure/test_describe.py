@@ -107,7 +107,8 @@ def test_the_whole_host_by_default() -> None:
     check_runnable(described)
     assert described.cores == described.target["num-cores"] == 1
     mcpu = described.target["mcpu"]
-    assert described.name == f"{slug(described.model)}-{slug(mcpu)}-1c"
+    brand = described.model.removesuffix(f" ({mcpu})")
+    assert described.name == f"{slug(brand)}-{slug(mcpu)}-1c"
     assert not described.detect
 
 
@@ -176,7 +177,8 @@ def test_what_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(hardware, "CPUINFO", cpuinfo)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(
-        HardwareError, match=r"AVX-512, found Pretended CPU without avx512bw.*native, avx2, sse42"
+        HardwareError,
+        match=r"AVX-512, found Pretended CPU .*without avx512bw.*native, avx2, sse42",
     ):
         describe_host("x", "avx512", 1)
 

@@ -9,10 +9,13 @@ from tencost.config import HardwareConfig
 from tencost.errors import HardwareError
 from tencost.measure import hardware as module
 from tencost.measure.hardware import (
+    another_machine,
     check_cores,
+    check_described,
     check_runnable,
     detect_host,
     host_flags,
+    model_name,
     one_core,
     resolve_hardware,
 )
@@ -87,7 +90,7 @@ def test_instruction_sets_that_a_virtual_machine_masks_are_switched_off(
 ) -> None:
     pretend(monkeypatch, tmp_path, AVX2, "skylake-avx512")
     found = detect_host()
-    assert found.model == "Pretended CPU"
+    assert found.model == "Pretended CPU (skylake-avx512)"
     assert found.simd_bits == 256
     assert "-avx512f" in found.target["mattr"]
     assert not any(flag.startswith("avx512") for flag in found.requires)
@@ -144,3 +147,56 @@ def test_a_hardware_that_stands_for_several_runs_nothing() -> None:
     several = HardwareConfig(name="cpu", target={"kind": "llvm"}, members=["all"])
     with pytest.raises(HardwareError, match=r"'cpu' stands for several.*hardware=local"):
         resolve_hardware(several)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, cpu: str) -> None:
+    """Make the kernel tell this name of the CPU, and LLVM that one."""
+    pretend(monkeypatch, tmp_path, AVX2, cpu)
+    module.CPUINFO.write_text(f"model name\t: {name}\nflags\t\t: {AVX2}\n")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("AMD EPYC", "AMD EPYC (znver4)"),
+        ("Intel(R) Xeon(R) CPU @ 2.20GHz", "Intel(R) Xeon(R) CPU @ 2.20GHz (znver4)"),
+        ("AMD EPYC 9654 96-Core Processor", "AMD EPYC 9654 96-Core Processor"),
+        ("Apple M2", "Apple M2"),
+    ],
+)
+def test_a_brand_alone_gets_its_generation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel: str, name: str
+) -> None:
+    told(monkeypatch, tmp_path, kernel, "znver4")
+    assert model_name() == name
+
+
+def test_times_of_another_machine_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two generations with the same instruction sets: programs run on both, and not in the same time."""
+    told(monkeypatch, tmp_path, "AMD EPYC", "znver4")
+    monkeypatch.setattr(module, "caches_kib", lambda: {"1d": 32.0, "2": 1024.0, "3": 32768.0})
+    here = detect_host("here")
+    check_described(here)
+    check_described(replace(here, l3_kib=1.0))  # shared: a virtual machine's share varies
+    check_described(replace(here, model="AMD EPYC"))  # written before models had generations
+    other = replace(here, name="there", model="AMD EPYC (znver5)", l1d_kib=48.0)
+    assert another_machine(other) == (
+        "AMD EPYC (znver4) instead of AMD EPYC (znver5), a level-1 cache of 32 KiB instead of 48 KiB"
+    )
+    with pytest.raises(HardwareError, match=r"'there'.*znver4.*32 KiB.*tencost measure hardware"):
+        check_described(other)
+    with pytest.raises(HardwareError, match="level-2 cache"):
+        check_described(replace(here, l2_kib=512.0))
+
+
+def test_a_host_that_tells_no_caches_is_taken_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told(monkeypatch, tmp_path, "AMD EPYC", "znver4")
+    monkeypatch.setattr(module, "caches_kib", dict)
+    assert another_machine(replace(detect_host(), l1d_kib=4.0)) == ""
+    assert (
+        another_machine(replace(detect_host(), model="NVIDIA H100", target={"kind": "cuda"})) == ""
+    )

@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tencost.config import Config, NetworkConfig, NetworkInput
 from tencost.config.composition import compose
 from tencost.errors import HardwareError, RegistryError, TuneError
+from tencost.measure.hardware import resolve_hardware
 from tencost.networks.lowering import fuse
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
@@ -69,6 +71,22 @@ def rows(root: Path, query: str) -> list[Any]:
         found = connection.execute(query).fetchall()
     connection.close()
     return found
+
+
+def test_what_another_machine_measures_stays_out_of_the_store(
+    root: Path,
+    config: Callable[..., Config],
+    make_bundle: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cfg = config(**{"tuner.trials": 4, "model_uri": make_bundle("xgb")})
+    other = replace(resolve_hardware(cfg.hardware), name="elsewhere", model="Another 9999 CPU")
+    folder = run(replace(cfg, hardware=other), root)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "not the machine of hardware 'elsewhere'" in told
+    assert "instead of Another 9999 CPU" in told
+    assert read_points(folder / "tuning_curve.csv")[-1].trials == 4
+    assert not (root / "data" / "store").exists()
 
 
 def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(

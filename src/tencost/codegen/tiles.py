@@ -41,8 +41,9 @@ def padded(mod: Any, product: Product, vectors: Vectors) -> Product | None:
 
     Columns that are left as they are get the fullest vectors that divide them: a convolution's can only be left. Where
     they can be padded to whole registers and the model of a core says that it pays, that is the faster of the two by
-    measurement (28 columns, AVX2: 97 GFLOP/s padded, 65 with 7 of 8). The 197 tokens of a vision transformer are a prime: as rows they are tiles of one row, at two fifths of the speed;
-    as columns (the scores of its attention) they fit no vector at all.
+    measurement (28 columns, AVX2: 97 GFLOP/s padded, 65 with 7 of 8). The 197 tokens of a vision transformer are a
+    prime: as rows they are tiles of one row, at two fifths of the speed; as columns (the scores of its attention) they
+    fit no vector at all.
     """
     found, least = (product, least_cycles(product, vectors)) if product.lanes else (None, WITHOUT)
     columns = (1,) if product.lanes == vectors.lanes else (1, vectors.lanes)

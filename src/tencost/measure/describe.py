@@ -172,10 +172,13 @@ def describe_host(name: str | None, isa: str | None, cores: int | None) -> Hardw
     limit = f" limited to {LEVELS[chosen].title}" if chosen in LEVELS else ""
     share = f"{count} of {present} cores" if present > 1 else "its only core"
     machine = " of a virtual machine" if "hypervisor" in host_flags() else ""
+    # A brand alone is followed by the family already.
+    model = host.model.removesuffix(f" ({family})")
+    words = dict.fromkeys((*slug(host.model).split("-"), *slug(word).split("-")))
     return replace(
         described,
-        name=name or f"{slug(host.model)}-{slug(word)}-{count}c",
-        description=f"{host.model} ({family}){limit}, {share}{machine}",
+        name=name or f"{'-'.join(words)}-{count}c",
+        description=f"{model} ({family}){limit}, {share}{machine}",
         target=_canonical(described.target),
     )
 

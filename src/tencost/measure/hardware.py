@@ -28,6 +28,8 @@ _X86_CHECKED = re.compile(r"^(avx|amx|sse|ssse3|fma|f16c|bmi|popcnt)")
 _DETECTED = "local"
 """Name of what is detected, unless the user gives another."""
 _CORES_OF_NAME = re.compile(r"-\d+c$")
+_PRODUCT = re.compile(r"\d{3}|\b[A-Z]\d\b")
+"""In a CPU's name: the number of a product, or a letter and a number; a brand alone has neither."""
 _LLVM_TO_CPUINFO = {"sse3": "pni", "bmi": "bmi1"}
 _TUNING = re.compile(
     r"^(fast-|slow-|prefer-|false-deps|no-|fuse-|tuning-|use-|allow-|disable-|enable-|macrofusion)"
@@ -270,14 +272,55 @@ def _simd_bits(features: set[str]) -> int:
 
 
 def model_name() -> str:
-    """Return the CPU's product name, as the kernel or else the platform gives it."""
+    """Return the CPU's product name, as the kernel or else the platform gives it.
+
+    Where that is no more than a brand, as hypervisors tell it, LLVM's name of the generation follows: "AMD EPYC" is
+    "AMD EPYC (znver4)" on one host, "AMD EPYC (znver5)" on another, which do not run programs alike.
+    """
+    name = platform.processor() or platform.machine() or "unknown"
     if CPUINFO.is_file():
         match = re.search(
             r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE
         )
-        if match:
-            return match.group(1).strip()
-    return platform.processor() or platform.machine() or "unknown"
+        name = match.group(1).strip() if match else name
+    if _PRODUCT.search(name.partition("@")[0]):
+        return name
+    return f"{name} ({_llvm('llvm_get_system_cpu')})"
+
+
+def another_machine(hardware: HardwareConfig) -> str:
+    """Return in what the host is not the machine that a hardware describes, as words; empty where it may be that one.
+
+    Compared are the model, as far as both are told, and the caches of a core. Instruction sets are not: programs of a
+    hardware run on every host that has them, but not in the same time.
+    """
+    if hardware.target.get("kind") != "llvm":
+        return ""
+    found = []
+    caches = caches_kib()
+    for level, expected in (("1d", hardware.l1d_kib), ("2", hardware.l2_kib)):
+        present = caches.get(level)
+        if expected and present and expected != present:
+            found.append(f"a level-{level[0]} cache of {present:g} KiB instead of {expected:g} KiB")
+    model = model_name()
+    if hardware.model and hardware.model not in (model, re.sub(r" \([^()]*\)$", "", model)):
+        found.insert(0, f"{model} instead of {hardware.model}")
+    return ", ".join(found)
+
+
+def check_described(hardware: HardwareConfig) -> None:
+    """Refuse to measure for a hardware on a host that is another machine: its times would be another's.
+
+    Raises:
+        HardwareError: with what differs.
+    """
+    different = another_machine(hardware)
+    if different:
+        raise HardwareError(
+            f"hardware {hardware.name!r}: expected the machine that it describes, found {different}. Times of two "
+            "machines do not belong together. Describe this host under a name of its own: tencost measure hardware "
+            "hardware.name=..., or correct the description if it is this host's"
+        )
 
 
 def clock_ghz() -> float | None:

@@ -24,7 +24,7 @@ from tencost.measure.collection import (
     Collection,
     disk_error,
 )
-from tencost.measure.hardware import check_device, check_target, resolve_hardware
+from tencost.measure.hardware import check_described, check_device, check_target, resolve_hardware
 
 
 def networks(cfg: Config, root: Path) -> Path:
@@ -151,6 +151,7 @@ def run(cfg: Config, root: Path) -> Path:
     hardware = resolve_hardware(cfg.hardware)
     if hardware.runner is RunnerKind.local:
         check_device(hardware)
+        check_described(hardware)
     else:
         check_target(hardware)
     shard = cfg.measure.shard_of()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from tencost.config import Config
+from tencost.config import Config, HardwareConfig
 from tencost.errors import MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
 from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.measure.hardware import one_core
+from tencost.measure.hardware import another_machine, one_core
 from tencost.register.aliases import default_alias
 from tencost.register.pull import EVERY_CPU
 from tencost.register.starts import StartBook, shipped_starts
@@ -120,7 +120,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
             "same will say nothing. Choose another with network.output, or import it with trained weights",
             **NOTE,
         )
-    store = _live_store(cfg.paths.live_store(root), hardware.name, folder.path, console)
+    store = _live_store(cfg.paths.live_store(root), hardware, folder.path, console)
     return Inputs(
         cfg=cfg,
         folder=folder,
@@ -237,16 +237,27 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     return Chosen(model, name)
 
 
-def _live_store(uri: str, hardware: str, folder: Path, console: Console) -> RecordStore | None:
-    """Return the live store, or None where what it needs is not installed, which is said."""
+def _live_store(
+    uri: str, hardware: HardwareConfig, folder: Path, console: Console
+) -> RecordStore | None:
+    """Return the live store; None, which is said, where what it needs is not installed, or it knows another machine."""
     from tencost.tune.recording import open_store
 
+    different = another_machine(hardware)
+    if different:
+        console.print(
+            f"this host is not the machine of hardware {hardware.name!r}: {different}. The store's "
+            f"records are left alone; what is measured here stays in {folder}. For this host: tencost measure hardware "
+            "hardware.name=...",
+            **NOTE,
+        )
+        return None
     try:
         return open_store(uri)
     except MissingDependencyError as error:
         console.print(
             f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
-            f"tencost records import {folder} --hardware {hardware}",
+            f"tencost records import {folder} --hardware {hardware.name}",
             **NOTE,
         )
         return None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from tencost.errors import RecordError
+from tencost.measure.hardware import another_machine
 from tencost.records.networks import NetworkTiming, networks_uri, write_timings
 from tencost.tune.curve import CurvePoint, read_points
 from tencost.tune.inputs import NOTE
@@ -64,7 +65,7 @@ def record_compiled(
     tuned: bool,
     **fields: Any,
 ) -> None:
-    """Write the time of a compiled network, where what a store needs is installed.
+    """Write the time of a compiled network, where what a store needs is installed and the host is the hardware's.
 
     Args:
         cfg: of which the network is.
@@ -74,7 +75,7 @@ def record_compiled(
         tuned: whether programs of a database are in it.
         fields: the others of its timing.
     """
-    if any(find_spec(name) is None for name in STORE_PACKAGES):
+    if any(find_spec(name) is None for name in STORE_PACKAGES) or another_machine(hardware):
         return
     programs = {"programs": "tuned" if tuned else "by rule"}
     made = NetworkTiming.of(
