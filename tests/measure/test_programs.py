@@ -11,11 +11,12 @@ import pytest
 from matmuls import make_matmul
 from tencost.codegen.refit import Refitter, sketch
 from tencost.codegen.spaces import is_register_tile
-from tencost.config import Config
+from tencost.config import Config, MeasureConfig
 from tencost.features.traces import trace_values
 from tencost.measure import stage
 from tencost.measure.around import FAST, MUTATED, TILE
 from tencost.measure.collection import Collection
+from tencost.measure.drawing import population
 from tencost.measure.hardware import detect_host
 from tencost.measure.programs import ProgramSpace, Sample, task_seed
 from tencost.register.starts import StartBook
@@ -231,3 +232,11 @@ def make_softmax() -> Any:
 
     a = te.placeholder((16, 64), name="a")
     return tvm.IRModule({"main": te.create_prim_func([a, topi.nn.softmax(a)])})
+
+
+def test_a_search_that_nothing_ranks_for_is_no_larger_than_it_has_to_be() -> None:
+    settings = MeasureConfig(population=256)
+    assert population(settings, 21, steered=True) == 256
+    assert population(settings, 21, steered=False) == 42
+    assert population(settings, 0, steered=False) == 1
+    assert population(settings, 300, steered=False) == 256

@@ -42,7 +42,7 @@ class MeasureConfig:
     """Share of them that are known to be good, or mutations of such, as far as `evolved_share` leaves room; the others
     are random samples of the design spaces."""
     population: int = 256
-    """Programs in a generation of that search."""
+    """Programs in a generation of that search; with no model to rank them at most twice those wanted."""
     generations: int = 3
     """Generations of that search."""
     repeat: int = 3

@@ -134,17 +134,17 @@ def draw(
     settings = cfg.measure
     before = collection.origin(task) or Origin(settings.seed, False, ())
     present = collection.programs(task)
+    shares = _shares(settings, before)
     space = ProgramSpace(
         task.mod_json,
         hardware.target,
         task_seed(settings.seed, task.workload_id, len(before.origins)),
-        population=settings.population,
+        population=population(settings, shares["evolved"], steered=known.steered.model is not None),
         generations=settings.generations,
         model=known.steered.model,
         steered_by=known.steered.name,
     )
     keys = space.keys(present)
-    shares = _shares(settings, before)
     near = space.near(shares["near"], keys, known.book)
     lacking = shares["near"] - len(near.schedules)
     sample = space.random(shares["random"] + lacking, keys)
@@ -161,6 +161,11 @@ def draw(
     shash, lines = space.lines(found)
     origin = Origin(before.seed, sample.exhausted, (*before.origins, *origins))
     return Drawn(shash, tuple(lines), origin)
+
+
+def population(settings: MeasureConfig, wanted: int, *, steered: bool) -> int:
+    """Return programs of a generation: without a model nothing is ranked, and twice those wanted do as well as more."""
+    return settings.population if steered else min(settings.population, max(1, 2 * wanted))
 
 
 def _shares(settings: MeasureConfig, before: Origin) -> dict[str, int]:
