@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from tencost.errors import BundleError, RegistryError
 from tencost.register import registry
 from tencost.register.pull import StaleBundleWarning, pull, registry_uri
 from tencost.train.bundle import load_bundle
+from tencost.train.tracking import logged_model
 
 MakeBundle = Callable[..., Path]
 NAME = "tencost-toy-1c"
@@ -42,6 +44,17 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def test_a_version_leads_to_a_model_and_that_to_its_run(
+    client: Any, registered: Path, run_id: str
+) -> None:
+    version = client.get_model_version(NAME, "1")
+    model = client.get_logged_model(version.tags["logged_model"])
+    assert model.source_run_id == version.run_id == run_id
+    assert json.loads(model.tags["mlflow.modelVersions"]) == [{"name": NAME, "version": "1"}]
+    assert model.tags["registered"] == "true"
+    assert logged_model(client, run_id) == model.model_id
+
+
 @pytest.mark.parametrize("address", [f"models:/{NAME}@champion", f"models:/{NAME}/1"])
 def test_pull_a_version(registered: Path, get: Callable[[str], Path], address: str) -> None:
     folder = get(address)
@@ -50,8 +63,11 @@ def test_pull_a_version(registered: Path, get: Callable[[str], Path], address: s
     assert get(address) == folder
 
 
-def test_pull_from_a_run(registered: Path, run_id: str, get: Callable[[str], Path]) -> None:
-    assert content(get(f"runs:/{run_id}/registered")) == content(registered)
+def test_pull_from_a_run(
+    client: Any, registered: Path, run_id: str, get: Callable[[str], Path]
+) -> None:
+    client.log_artifacts(run_id, str(registered), "bundles/seed0")
+    assert content(get(f"runs:/{run_id}/bundles/seed0")) == content(registered)
     assert content(get(f"runs:/{run_id}")) == content(registered)
 
 

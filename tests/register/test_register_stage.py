@@ -354,7 +354,9 @@ def test_a_champion_that_cannot_be_used_any_more_is_not_compared(
     toy_config: Any,
     train_toy: Train,
 ) -> None:
-    (manifest,) = (toy_project / "mlruns" / "artifacts").glob("*/*/registered/**/bundle.json")
+    client = registry.connect(tracking.setup(toy_project))
+    location = client.get_model_version(NAME, "1").source
+    (manifest,) = Path(location.removeprefix("file://")).rglob("bundle.json")
     text = manifest.read_bytes().replace(b'"abi": %d' % FEATURE_ABI, b'"abi": 0')
     manifest.write_bytes(text)
     train_toy("xgb", trees(40), FIVE)

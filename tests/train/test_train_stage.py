@@ -18,8 +18,8 @@ from tencost.train import stage
 from tencost.train.bundle import load_bundle, training_digest
 from tencost.train.data import Data
 from tencost.train.families.xgb import XgbConfig
-from tencost.train.stage import mean_curves, run
-from tencost.train.tracking import Point, setup, training_run
+from tencost.train.stage import run
+from tencost.train.tracking import logged_model, setup, training_run
 
 
 @pytest.fixture
@@ -67,7 +67,10 @@ def test_bundles_run_file_and_mlflow(toy_project: Path, xgb_config: Config) -> N
     history = client.get_metric_history(result.run_id, "train/valid_pairwise")
     assert [point.step for point in history] == [10, 20, 30]
     names = {item.path for item in client.list_artifacts(result.run_id)}
-    assert {"bundles", "config.yaml", "importance.json", "model"} <= names
+    assert {"bundles", "config.yaml", "importance.json", "plots"} <= names
+    assert [item.path for item in client.list_artifacts(result.run_id, "plots")] == [
+        "plots/learning_curves.png"
+    ]
     assert mlflow_run.inputs.dataset_inputs[0].dataset.name == "toy"
 
 
@@ -76,8 +79,15 @@ def test_the_logged_model_is_a_pyfunc(toy_project: Path, xgb_config: Config) -> 
     import pandas as pd
 
     result = run(xgb_config, toy_project)
-    artifacts = client_of(toy_project).get_run(result.run_id).info.artifact_uri
-    model = mlflow.pyfunc.load_model(f"{artifacts}/model")
+    client = client_of(toy_project)
+    logged = client.get_logged_model(logged_model(client, result.run_id))
+    assert logged.status == "READY"
+    assert logged.source_run_id == result.run_id
+    assert logged.model_type == "xgb"
+    assert {one.key: one.value for one in logged.metrics}[
+        "train/final_valid_pairwise"
+    ] == pytest.approx(result.valid["pairwise"])
+    model = mlflow.pyfunc.load_model(logged.artifact_location)
     rows = np.array([[0.1, 0.5], [0.9, 0.5], [0.8, 0.5]], np.float32)
     frame = pd.DataFrame(rows, columns=["speed", "noise"]).assign(program=[7, 2, 2])
     found = model.predict(frame)
@@ -151,11 +161,6 @@ def test_a_failure_while_writing_leaves_the_older_model(
         run(xgb_config, toy_project)
     assert (first.folder / "run.json").read_bytes() == noted
     assert [path.name for path in first.folder.parent.iterdir()] == ["xgb-toy"]
-
-
-def test_curves_are_means_over_the_seeds_that_got_there() -> None:
-    curves = [[Point("a", 1.0, 1), Point("a", 2.0, 2)], [Point("a", 3.0, 1)]]
-    assert mean_curves(curves) == [Point("a", 2.0, 1), Point("a", 2.0, 2)]
 
 
 def test_a_run_tells_neither_the_host_s_name_nor_its_paths(

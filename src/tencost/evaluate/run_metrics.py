@@ -2,7 +2,8 @@
 
 Metrics of a training run: ``evaluate/<metric>`` (mean over seeds), ``evaluate_ci95/<metric>`` (half
 width of its interval over seeds), and of the headline metrics ``evaluate_tasks_low/<metric>`` and
-``evaluate_tasks_high/<metric>`` (95 % bootstrap over tasks) and ``evaluate/<metric>/<network>``.
+``evaluate_tasks_high/<metric>`` (95 % bootstrap over tasks) and ``evaluate/<metric>/<network>``. The headline ones are
+those of the model that the run logged, too: what the page of models shows.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def log_model_scores(
         )
         return
     figures = {**run_metrics(row), "evaluate/predict_ms_per_1000": predict_ms}
-    _log_metrics(client, run_id, figures)
+    model_id = tracking.logged_model(client, run_id)
+    headline = {f"evaluate/{name}" for name in HEADLINE}
+    _log_metrics(client, run_id, {name: figures[name] for name in figures if name not in headline})
+    _log_metrics(client, run_id, {name: figures[name] for name in headline}, model_id)
     for path in files:
         client.log_artifact(run_id, str(path), "plots")
 
@@ -85,14 +89,19 @@ def log_comparison(root: Path, cfg: Config, board: Board, report: Path) -> str:
     return str(run.info.run_id)
 
 
-def _log_metrics(client: Any, run_id: str, figures: Mapping[str, float]) -> None:
+def _log_metrics(
+    client: Any, run_id: str, figures: Mapping[str, float], model_id: str | None = None
+) -> None:
+    """Log metrics of a run and, if one is named, of a logged model."""
     from mlflow.entities import Metric
 
     now = int(1000 * time.time())
     client.log_batch(
         run_id,
         metrics=[
-            Metric(name, value, now, 0) for name, value in figures.items() if not math.isnan(value)
+            Metric(name, value, now, 0, model_id=model_id)
+            for name, value in figures.items()
+            if not math.isnan(value)
         ],
     )
 

@@ -29,11 +29,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from tencost.errors import RegistryError
 from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
 from tencost.train.bundle import content_digest, read_info
 from tencost.train.pyfunc_model import save_pyfunc
 from tencost.train.reaching import reach
+from tencost.train.tracking import log_model
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 CONTENT_TAG = "content_digest"
@@ -41,13 +44,13 @@ PROMOTED_TAG = "promoted"
 VERDICT_TAG = "verdict"
 ROLLED_BACK_TAG = "rolled_back"
 LIVE_TAG = "live"
+MODEL_TAG = "logged_model"
+"""MLflow's id of the model that a version has."""
 TWIN_TAG, FITTED_TAG, NETWORKS_TAG = "twin", "fitted_on", "networks"
 _MOST_TEXT = 5000
 """Characters of a version's tag that MLflow keeps."""
 BUNDLES = "bundles"
 """Folder among the artifacts of a training run: seed<k>/, the bundle of each seed."""
-ARTIFACT = "registered"
-"""Folder among the artifacts of the training run, with a folder for each bundle (seed)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,10 +224,18 @@ def register_offer(
         DIGEST_TAG: manifest_digest(offer.bundle),
         **offer.tags,
     }
-    source = _log_pyfunc(client, offer, run_id)
+    model_id = _log_pyfunc(client, offer, run_id)
     created = client.create_model_version(
-        name, source=source, run_id=run_id, tags=tags, description=description
+        name,
+        source=client.get_logged_model(model_id).artifact_location,
+        run_id=run_id,
+        tags={**tags, MODEL_TAG: model_id},
+        description=description,
+        model_id=model_id,
     )
+    # What MLflow's server notes itself: the model's page lists its versions by it.
+    listed = orjson.dumps([{"name": name, "version": str(created.version)}]).decode()
+    client.set_logged_model_tags(model_id, {"mlflow.modelVersions": listed})
     version, new = _settled(client, offer, int(created.version))
     client.set_registered_model_alias(name, CHALLENGER, str(version.number))
     found = [item for item in list_versions(client, name) if item.number == version.number]
@@ -348,13 +359,18 @@ def _now() -> str:
 
 
 def _log_pyfunc(client: Any, offer: Offer, run_id: str) -> str:
-    """Log the bundle as a pyfunc into the training run; return where it lies."""
-    path = f"{ARTIFACT}/{offer.content_digest[:12]}"
+    """Log the bundle as a pyfunc, a logged model of the training run; return its id."""
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
         folder = Path(scratch) / "model"
         offer.save(folder, offer.bundle)
-        client.log_artifacts(run_id, str(folder), path)
-    return f"{client.get_run(run_id).info.artifact_uri}/{path}"
+        return log_model(
+            client,
+            run_id,
+            folder,
+            name=offer.name,
+            model_type=offer.tags.get("family", "tencost"),
+            tags={"registered": "true", CONTENT_TAG: offer.content_digest},
+        )
 
 
 def _model_description(name: str, hardware_text: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tencost.features.device import attributes, device_names
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
 from tencost.train.calibration import fit_calibration
+from tencost.train.curves import mean_curves, plot_curves
 from tencost.train.data import Data
 from tencost.train.folds import FILE as FOLDS_FILE
 from tencost.train.folds import Fold, LeftOut, divide, left_out
@@ -29,7 +29,7 @@ from tencost.train.pyfunc_model import save_pyfunc
 from tencost.train.ranker import Family, Samples
 from tencost.train.samples import sample_spec
 from tencost.train.seeds import Job, Trained, Tried, train_seeds
-from tencost.train.tracking import BUNDLES_TAG, Point, TrackedRun, start_run
+from tencost.train.tracking import BUNDLES_TAG, TrackedRun, log_model, run_name, start_run
 from tencost.writing import whole_folder
 
 RUN_FILE = "run.json"
@@ -109,7 +109,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
         trained, tried = _train(cfg, material)
         result = _result(cfg, root, tracked, trained)
         _write(cfg, material, trained, tried, result)
-        _log_result(tracked, trained, tried, result)
+        _log_result(tracked, cfg, trained, tried, result)
     _say(cfg, result)
     return result
 
@@ -301,13 +301,15 @@ def _log_material(tracked: TrackedRun, cfg: Config, root: Path, material: Materi
 
 
 def _log_result(
-    tracked: TrackedRun, trained: list[Trained], tried: list[Tried], result: TrainResult
+    tracked: TrackedRun,
+    cfg: Config,
+    trained: list[Trained],
+    tried: list[Tried],
+    result: TrainResult,
 ) -> None:
-    """Log curves (mean over seeds), final validation metrics, times, importances, bundles and the pyfunc."""
+    """Log curves (mean over seeds), final validation metrics, times, importances, bundles and the model of MLflow."""
     tracked.set_tag(BUNDLES_TAG, training_digest(result.folder))
-    tracked.log_points(mean_curves([one.points for one in trained]))
-    final = {f"train/final_valid_{name}": value for name, value in result.valid.items()}
-    tracked.log_metrics({**final, "train/fit_seconds": result.fit_seconds})
+    tracked.log_points(mean_curves(one.points for one in trained))
     tracked.log_metrics({"train/fold_seconds": sum(one.seconds for one in tried)})
     tracked.log_artifacts(result.folder, "bundles")
     best = next(one for one in trained if one.seed == result.best_seed)
@@ -317,18 +319,23 @@ def _log_result(
             path = Path(scratch) / "importance.json"
             path.write_bytes(orjson.dumps(importance, option=orjson.OPT_INDENT_2))
             tracked.log_artifact(path)
+        drawn = plot_curves([one.points for one in trained], run_name(cfg), Path(scratch))
+        if drawn is not None:
+            tracked.log_artifact(drawn, "plots")
         model = Path(scratch) / "model"
         save_pyfunc(model, result.folder / f"seed{result.best_seed}")
-        tracked.log_artifacts(model, "model")
-
-
-def mean_curves(seeds: list[list[Point]]) -> list[Point]:
-    """Average the curves of several seeds, step by step, over the seeds that reached the step."""
-    values: Mapping[tuple[str, int], list[float]] = defaultdict(list)
-    for points in seeds:
-        for point in points:
-            values[point.name, point.step].append(point.value)
-    return [Point(name, float(np.mean(found)), step) for (name, step), found in values.items()]
+        model_id = log_model(
+            tracked.client,
+            tracked.run_id,
+            model,
+            name=f"{result.folder.name}-{cfg.hardware.name}",
+            model_type=cfg.model.family,
+            parameters={"seed": str(result.best_seed), "dataset": cfg.dataset.name},
+            tags={"hardware": cfg.hardware.name, "features": cfg.features.name},
+        )
+    final = {f"train/final_valid_{name}": value for name, value in result.valid.items()}
+    final["train/fit_seconds"] = result.fit_seconds
+    tracked.log_metrics(final, model_id=model_id)
 
 
 def _say(cfg: Config, result: TrainResult) -> None:

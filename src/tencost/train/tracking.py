@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ _QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
 _BATCH = 1000
+_REFUSED = re.compile(r"[/:.%\"']")
+"""What MLflow does not take in the name of a logged model."""
 _MAX_VALUE = 5000
 _LOCK_SECONDS = 120
 
@@ -64,17 +67,20 @@ class TrackedRun:
         self.client = client
         self.run_id = run_id
 
-    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Log metrics of one step; NaN values are left out."""
-        self.log_points([Point(name, float(value), step) for name, value in values.items()])
+    def log_metrics(
+        self, values: Mapping[str, float], step: int = 0, *, model_id: str | None = None
+    ) -> None:
+        """Log metrics of one step, of a logged model, too, if one is named; NaN values are left out."""
+        points = [Point(name, float(value), step) for name, value in values.items()]
+        self.log_points(points, model_id=model_id)
 
-    def log_points(self, points: Sequence[Point]) -> None:
+    def log_points(self, points: Sequence[Point], *, model_id: str | None = None) -> None:
         """Log whole curves in a few requests; NaN values are left out."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         metrics = [
-            Metric(point.name, point.value, now, point.step)
+            Metric(point.name, point.value, now, point.step, model_id=model_id)
             for point in points
             if point.value == point.value
         ]
@@ -115,6 +121,55 @@ class TrackedRun:
         )
         tags = [InputTag("mlflow.data.context", "training")]
         self.client.log_inputs(self.run_id, datasets=[DatasetInput(dataset, tags)])
+
+
+def log_model(
+    client: Any,
+    run_id: str,
+    folder: Path,
+    *,
+    name: str,
+    model_type: str,
+    parameters: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> str:
+    """Log a folder with MLflow's form of a model as what a run has made; return the id of the logged model.
+
+    The page of models lists it with the metrics that are logged under its id, and leads to its run and its versions.
+
+    Args:
+        client: of the store.
+        run_id: the run that made it, which may have ended.
+        folder: the model as MLflow saves it.
+        name: what the page calls it; characters that MLflow refuses become "-".
+        model_type: the family.
+        parameters: shown with it.
+        tags: of it.
+    """
+    from mlflow.entities import LoggedModelOutput
+
+    made = client.create_logged_model(
+        client.get_run(run_id).info.experiment_id,
+        name=_REFUSED.sub("-", name),
+        source_run_id=run_id,
+        params=dict(parameters or {}),
+        tags=dict(tags or {}),
+        model_type=model_type,
+    )
+    status = "FAILED"
+    try:
+        client.log_model_artifacts(made.model_id, str(folder))
+        status = "READY"
+    finally:
+        client.finalize_logged_model(made.model_id, status)
+    client.log_outputs(run_id, [LoggedModelOutput(made.model_id, step=0)])
+    return str(made.model_id)
+
+
+def logged_model(client: Any, run_id: str) -> str | None:
+    """Return the id of the first model that a run has made; None of a run without one."""
+    outputs = client.get_run(run_id).outputs
+    return str(outputs.model_outputs[0].model_id) if outputs and outputs.model_outputs else None
 
 
 def setup(root: Path, experiment: str = EXPERIMENT) -> str:
