@@ -5,7 +5,12 @@
 #   docker run -v "$PWD/data:/app/data" -v "$PWD/mlruns:/app/mlruns" tencost
 #   docker run -p 127.0.0.1:5000:5000 -v "$PWD/mlruns:/app/mlruns" tencost tencost ui --host 0.0.0.0
 #   docker run -v "$PWD:/work" tencost-tuner tune network=saved network.path=network.npz hardware=local model_uri=...
-FROM python:3.11-slim-bookworm AS tuner
+#
+# The base image is pinned, Python 3.11.16: logs of unrelated projects of 1 and 5 September 2026 name this digest for the tag.
+# A newer one: docker buildx imagetools inspect python:3.11-slim-bookworm --format '{{.Manifest.Digest}}'
+ARG PYTHON=python:3.11-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
+
+FROM $PYTHON AS tuner
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE MANIFEST.in requirements.lock dvc.yaml ./
 COPY conf conf
@@ -26,7 +31,7 @@ VOLUME /work
 ENTRYPOINT ["tencost"]
 CMD ["--help"]
 
-FROM python:3.11-slim-bookworm AS build
+FROM $PYTHON AS build
 WORKDIR /app
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # PyTorch's CPU index, for torch only; give an empty value to take whatever pip is configured to find.
@@ -40,7 +45,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -
        fi \
     && make .venv/.locked
 
-FROM python:3.11-slim-bookworm
+FROM $PYTHON
 # make and git drive the pipeline; libgomp1 is XGBoost's; g++ is what TVM links tuned libraries with.
 # hadolint ignore=DL3008
 RUN apt-get update \

@@ -1,11 +1,13 @@
-"""What the documentation site is made of beyond the pages in docs/: two hooks of MkDocs, one of griffe.
+"""What the documentation site is made of beyond the pages in docs/: hooks of MkDocs, one of griffe.
 
 Pages that stand elsewhere in the repository (README, benchmarks, a dataset's card) become pages of the site. A link
 between any two of them is written as it works in the repository, and is turned here into one that works on the site.
+Notebooks become pages with the outputs that they were committed with; nothing is run.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -26,6 +28,8 @@ ELSEWHERE = {
     "datasets/tencost-epyc-graphs.md": "reference/tencost-epyc-graphs.md",
 }
 """Path in the repository -> path on the site."""
+NOTEBOOKS = {"tutorial/records-to-scores.ipynb": "tutorial/records-to-scores.md"}
+"""Notebook in docs/ -> its page on the site."""
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+)(?P<rest>#[^)\s]*)?(?=\))")
 FENCED = re.compile(r"(?ms)^(```.*?^```)")
 
@@ -40,7 +44,28 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
                 added[path] = path
     for path, place in added.items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
+    for path, place in NOTEBOOKS.items():
+        text = notebook_page(ROOT / "docs" / path)
+        files.append(File.generated(config, place, content=text))
     return files
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook as Markdown: text, code, and outputs as they stand in the file."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(f"```python\n{text}\n```")
+        for output in cell["outputs"]:
+            held = output.get("data", {"text/plain": output.get("text", "")})
+            plain = "".join(held["text/plain"]).rstrip()
+            parts.append(f"```text\n{plain}\n```")
+    first, *others = parts
+    link = f"The notebook itself: [{path.name}]({path.name})."
+    return "\n\n".join([first, link, *others])
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
@@ -51,6 +76,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     def moved(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link["path"]))
         place = ELSEWHERE.get(path, path.removeprefix("docs/"))
+        if here not in NOTEBOOKS.values():
+            place = NOTEBOOKS.get(place, place)
         return posixpath.relpath(place, posixpath.dirname(here)) + (link["rest"] or "")
 
     parts = FENCED.split(markdown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ import yaml
 
 import tencost
 from tencost.cli import main
+from tencost.config.project import ARCHIVES
+from tencost.fetch.pack import pack_folder
+from tencost.fetch.unpack import SUFFIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,9 +107,46 @@ def test_the_next_command_is_one_that_works(
     hardware: str, with_logs: bool, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.json").write_text("{}")
     logs = ["--logs", str(tmp_path / "logs")] if with_logs else []
     main(["init", str(tmp_path / "own"), "--hardware", hardware, *logs])
     assert capsys.readouterr().out.endswith(f"&& {first}\n")
+
+
+def test_a_file_that_holds_no_logs_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty" / "folder").mkdir(parents=True)
+    alone, named = tmp_path / "ansor.json", tmp_path / "logs.tar.zst"
+    for path in (alone, named):
+        path.write_text('{"i": []}\n')
+    for logs, why in (
+        (alone, "found the file {}. If it is a log, put it into a folder and name that."),
+        (named, "found {}, which ends in .tar.zst and is none: it begins with b'{{\"i\"'"),
+        (tmp_path / "empty", "found no file in the folder {}"),
+    ):
+        told = refused(["init", str(tmp_path / "new"), "--logs", str(logs)], capsys)
+        assert "expected --logs to name a folder of logs or an archive of one (.tar.zst" in told
+        assert why.format(logs) in told
+        assert told.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_archive_that_fetch_unpacks_is_taken(suffix: str, tmp_path: Path) -> None:
+    assert tuple(ARCHIVES) == SUFFIXES
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.json").write_text("{}")
+    archive = tmp_path / f"logs{suffix}"
+    if suffix == ".tar.zst":
+        pack_folder(tmp_path / "logs", archive)
+    else:
+        kind = "zip" if suffix == ".zip" else "gztar"
+        made = shutil.make_archive(str(tmp_path / "made"), kind, tmp_path / "logs")
+        Path(made).rename(archive)
+    main(["init", str(tmp_path / "own"), "--logs", str(archive)])
+    dataset = yaml.safe_load((tmp_path / "own" / "conf" / "dataset" / "measured.yaml").read_text())
+    assert dataset["source"] == str(archive)
 
 
 def test_an_unknown_device_is_told_how_to_describe_it(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,8 @@ from tencost.train import stage as training
 from tencost.train import tracking
 from tencost.train.families.xgb import XgbConfig
 
-NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorial" / "records-to-scores.ipynb"
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "docs" / "tutorial" / "records-to-scores.ipynb"
 
 
 @pytest.fixture
@@ -36,6 +42,19 @@ def registered(toy_project: Path, toy_config: Any) -> Path:
     )
     registry.promote(client, version)
     return toy_project
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file; databases by what they hold, as opening one may touch its file."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if path.suffix == ".db":
+            with closing(sqlite3.connect(path)) as connection:
+                held = "\n".join(connection.iterdump()).encode()
+        else:
+            held = path.read_bytes()
+        found[str(path.relative_to(folder))] = hashlib.sha256(held).hexdigest()
+    return found
 
 
 @pytest.mark.slow
@@ -60,7 +79,10 @@ def test_the_notebook_runs(
     kernel = nbclient.NotebookClient(
         notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
     )
+    before = content(registered)
     kernel.execute()
+    assert content(registered) == before, "it writes nothing but the cache"
+    assert list((tmp_path / "cache").iterdir())
     assert kernel.km is None or not kernel.km.has_kernel
     shown = "\n".join(
         output.get("text") or output["data"]["text/plain"]
@@ -82,3 +104,33 @@ def test_the_committed_notebook_shows_what_it_printed_and_nobodys_folders() -> N
         str(output.get("text", output.get("data", ""))) for cell in code for output in cell.outputs
     ]
     assert not [one for one in shown if re.search(r"(?<![\w.:/])/\w+/\w", one)], "an absolute path"
+
+
+def test_the_site_shows_the_notebook_as_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs, of the docs extra, is not installed")
+    spec = importlib.util.spec_from_file_location("tencost_site", ROOT / "docs" / "site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    assert set(site.NOTEBOOKS) == {
+        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.ipynb")
+    }
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "\n", "Text."]},
+        {
+            "cell_type": "code",
+            "source": ["print(1)\n", "2"],
+            "outputs": [
+                {"output_type": "stream", "text": ["1\n"]},
+                {"output_type": "execute_result", "data": {"text/plain": ["2"]}},
+            ],
+        },
+    ]
+    path = tmp_path / "one.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    assert site.notebook_page(path) == (
+        "# Title\n\nText.\n\nThe notebook itself: [one.ipynb](one.ipynb).\n\n"
+        "```python\nprint(1)\n2\n```\n\n```text\n1\n```\n\n```text\n2\n```"
+    )
+    assert "pairwise accuracy 0." in site.notebook_page(NOTEBOOK)

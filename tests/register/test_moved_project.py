@@ -104,7 +104,7 @@ def test_a_moved_project_opens_where_it_is(
     client = registry.connect(tracking.setup(moved))
     version = client.get_model_version_by_alias(NAME, "champion")
     files = client.list_artifacts(version.run_id)
-    assert "registered" in {Path(one.path).name for one in files}
+    assert "bundles" in {Path(one.path).name for one in files}
     assert artifact_location(client, version).startswith(moved.as_uri() + "/")
     folder = pull(f"models:/{NAME}@champion", tmp_path / "cache", root=moved)
     assert load_bundle(folder).info.hardware == "toy-1c"

@@ -55,6 +55,39 @@ def test_the_same_content_is_registered_once(
     assert aliases == {1: ("challenger",), 2: ()}
 
 
+def test_versions_made_at_once_settle_on_semvers_of_their_own(
+    client: Any, run_id: str, make_bundle: MakeBundle
+) -> None:
+    """Each maker saw so much of the others; the last one looks again before the one ahead of him has."""
+    bundles = [make_bundle(f"b{number}", center=float(number)) for number in range(4)]
+    first, _ = add(client, bundles[0], run_id)
+    offers = []
+    for number, bundle in enumerate(bundles[1:], start=2):
+        version, _ = add(client, bundle, run_id)
+        # As if none of them had seen another but the first.
+        client.set_model_version_tag(NAME, str(number), "semver", f"{FEATURE_ABI}.1")
+        offers.append(offer_of(version, bundle))
+    for number, offer in reversed(list(enumerate(offers, start=2))):
+        found, new = registry._settled(client, offer, number)
+        assert (found.number, new) == (number, True)
+    semvers = {item.number: item.semver for item in registry.list_versions(client, NAME)}
+    assert semvers == {number: f"{FEATURE_ABI}.{number - 1}" for number in range(1, 5)}
+    assert first.semver == f"{FEATURE_ABI}.0"
+
+
+def offer_of(version: registry.Version, bundle: Path) -> registry.Offer:
+    """What a version was registered as."""
+    return registry.Offer(
+        name=version.name,
+        bundle=bundle,
+        content_digest=version.tags[registry.CONTENT_TAG],
+        major=FEATURE_ABI,
+        tags={},
+        model_text="",
+        save=lambda folder, bundle: None,
+    )
+
+
 def test_champion_and_rollback(client: Any, run_id: str, make_bundle: MakeBundle) -> None:
     versions = [add(client, make_bundle(f"b{i}", center=float(i)), run_id)[0] for i in range(3)]
     registry.promote(client, versions[0])

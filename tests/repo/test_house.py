@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -193,7 +194,30 @@ def stages() -> dict[str, tuple[dict[str, Any], str]]:
 STAGES = stages()
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.slow
+def test_serve_looks_for_its_model_before_it_imports_what_scores(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    made = "import sys, mlflow; mlflow.MlflowClient(sys.argv[1]).search_registered_models()"
+    subprocess.run([sys.executable, "-c", made, uri], check=True, capture_output=True)
+    asked = (
+        "import sys\n"
+        "from tencost.cli import main\n"
+        "try:\n"
+        "    main(['serve', sys.argv[1]])\n"
+        "finally:\n"
+        "    print(*sorted(set(sys.argv[2:]) & set(sys.modules)))\n"
+    )
+    absent = ["torch", "tvm", "polars", "xgboost", "mlflow", "pandas"]
+    for model in ("models:/unknown", "models:/unknown@champion"):
+        done = subprocess.run(
+            [sys.executable, "-c", asked, model, *absent],
+            capture_output=True, text=True, check=False, env={**os.environ, "MLFLOW_TRACKING_URI": uri},
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == "\n"
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
 def test_a_stage_depends_on_what_it_reaches_and_on_nothing_else(name: str) -> None:
     """Literally: each module that it imports or loads by name is covered, and nothing else is listed."""
     body, model = STAGES[name]

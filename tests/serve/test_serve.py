@@ -130,6 +130,7 @@ def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path
 
     import tencost
     from tencost.measure.hardware import detect_host
+    from tencost.workers.runner import WarmBuilder, WarmRunner
 
     database = ms.tune_tir(
         matmul,
@@ -138,6 +139,8 @@ def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path
         max_trials_global=4,
         num_trials_per_iter=4,
         num_tuning_cores=1,
+        builder=WarmBuilder(),  # TVM's own import TVM anew for every batch
+        runner=WarmRunner(),
         strategy=ms.search_strategy.EvolutionarySearch(population_size=16, genetic_num_iters=1),
         cost_model=tencost.remote_cost_model(service),
     )

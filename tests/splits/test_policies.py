@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +16,9 @@ from tencost.networks.network import variant_name
 from tencost.splits.leakage import check_leakage
 from tencost.splits.policies import (
     assign,
+    can_be_learnt,
     extents_product,
+    filling_share,
     held_out_networks,
     unit_hash,
     with_families,
@@ -152,6 +156,53 @@ def test_unknown_network_lists_the_known_ones() -> None:
 def test_an_empty_part_is_refused() -> None:
     with pytest.raises(SplitError, match="valid part of split policy by_task is empty"):
         split_of("by_task", valid_fraction=0.0)
+
+
+def few(workloads: int, policy: str, **settings_: object) -> pl.DataFrame:
+    """Split few workloads of one network."""
+    records, tasks = dataset(workloads, programs=64)
+    config = SplitConfig(policy=SplitPolicy[policy], **settings_)  # type: ignore[arg-type]
+    return assign(records, tasks.with_columns(network=pl.lit("n0")), config)
+
+
+@pytest.mark.parametrize("workloads", [2, 4, 5, 7])
+@pytest.mark.parametrize(("policy", "test"), [("by_task", []), ("by_network", ["n0"])])
+def test_where_a_part_is_empty_the_ways_out_work(
+    workloads: int, policy: str, test: list[str]
+) -> None:
+    with pytest.raises(SplitError, match=r"What fills all parts: .*split: within_task") as caught:
+        few(workloads, policy, test=test, valid_fraction=0.01)
+    shares = {"by_task": 0.15, "within_task": 0.1}
+    for way in str(caught.value).partition("What fills all parts: ")[2].split("; or "):
+        named = re.search(r"split: (\w+) in params", way)
+        share = re.search(r"valid_fraction: ([\d.]+)", way)
+        other = named[1] if named else policy
+        fraction = {"within_task": 0.1}.get(other, 0.2)
+        found = few(
+            workloads, other, test=test, test_fraction=fraction,
+            valid_fraction=float(share[1]) if share else shares[other],
+        )  # fmt: skip
+        assert can_be_learnt(found), way
+
+
+def test_one_program_of_a_task_ranks_nothing() -> None:
+    records, tasks = dataset(5, programs=8)
+    config = SplitConfig(policy=SplitPolicy.within_task, test_fraction=0.1, valid_fraction=0.05)
+    assert not can_be_learnt(assign(records, tasks, config))
+    share = filling_share(records, tasks, config)
+    assert share is not None
+    assert can_be_learnt(assign(records, tasks, replace(config, valid_fraction=share)))
+
+
+def test_a_share_that_fills_an_empty_part_is_named() -> None:
+    with pytest.raises(SplitError, match=r"What fills all parts: valid_fraction: 0\.\d+"):
+        split_of("by_task", valid_fraction=0.0)
+
+
+def test_where_nothing_is_known_to_fill_a_part_more_tasks_are_asked_for() -> None:
+    records, tasks = dataset(1, programs=1)
+    with pytest.raises(SplitError, match="or measure more tasks"):
+        assign(records, tasks, SplitConfig(policy=SplitPolicy.by_task))
 
 
 def test_missing_times_are_refused() -> None:

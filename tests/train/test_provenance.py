@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import platform
 import subprocess
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tencost import __version__
+from tencost.train import provenance
 from tencost.train.provenance import (
     DEFAULT_TVM_RANGE,
     content_hash,
@@ -51,6 +55,16 @@ def test_dvc_hash(tmp_path: Path) -> None:
     )
     assert dvc_hash(tmp_path, "data/records/toy") == "abc"
     assert dvc_hash(tmp_path, "data/records/other") is None
+
+
+def test_the_version_is_that_of_the_code_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where tencost is a folder on the path that nobody installed."""
+
+    def missing(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(provenance, "version", missing)
+    assert installed_versions() == {"python": platform.python_version(), "tencost": __version__}
 
 
 def test_versions() -> None:

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tencost import __version__
 from tencost.features.ragged import Ragged
 from tencost.train.bundle import load_bundle
 from tencost.train.families.xgb import XgbConfig
-from tencost.train.pyfunc_model import save_pyfunc
+from tencost.train.provenance import installed_versions
+from tencost.train.pyfunc_model import requirement, save_pyfunc
 
 
 def post(url: str, body: Any) -> tuple[int, Any]:
@@ -40,7 +42,8 @@ def model(tmp_path: Path, train_toy: Callable[..., Path]) -> tuple[Path, Path]:
     """A model's folder, and the bundle in it."""
     config = XgbConfig(family="xgb", reads=["toy"], num_rounds=4, num_threads=1)
     folder = tmp_path / "model"
-    save_pyfunc(folder, train_toy("xgb", config, seeds=(0,)) / "seed0")
+    trained = train_toy("xgb", config, seeds=(0,), versions=installed_versions())
+    save_pyfunc(folder, trained / "seed0")
     return folder, folder / "artifacts" / "seed0"
 
 
@@ -88,4 +91,24 @@ def test_mlflow_serves_a_model(model: tuple[Path, Path], tmp_path: Path) -> None
 def test_its_environment_names_what_it_needs(model: tuple[Path, Path]) -> None:
     """A bare tencost has neither the libraries of the families nor TVM."""
     requirements = (model[0] / "requirements.txt").read_text().split()
-    assert any(line.startswith("tencost[tuner]==") for line in requirements)
+    assert f"tencost[tuner]=={__version__}" in requirements
+
+
+def test_a_version_that_nobody_knows_is_not_asked_for() -> None:
+    assert requirement("tuner", {"tencost": "0.1.0"}) == "tencost[tuner]==0.1.0"
+    assert requirement("graphs", {}) == "tencost[graphs]"
+
+
+@pytest.mark.parametrize(("asked", "told"), [(None, False), ("tencost[tuner]==0", True)])
+def test_mlflow_finds_nothing_wrong_with_its_environment(
+    asked: str | None, told: bool, model: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow.pyfunc
+
+    if asked is not None:
+        requirements = model[0] / "requirements.txt"
+        written = f"tencost[tuner]=={__version__}"
+        requirements.write_text(requirements.read_text().replace(written, asked))
+    capfd.readouterr()
+    mlflow.pyfunc.load_model(str(model[0]))
+    assert ("required: tencost[tuner]" in capfd.readouterr().err) is told

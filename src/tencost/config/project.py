@@ -23,6 +23,13 @@ DATASET = "measured"
 _PACKAGE = Path(__file__).resolve().parents[1]
 NO_DEVICE = {"all": "every CPU of the project", "local": "whatever host a command runs on"}
 """Names of `conf/hardware/` that records cannot be of, and what they stand for."""
+ARCHIVES = {
+    ".tar.zst": b"\x28\xb5\x2f\xfd",
+    ".tar.gz": b"\x1f\x8b",
+    ".tgz": b"\x1f\x8b",
+    ".zip": b"PK\x03\x04",
+}
+"""How a file that `fetch` unpacks ends (`fetch.unpack.SUFFIXES`; a test compares), and the bytes it begins with."""
 _CODE = "src/tencost/"
 _MODELS = {"per_store": ["random", "tvm_xgb"], "per_store_tiles": ["xgb"]}
 _IGNORED = """\
@@ -80,7 +87,8 @@ def init(folder: Path, *, hardware: str, logs: Path | None, version: str) -> Non
         version: of tencost.
 
     Raises:
-        ConfigError: the folder is not empty, it cannot be written, the name is no device's, or there are no such logs.
+        ConfigError: the folder is not empty, it cannot be written, the name is no device's, or `logs` is neither a
+            folder with files in it nor an archive.
     """
     if re.fullmatch(r"[A-Za-z0-9][\w.\-]*", hardware) is None:
         raise ConfigError(
@@ -90,10 +98,8 @@ def init(folder: Path, *, hardware: str, logs: Path | None, version: str) -> Non
         raise ConfigError(
             f"expected --hardware to name one device, found {hardware!r}, which stands for {NO_DEVICE[hardware]}"
         )
-    if logs is not None and not logs.exists():
-        raise ConfigError(
-            f"expected --logs to name a folder or an archive, found nothing at {logs}"
-        )
+    if logs is not None:
+        _check_logs(logs)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(
@@ -103,6 +109,35 @@ def init(folder: Path, *, hardware: str, logs: Path | None, version: str) -> Non
         _write(folder.resolve(), hardware, logs, version)
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _check_logs(logs: Path) -> None:
+    """Refuse what `fetch` would refuse, before anything is written.
+
+    Raises:
+        ConfigError: see there.
+    """
+    expected = f"expected --logs to name a folder of logs or an archive of one ({', '.join(ARCHIVES)}), found"
+    try:
+        if not logs.exists():
+            raise ConfigError(f"{expected} nothing at {logs}")
+        if logs.is_dir():
+            if not any(path.is_file() for path in logs.rglob("*")):
+                raise ConfigError(f"{expected} no file in the folder {logs}")
+            return
+        suffix = next((one for one in ARCHIVES if logs.name.endswith(one)), None)
+        if suffix is None:
+            raise ConfigError(
+                f"{expected} the file {logs}. If it is a log, put it into a folder and name that."
+            )
+        with logs.open("rb") as file:
+            head = file.read(len(ARCHIVES[suffix]))
+    except OSError as error:
+        raise ConfigError(f"{expected} {logs}: {error.strerror or error}") from error
+    if head != ARCHIVES[suffix]:
+        raise ConfigError(
+            f"{expected} {logs}, which ends in {suffix} and is none: it begins with {head!r}. Copy or pack it again."
+        )
 
 
 def first_command(folder: Path, *, hardware: str, logs: Path | None) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tencost.graphs.bundle import read_graph_info
 from tencost.graphs.operators import COLUMNS
-from tencost.train.pyfunc_model import save_model
+from tencost.train.pyfunc_model import requirement, save_model
 
 
 def save_graph_pyfunc(folder: Path, bundle: Path) -> None:
@@ -18,5 +18,6 @@ def save_graph_pyfunc(folder: Path, bundle: Path) -> None:
     inputs += [ColSpec(DataType.long, name) for name in COLUMNS]
     inputs += [ColSpec(DataType.string, "inputs")]
     outputs = [ColSpec(DataType.long, "graph"), ColSpec(DataType.double, "latency_ms")]
-    requirement = f"tencost[graphs]=={info.versions.get('tencost', '0')}"
-    save_model(folder, bundle, Path(__file__).with_name("pyfunc.py"), inputs, outputs, requirement)
+    code = Path(__file__).with_name("pyfunc.py")
+    needs = requirement("graphs", info.versions)
+    save_model(folder, bundle, code, inputs, outputs, needs)

@@ -6,9 +6,11 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from omegaconf import OmegaConf
@@ -16,14 +18,15 @@ from rich.console import Console
 
 from tencost.config import SplitConfig
 from tencost.config.checking import instantiate
-from tencost.errors import MeasureError, SplitError
+from tencost.config.pipeline import read_params
+from tencost.errors import ConfigError, MeasureError, SplitError
 from tencost.fetch.pack import pack_folder
 from tencost.measure.card import dataset_card
 from tencost.measure.collection import Collection, write_whole
 from tencost.measure.journal import mend
 from tencost.records.databases import Import, import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE
-from tencost.splits.policies import assign
+from tencost.splits.policies import assign, can_be_learnt, filling_share
 
 PARTS = ("network_info", "to_measure_programs", "measure_records", "tasks.json")
 """What goes into the archive, beside the card as README.md."""
@@ -67,13 +70,11 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
     size = archive.stat().st_size / 2**20
     console.print(
         f"packed {len(imported.records)} records into datasets/{name}.tar.zst ({size:.1f} MiB), described in "
-        f"{described.relative_to(root)} and datasets/{name}.md. To train on it, put this into params.yaml and run "
-        "`tencost pipeline`:",
+        f"{described.relative_to(root)} and datasets/{name}.md. "
+        f"{next_step(root, name, collection.hardware(), imported)}",
+        markup=False,
+        soft_wrap=True,
     )
-    split, why = fitting_split(root, imported)
-    console.print(f"  dataset: {name}", markup=False, soft_wrap=True)
-    console.print(f"  hardware: [{', '.join(collection.hardware())}]", markup=False, soft_wrap=True)
-    console.print(f"  split: {split}{f'  # {why}' if why else ''}", markup=False, soft_wrap=True)
     if size > LARGE_MIB:
         console.print(
             f"{size:.0f} MiB is much for git: keep it elsewhere and name the place as `source` in "
@@ -83,15 +84,41 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
     return archive
 
 
+def next_step(root: Path, name: str, hardware: Sequence[str], imported: Import) -> str:
+    """Return what to do to train on it: the lines of params.yaml that are to be changed, if any."""
+    split, why, share = fitting_split(root, imported)
+    also = "" if share is None else f", `valid_fraction: {share}` into conf/split/{split}.yaml,"
+    wanted = {
+        "dataset": name,
+        "hardware": f"[{', '.join(hardware)}]",
+        "split": f"{split}{f'  # {why}' if why else ''}",
+    }
+    found: dict[str, Any] = {}
+    with suppress(ConfigError):
+        found = read_params(root)
+    if found.get("dataset") == name and set(hardware) <= set(found["hardware"]):
+        if split == found.get("split"):
+            put = f"put{also[1:]} and " if also else ""
+            return f"To train on it, {put}run `tencost pipeline`."
+        wanted = {"split": wanted["split"]}
+    changes = "\n".join(f"  {key}: {value}" for key, value in wanted.items())
+    instead = f" in place of `split: {found.get('split')}`" if len(wanted) == 1 else ""
+    return f"To train on it, put this into params.yaml{instead}{also} and run `tencost pipeline`:\n{changes}"
+
+
 def _notes(collection: Collection) -> str:
     path = collection.path / NOTES_FILE
     return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
-def fitting_split(root: Path, imported: Import) -> tuple[str, str]:
+def fitting_split(root: Path, imported: Import) -> tuple[str, str, float | None]:
     """Return the strictest split of conf/split that the dataset fills, and why the stricter ones do not fit.
 
-    A few networks are too few to hold some out, a few tasks too few to divide; programs of a task can always be.
+    A few networks are too few to hold some out, a few tasks too few to divide; programs of a task can always be,
+    but where there are few of them the share that is kept for validation has to be larger.
+
+    Returns:
+        Name of the split, why not those before it, and the `valid_fraction` that it needs, None: its own.
     """
     records = pl.DataFrame(
         [
@@ -115,13 +142,19 @@ def fitting_split(root: Path, imported: Import) -> tuple[str, str]:
         values = OmegaConf.to_container(OmegaConf.load(path))
         assert isinstance(values, dict)
         plain = {str(key): value for key, value in values.items()}
+        config = instantiate(SplitConfig, plain, "split.")
         try:
-            assign(records, tasks, instantiate(SplitConfig, plain, "split."))
+            split = assign(records, tasks, config)
         except SplitError as error:
             reasons.append(f"not {name}: {str(error).partition(':')[0]}")
-        else:
-            return name, "; ".join(reasons)
-    return SPLITS[0], "; ".join(reasons)
+            continue
+        if can_be_learnt(split):
+            return name, "; ".join(reasons), None
+        reasons.append(f"not {name}: no workload has two programs in its valid or test part")
+        last = filling_share(records, tasks, config)
+        if name == SPLITS[-1] and last is not None:
+            return name, "; ".join(reasons[:-1]), last
+    return SPLITS[-1], "; ".join([*reasons, "measure more programs first"]), None
 
 
 def _origins(collection: Collection) -> Counter[str]:

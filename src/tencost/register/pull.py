@@ -23,9 +23,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sqlite3
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,10 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
     models, runs = _MODELS_URI.fullmatch(uri), _RUNS_URI.fullmatch(uri)
     if models is None and runs is None:
         return _local(uri)
-    settle_mlflow()
     tracking = registry_uri(root)
+    if models is not None:
+        _check_known(tracking, models["name"])
+    settle_mlflow()
     try:
         if models is not None:
             name = models["name"]
@@ -91,6 +94,36 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
         return _pull_run(tracking, cache, runs["run"], runs["path"] or "")
     except BundleError as error:
         raise BundleError(f"{uri}: {error}") from error  # the folder that it names may be temporary
+
+
+def _check_known(tracking: str, name: str) -> None:
+    """Refuse at once what a registry in SQLite plainly lacks: MLflow takes seconds to import.
+
+    What is not plain (another schema, a damaged or a locked file) is left to MLflow.
+
+    Raises:
+        RegistryError: there are models, or none, but not this one.
+    """
+    path = Path(tracking.removeprefix("sqlite:///"))
+    if not tracking.startswith("sqlite:///") or not path.is_file():
+        return
+    try:
+        with closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", timeout=1, uri=True)
+        ) as database:
+            names = {str(row[0]) for row in database.execute("SELECT name FROM registered_models")}
+    except sqlite3.Error:
+        return
+    if name not in names:
+        raise _unknown(tracking, name, names)
+
+
+def _unknown(tracking: str, name: str, names: Iterable[str]) -> RegistryError:
+    known = ", ".join(sorted(names)) or "none"
+    return RegistryError(
+        f"the registry {without_secrets(tracking)} has no model {name!r}; it has: {known}. "
+        f"Register one with `{_registering(name)}`."
+    )
 
 
 def registry_uri(root: Path | None = None) -> str:
@@ -268,13 +301,8 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            names = (
-                ", ".join(sorted(item.name for item in client.search_registered_models())) or "none"
-            )
-            raise RegistryError(
-                f"the registry {without_secrets(tracking)} has no model {name!r}; it has: {names}. "
-                f"Register one with `{_registering(name)}`."
-            ) from error
+            names = [str(item.name) for item in client.search_registered_models()]
+            raise _unknown(tracking, name, names) from error
         if model.name != name:
             raise _Unreachable(
                 f"{without_secrets(tracking)} does not answer as an MLflow registry (no name)"

@@ -258,12 +258,37 @@ def _settled(client: Any, offer: Offer, number: int) -> tuple[Version, bool]:
             with suppress(MlflowException):
                 client.delete_model_version(offer.name, str(number))
             return other, False
-    taken = {item.semver for item in before}
-    if own.semver in taken:
-        minors = [text.partition(".")[2] for text in taken if text.startswith(f"{offer.major}.")]
-        minor = 1 + max(int(text) for text in minors if text.isdecimal())
-        client.set_model_version_tag(offer.name, str(number), "semver", f"{offer.major}.{minor}")
+    semver = _semvers([*before, own])[number]
+    if own.semver != semver:
+        client.set_model_version_tag(offer.name, str(number), "semver", semver)
     return own, True
+
+
+def _semvers(versions: list[Version]) -> dict[int, str]:
+    """Return the semver that each version settles on, by its number.
+
+    Who made a version looks only once, maybe before those ahead of him did: so what they will settle on is computed for
+    them, too, and all who look find the same. Copies of a version, which are being taken away, take no semver.
+    """
+    found: dict[int, str] = {}
+    contents: set[str] = set()
+    for item in sorted(versions, key=lambda one: one.number):
+        content = item.tags.get(CONTENT_TAG)
+        if content is not None and content in contents:
+            continue
+        if content is not None:
+            contents.add(content)
+        major = item.semver.partition(".")[0]
+        if item.semver and item.semver in found.values():
+            minors = [
+                text.partition(".")[2] for text in found.values() if text.startswith(f"{major}.")
+            ]
+            found[item.number] = (
+                f"{major}.{1 + max(int(text) for text in minors if text.isdecimal())}"
+            )
+        else:
+            found[item.number] = item.semver
+    return found
 
 
 def trained_seeds(client: Any, version: Version) -> tuple[str, ...]:

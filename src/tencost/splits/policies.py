@@ -17,6 +17,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import polars as pl
@@ -25,6 +26,13 @@ from tencost.config import SplitConfig, SplitPolicy
 from tencost.errors import SplitError
 
 PARTS = ("train", "valid", "test")
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+"""Values of `valid_fraction` that are tried where a part is empty, to say which one fills it."""
+WAYS = {
+    SplitPolicy.by_task: "tasks are held out",
+    SplitPolicy.within_task: "programs are held out: figures flatter",
+}
+"""Policies that need less than others do: a few tasks, a few programs of one."""
 VARIANT = r"(-b\d+)?(-s\d+)?(-folded|-nhwc)?(-unpacked)?"
 """What follows a network's name in those of its variants: batch, size, graph, order of the weights."""
 
@@ -69,6 +77,19 @@ def assign(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> p
     Raises:
         SplitError: a named network or hardware is not in the dataset, or a part is empty.
     """
+    described = with_families(records, tasks)
+    split = _divided(described, tasks, config)
+    empty = _empty_part(split)
+    if empty is not None:
+        raise SplitError(
+            f"the {empty} part of split policy {config.policy.value} is empty: expected at least one of "
+            f"{len(split)} records there. {_ways_out(described, tasks, config)}"
+        )
+    return split.sort("record_id")
+
+
+def _divided(described: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.DataFrame:
+    """Assign every record, whether or not this fills all parts; `described` as `with_families` returns it."""
     policies: dict[SplitPolicy, Callable[[pl.DataFrame, pl.DataFrame, SplitConfig], pl.Expr]] = {
         SplitPolicy.by_network: _by_network,
         SplitPolicy.by_task: _by_task,
@@ -76,7 +97,6 @@ def assign(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> p
         SplitPolicy.by_time: _by_time,
         SplitPolicy.within_task: _within_task,
     }
-    described = with_families(records, tasks)
     is_test = policies[config.policy](described, tasks, config)
     unit = "program_id" if config.policy is SplitPolicy.within_task else "family"
     is_valid = _below(described, unit, config.valid_fraction, config.seed, "valid")
@@ -87,16 +107,68 @@ def assign(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> p
         .then(pl.lit("valid"))
         .otherwise(pl.lit("train"))
     )
-    split = described.with_columns(part=part).select(
+    return described.with_columns(part=part).select(
         "record_id", "program_id", "workload_id", "hardware", "part"
     )
-    for name in PARTS:
-        if not (split["part"] == name).any():
-            raise SplitError(
-                f"the {name} part of split policy {config.policy.value} is empty: expected at least one of "
-                f"{len(split)} records there. Change test, test_fraction, valid_fraction or seed in conf/split/."
+
+
+def _empty_part(split: pl.DataFrame) -> str | None:
+    return next((name for name in PARTS if not (split["part"] == name).any()), None)
+
+
+def can_be_learnt(split: pl.DataFrame) -> bool:
+    """Say whether all parts hold something, and valid and test two programs of a workload: one alone ranks nothing."""
+    ranked = split.group_by("part", "workload_id", "hardware").agg(pl.col("program_id").n_unique())
+    ranked = ranked.filter(pl.col("program_id") > 1)
+    return _empty_part(split) is None and {"valid", "test"} <= set(ranked["part"])
+
+
+def filling_share(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> float | None:
+    """Return the `valid_fraction` next to the configured one with which all parts can be learnt from and judged on.
+
+    Args:
+        records: as `assign` takes them.
+        tasks: as `assign` takes them.
+        config: the policy and its settings.
+
+    Returns:
+        None: with none that was tried.
+    """
+    described = records if "family" in records.columns else with_families(records, tasks)
+
+    def fits(share: float) -> bool:
+        try:
+            return can_be_learnt(_divided(described, tasks, replace(config, valid_fraction=share)))
+        except SplitError:
+            return False
+
+    shares = sorted(
+        {config.valid_fraction, *SHARES}, key=lambda one: abs(one - config.valid_fraction)
+    )
+    return next(filter(fits, shares), None)
+
+
+def _ways_out(described: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> str:
+    """Return a sentence with settings that fill all parts: each was tried on these records."""
+    ways = []
+    for policy, meaning in WAYS.items():
+        if config.policy in (policy, SplitPolicy.within_task):
+            continue
+        other = SplitConfig(policy=policy, test_fraction=0.1, valid_fraction=0.1)
+        if policy is SplitPolicy.by_task:
+            other = SplitConfig(policy=policy)
+        share = filling_share(described, tasks, other)
+        if share is not None:
+            changed = (
+                "" if share == other.valid_fraction else f" with valid_fraction: {share} there"
             )
-    return split.sort("record_id")
+            ways.append(f"split: {policy.value} in params.yaml{changed} ({meaning})")
+    share = filling_share(described, tasks, config)
+    if share is not None:
+        ways.insert(0, f"valid_fraction: {share} in the split's file in conf/split/")
+    if not ways:
+        return "Change test, test_fraction, valid_fraction or seed in conf/split/, or measure more tasks."
+    return f"What fills all parts: {'; or '.join(ways)}."
 
 
 def with_families(records: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:

@@ -10,11 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tencost import __version__
+
 if TYPE_CHECKING:
     import polars as pl
 
 _PACKAGES = {
-    "tencost": ("tencost",),
     "tvm": ("apache-tvm",),
     "tvm_ffi": ("apache-tvm-ffi",),
     "torch": ("torch",),
@@ -61,8 +62,11 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of tencost, Python and what decides scores; those installed."""
-    found = {"python": platform.python_version()}
+    """Return the versions of tencost, Python and what decides scores; those installed.
+
+    tencost's own is that of the code that runs, which need not be installed (a source tree on PYTHONPATH).
+    """
+    found = {"python": platform.python_version(), "tencost": __version__}
     for name, packages in _PACKAGES.items():
         for package in packages:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,20 @@ def save_pyfunc(folder: Path, bundle: Path) -> None:
     inputs = [ColSpec(DataType.long, "program")]
     inputs += [ColSpec(DataType.float, name) for name in info.feature_spec.columns]
     outputs = [ColSpec(DataType.long, "program"), ColSpec(DataType.double, "score")]
-    requirement = f"tencost[tuner]=={info.versions.get('tencost', '0')}"
     code = Path(__file__).with_name("pyfunc.py")
-    save_model(folder, bundle, code, inputs, outputs, requirement, _example(info))
+    needs = requirement("tuner", info.versions)
+    save_model(folder, bundle, code, inputs, outputs, needs, _example(info))
+
+
+def requirement(extra: str, versions: Mapping[str, str]) -> str:
+    """Return what pip has to install for a bundle; no version is asked for where the bundle does not say its own.
+
+    Args:
+        extra: of tencost.
+        versions: as the bundle has them.
+    """
+    version = versions.get("tencost")
+    return f"tencost[{extra}]" + (f"=={version}" if version else "")
 
 
 def _example(info: BundleInfo) -> dict[str, Any]:
@@ -37,7 +49,7 @@ def save_model(
     code: Path,
     inputs: list[Any],
     outputs: list[Any],
-    requirement: str,
+    needs: str,
     example: dict[str, Any] | None = None,
 ) -> None:
     """Write an MLflow model around a bundle.
@@ -48,7 +60,7 @@ def save_model(
         code: the module that MLflow runs to have the model.
         inputs: MLflow's ColSpecs of the columns that it is asked with.
         outputs: those of what it answers.
-        requirement: what pip has to install, beside pandas.
+        needs: what pip has to install, beside pandas.
         example: a question, by column; kept beside the model, for who serves it.
     """
     import mlflow.pyfunc
@@ -66,7 +78,7 @@ def save_model(
             python_model=str(code),
             artifacts={"bundle": str(bundle)},
             signature=ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs)),
-            pip_requirements=[requirement, "pandas"],
+            pip_requirements=[needs, "pandas"],
             input_example=None if example is None else pd.DataFrame(example),
         )
     forget_origin(folder)
