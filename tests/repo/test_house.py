@@ -218,6 +218,7 @@ def test_serve_looks_for_its_model_before_it_imports_what_scores(tmp_path: Path)
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
+@pytest.mark.parametrize("name", STAGES)
 def test_a_stage_depends_on_what_it_reaches_and_on_nothing_else(name: str) -> None:
     """Literally: each module that it imports or loads by name is covered, and nothing else is listed."""
     body, model = STAGES[name]
