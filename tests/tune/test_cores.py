@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -115,11 +116,22 @@ def test_the_runners_have_as_many_threads(cores: int, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "output_0.bin")
     runner = subprocess.Popen(["./small", "input_0.bin", "input_1.bin"], cwd=tmp_path, env=environment)  # fmt: skip
     try:
-        with (tmp_path / "output_0.bin").open("rb"):  # opens when the runner does
-            tasks = len(list(Path(f"/proc/{runner.pid}/task").iterdir()))
+        tasks = waiting(runner.pid)
+        with (tmp_path / "output_0.bin").open("rb") as output:
+            output.read()
     finally:
         runner.wait(60)
     assert tasks == cores
+
+
+def waiting(process: int) -> int:
+    """Return the threads of a process once it waits: of a runner, for somebody who reads its output."""
+    threads, quiet, deadline = Path(f"/proc/{process}/task"), 0, time.monotonic() + 60
+    while quiet < 5 and time.monotonic() < deadline:
+        states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads.iterdir()]  # fmt: skip
+        quiet = quiet + 1 if set(states) == {"S"} else 0
+        time.sleep(0.1)
+    return len(list(threads.iterdir()))
 
 
 def parallel(network: Any) -> Any:

@@ -80,10 +80,10 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
     models, runs = _MODELS_URI.fullmatch(uri), _RUNS_URI.fullmatch(uri)
     if models is None and runs is None:
         return _local(uri)
+    settle_mlflow()
     tracking = registry_uri(root)
     if models is not None:
         _check_known(tracking, models["name"])
-    settle_mlflow()
     try:
         if models is not None:
             name = models["name"]
