@@ -99,3 +99,56 @@ def test_ties_count_half_and_missing_scores_come_last() -> None:
 def test_nothing_to_compare() -> None:
     assert RankingMetrics(LABEL[:2], np.array([0, 1]))(np.zeros(2)) == {}
     assert RankingMetrics(LABEL[:0], GROUP[:0])(np.zeros(0)) == {}
+
+
+@pytest.mark.parametrize("objective", ["pairwise", "lambdarank"])
+@pytest.mark.parametrize("longest", [3, 9, 56, 128, 150])
+def test_lists_of_several_lengths_add_up_to_the_bits_of_lists_padded_to_the_longest(
+    objective: str, longest: int
+) -> None:
+    rng = np.random.default_rng(longest)
+    sizes = [longest, *rng.integers(1, longest + 1, 40)]
+    group = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    label = rng.uniform(0, 1, len(group)).astype(np.float32)
+    scores = rng.normal(0, 2, len(group))
+
+    gradient, hessian = RankingLoss(objective, label, group, power=0.5)(scores)
+
+    lists = Lists.from_groups(group)
+    gains, guess = lists.gather(label, np.nan), lists.gather(scores, 0.0)
+    ahead = gains[:, :, None] - gains[:, None, :]
+    weight = np.where(ahead > 0, np.abs(ahead) ** 0.5, 0.0) / lists.mask.sum(axis=1)[:, None, None]
+    if objective == "lambdarank":
+        padded = np.where(lists.mask, -guess, np.inf)
+        ranks = np.argsort(np.argsort(padded, axis=1, kind="stable"), axis=1, kind="stable")
+        discount = 1.0 / np.log2(2.0 + ranks)
+        weight = weight * np.abs(discount[:, :, None] - discount[:, None, :]) * 4.0
+    wrong = 1.0 / (1.0 + np.exp(np.clip(guess[:, :, None] - guess[:, None, :], -50.0, 50.0)))
+    pull = weight * wrong
+    curve = (1.0 - wrong) * pull
+    whole = pull.sum(axis=1) - pull.sum(axis=2), curve.sum(axis=1) + curve.sum(axis=2)
+    assert np.array_equal(gradient, lists.scatter(whole[0], len(group)))
+    assert np.array_equal(hessian, np.maximum(lists.scatter(whole[1], len(group)), 1e-6))
+
+
+@given(seed=st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_pairwise_accuracy_is_counted_pair_by_pair(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(4), [1, 2, 5, 9])
+    label = (rng.integers(1, 5, len(group)) / 4).astype(np.float32)
+    scores = rng.choice([-np.inf, 0.0, 1.0, 2.0], len(group))
+
+    shares = []
+    for one in np.unique(group):
+        members = np.flatnonzero(group == one)
+        pairs = [(a, b) for a in members for b in members if a < b and label[a] != label[b]]
+        points = [
+            0.5
+            if scores[a] == scores[b]
+            else float((scores[a] > scores[b]) == (label[a] > label[b]))
+            for a, b in pairs
+        ]
+        shares += [np.mean(points)] if pairs else []
+    found = RankingMetrics(label, group)(scores)["pairwise"]
+    assert found == pytest.approx(np.mean(shares) if shares else 0.5, abs=1e-12)

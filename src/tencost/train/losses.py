@@ -31,6 +31,10 @@ square."""
 _BLOCK_PAIRS = 1 << 18
 """Pairs that are worked on at a time: few enough to stay in a CPU's caches."""
 
+_LANES, _BLOCK = 8, 128
+"""How NumPy adds up a row: in so many running sums, in blocks of so many numbers. In a row of one block, zeros behind a
+multiple of the former change no bit of the sum."""
+
 OBJECTIVES = ("pairwise", "lambdarank", "listwise", "regression")
 
 
@@ -113,10 +117,10 @@ class RankingLoss:
             self._wanted = _softmax(self._lists.gather(label / temperature, -np.inf))
         elif objective != "regression":
             gains = self._lists.gather(label, np.nan)
-            ahead = gains[:, :, None] - gains[:, None, :]
-            with np.errstate(invalid="ignore"):
-                weight = np.where(ahead > 0, np.abs(ahead) ** power, 0.0)
-            self._weight = weight / sizes[:, :, None]
+            self._parts = [
+                (rows, width, _pair_weights(gains[rows, :width], power) / sizes[rows][:, :, None])
+                for rows, width in _parts(sizes[:, 0], self._lists.mask.shape[1])
+            ]
 
     def __call__(self, scores: npt.NDArray[np.floating]) -> tuple[Floats, Floats]:
         """Return (gradient, hessian), each float64 [N]; the hessian is at least 1e-6."""
@@ -134,22 +138,23 @@ class RankingLoss:
         )
 
     def _pairs(self, scores: Floats) -> tuple[Floats, Floats]:
-        gradient, hessian = np.empty_like(scores), np.empty_like(scores)
-        step = max(1, _BLOCK_PAIRS // max(1, scores.shape[1] ** 2))
-        for start in range(0, len(scores), step):
-            some = slice(start, start + step)
-            gradient[some], hessian[some] = self._block_pairs(scores[some], some)
+        gradient, hessian = np.zeros_like(scores), np.zeros_like(scores)
+        for rows, width, weight in self._parts:
+            gradient[rows, :width], hessian[rows, :width] = self._part_pairs(
+                scores[rows, :width], self._lists.mask[rows, :width], weight
+            )
         return gradient, hessian
 
-    def _block_pairs(self, scores: Floats, some: slice) -> tuple[Floats, Floats]:
+    def _part_pairs(
+        self, scores: Floats, mask: npt.NDArray[np.bool_], weight: Floats
+    ) -> tuple[Floats, Floats]:
         wrong = scores[:, :, None] - scores[:, None, :]
         np.clip(wrong, -50.0, 50.0, out=wrong)
         np.exp(wrong, out=wrong)
         wrong += 1.0
         np.divide(1.0, wrong, out=wrong)
-        weight = self._weight[some]
         if self._objective == "lambdarank":
-            padded = np.where(self._lists.mask[some], -scores, np.inf)
+            padded = np.where(mask, -scores, np.inf)
             ranks = np.argsort(np.argsort(padded, axis=1, kind="stable"), axis=1, kind="stable")
             discount = 1.0 / np.log2(2.0 + ranks)
             weight = weight * np.abs(discount[:, :, None] - discount[:, None, :]) * 4.0
@@ -157,6 +162,30 @@ class RankingLoss:
         np.subtract(1.0, wrong, out=wrong)
         wrong *= pull
         return pull.sum(axis=1) - pull.sum(axis=2), wrong.sum(axis=1) + wrong.sum(axis=2)
+
+
+def _pair_weights(gains: Floats, power: float) -> Floats:
+    """Weigh the pairs whose first program is the faster, float64 [L, M, M]; 0 for others; NaN is no program."""
+    ahead = gains[:, :, None] - gains[:, None, :]
+    with np.errstate(invalid="ignore"):
+        return np.where(ahead > 0, np.abs(ahead) ** power, 0.0)
+
+
+def _parts(sizes: IntArray, longest: int) -> list[tuple[IntArray, int]]:
+    """Divide lists into parts of about one length: (which lists, programs of the longest of them and a few).
+
+    A part has `_BLOCK_PAIRS` pairs at most, unless it is one list. Most tasks have far fewer programs than the one
+    with most, and pairs grow with the square. What a list adds up to is the same bits in any part.
+    """
+    widths = np.minimum(-(-sizes // _LANES) * _LANES, longest)
+    if longest > _BLOCK:
+        widths = np.full_like(sizes, longest)
+    made = []
+    for width in np.unique(widths).tolist():
+        rows = np.flatnonzero(widths == width)
+        step = max(1, _BLOCK_PAIRS // max(1, width**2))
+        made += [(rows[start : start + step], width) for start in range(0, len(rows), step)]
+    return made
 
 
 class RankingMetrics:
@@ -180,21 +209,16 @@ class RankingMetrics:
             if enough.any()
             else label_lists
         )
-        self._upper = (
-            np.triu(np.ones((label_lists.shape[1],) * 2, bool), 1) if enough.any() else None
-        )
+        self._order = np.triu(_orders(self._label), 1) if enough.any() else None
 
     def __call__(self, scores: npt.NDArray[np.floating]) -> dict[str, float]:
         """Return the metrics by name (`choice` is at most 1.5); empty if no group can be compared."""
-        if self._upper is None:
+        if self._order is None:
             return {}
         guess, truth = self._lists.gather(scores, -np.inf), self._label
-        with np.errstate(invalid="ignore"):
-            truth_order = np.sign(truth[:, :, None] - truth[:, None, :])
-            guess_order = np.nan_to_num(np.sign(guess[:, :, None] - guess[:, None, :]))
-        counted = self._upper & np.isfinite(truth_order) & (truth_order != 0)
-        right = np.where(counted, 0.5 + 0.5 * truth_order * guess_order, 0.0).sum(axis=(1, 2))
-        pairs = counted.sum(axis=(1, 2))
+        pairs = np.count_nonzero(self._order, axis=(1, 2))
+        agreed = (self._order * _orders(guess)).sum(axis=(1, 2), dtype=np.int64)
+        right = 0.5 * (pairs + agreed)
         pairwise = float(np.mean(right[pairs > 0] / pairs[pairs > 0])) if (pairs > 0).any() else 0.5
         order = np.argsort(-guess, axis=1, kind="stable")
         ranked = np.take_along_axis(truth, order, axis=1)
@@ -206,6 +230,12 @@ class RankingMetrics:
             "top5": top5,
             "choice": pairwise + (top3 + top5) / 4.0,
         }
+
+
+def _orders(values: Floats) -> npt.NDArray[np.int8]:
+    """Compare the values of each list: int8 [L, M, M], 1 where the first is larger, -1 where the second is, else 0."""
+    first, second = values[:, :, None], values[:, None, :]
+    return (first > second).astype(np.int8) - (first < second).astype(np.int8)
 
 
 def _softmax(values: Floats) -> Floats:

@@ -131,6 +131,8 @@ class Family:
     """Settings with which it learns a toy problem in seconds."""
     folds: int = 5
     """Folds of networks that it is tried on at most while a family is chosen; a slow one is tried on fewer."""
+    learns: bool = True
+    """False for one that has nothing to learn: it is ready before a worker process would be."""
 
 
 def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:

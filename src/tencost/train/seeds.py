@@ -13,13 +13,14 @@ import numpy as np
 from rich.console import Console
 
 from tencost.config import ExecutionConfig, ExecutionKind, ModelConfig
+from tencost.config.parts import FAMILIES
 from tencost.errors import TrainError
 from tencost.execution.mapping import Rescue, in_order
 from tencost.execution.workers import open_workers
 from tencost.features.spec import FeatureSpec
 from tencost.train.folds import LeftOut, held, without
 from tencost.train.losses import RankingMetrics
-from tencost.train.ranker import Ranker, Samples, Scores, make_ranker
+from tencost.train.ranker import Family, Ranker, Samples, Scores, make_ranker
 from tencost.train.tracking import Point
 
 
@@ -88,8 +89,8 @@ def train_seeds(
     Args:
         job: family, features and data.
         seeds: whole numbers, all different.
-        jobs: worker processes; None uses every core the process may run on. The first seed is trained in this
-            process, and everything where workers would not save time.
+        jobs: worker processes; None uses every core the process may run on. Of few programs the first seed is trained
+            in this process, and everything where workers would not save time.
         label: what the progress line calls the model.
         execution: where the workers are; on a cluster all is trained there.
 
@@ -104,6 +105,8 @@ def train_seeds(
     tried: list[Tried] = []
     if execution is not None and execution.kind is not ExecutionKind.local:
         return _in_workers(job, units, jobs, label, console, execution)
+    if min(count, len(units)) > 1 and _surely_long(job):
+        return _in_workers(job, units, min(count, len(units)), label, console)
     while units:
         saved = 0.0
         if trained:
@@ -122,6 +125,15 @@ def train_seeds(
 
 WORKER_START_SECONDS = 5.0
 """What a worker needs to start and to import; workers are used where they save more."""
+
+MANY_PROGRAMS = 2000
+"""From so many programs to learn from on, workers save time whatever the family: nobody waits for a first training
+while the other cores idle, and this process needs none of what a family imports to train."""
+
+
+def _surely_long(job: Job) -> bool:
+    family: Family = FAMILIES.load(job.config.family)
+    return family.learns and len(job.train) >= MANY_PROGRAMS
 
 
 def _called(seed: int, fold: int | None) -> str:

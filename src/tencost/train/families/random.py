@@ -68,4 +68,5 @@ FAMILY = Family(
     config=RandomConfig,
     ranker=RandomRanker,
     for_tests=RandomConfig(family="random"),
+    learns=False,
 )
