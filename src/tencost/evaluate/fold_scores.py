@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import orjson
 import polars as pl
 
 from tencost.evaluate.choosing import METRICS
@@ -14,7 +13,7 @@ from tencost.evaluate.scoring import score_records
 from tencost.evaluate.truth import Truth, build_truth, joined
 from tencost.train.data import Data
 from tencost.train.folds import FILE
-from tencost.train.stage import RUN_FILE
+from tencost.train.run_file import RunFile
 
 
 class Folds:
@@ -34,7 +33,7 @@ class Folds:
             return {}
         scores = pl.read_parquet(folder / FILE)
         found = {}
-        for at, networks in enumerate(orjson.loads((folder / RUN_FILE).read_bytes())["folds"]):
+        for at, networks in enumerate(RunFile.read(folder).folds):
             one = scores.filter(pl.col("fold") == at)
             if one.is_empty():
                 continue

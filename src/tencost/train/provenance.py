@@ -6,10 +6,12 @@ import hashlib
 import platform
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tencost
 from tencost import __version__
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ _PACKAGES = {
 DEFAULT_TVM_RANGE = ("0.27.0", "0.28.0")
 """TVM versions whose features ours are, where no TVM is installed to ask."""
 
+
+_DECIDE = ("execution", "features", "splits", "store", "train")
+"""Rooms whose code decides what a training learns from given records."""
 
 _PIPELINE_WRITES = (":(exclude)dvc.lock", ":(exclude)data")
 """Paths under git that `dvc repro` itself writes while it runs."""
@@ -75,6 +80,17 @@ def installed_versions() -> dict[str, str]:
             except PackageNotFoundError:
                 continue
     return found
+
+
+@cache
+def code_digest() -> str:
+    """Return the sha256, first 32 hex digits, of the modules that decide what is learnt from given records."""
+    digest = hashlib.sha256()
+    package = Path(tencost.__file__).parent
+    for room in _DECIDE:
+        for path in sorted((package / room).rglob("*.py")):
+            digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:32]
 
 
 def tvm_range(installed: str | None) -> tuple[str, str]:

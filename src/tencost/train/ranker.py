@@ -5,7 +5,7 @@ A family's module imports light: torch only inside its training code, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -116,6 +116,35 @@ class Tunable(Protocol):
 
     def tuned(self, labels: Samples, *, rounds: int, seed: int) -> Ranker:
         """Return a copy that went on learning, so many rounds; the ranker itself stays as it is."""
+        ...
+
+
+class Member(Protocol):
+    """One of the models that a composed one averages.
+
+    Attributes:
+        config, spec: what it is, and what it sees of the features.
+        ranker: the model.
+        divisor: what its raw scores are divided by, so that all members count alike.
+    """
+
+    config: ModelConfig
+    spec: FeatureSpec
+    ranker: Ranker
+    divisor: float
+
+    def seen(self, samples: Samples) -> Samples:
+        """Return samples with what it sees of their features."""
+        ...
+
+
+@runtime_checkable
+class Composed(Protocol):
+    """A ranker that averages others, each of which can be trained for itself (:mod:`tencost.train.members`)."""
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The models, in order."""
         ...
 
 

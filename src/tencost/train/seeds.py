@@ -34,6 +34,8 @@ class Trained:
         points: what it logged while it trained.
         valid: validation metrics by name; empty where no validation group has two programs.
         seconds: training time, wall clock.
+        spread: standard deviation of its raw scores over the programs that it learnt from, more than 0; None where
+            nobody has computed it.
     """
 
     seed: int
@@ -41,6 +43,7 @@ class Trained:
     points: list[Point]
     valid: dict[str, float]
     seconds: float
+    spread: float | None
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,14 @@ class Tried:
         fold: its position among the job's folds.
         train, valid: raw scores, float64, of its programs of the train and of the valid part; NaN without rows.
         seconds: training time, wall clock.
+        spread: as a seed's.
     """
 
     fold: int
     train: Scores
     valid: Scores
     seconds: float
+    spread: float | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Job:
     folds: tuple[LeftOut, ...] = ()
 
 
-_Outcome = tuple[int, list[Point], dict[str, float], float]
+_Outcome = tuple[int, list[Point], dict[str, float], float, float]
 _Unit = tuple[int, int | None]
 """A seed, and the fold that is left out."""
 _Sent = tuple[_Outcome, dict[str, bytes]]
@@ -204,7 +209,7 @@ def _fit(job: Job, seed: int) -> tuple[Ranker, _Outcome]:
     )
     seconds = time.perf_counter() - start
     valid = RankingMetrics(job.valid.label, job.valid.group)(ranked(ranker, job.valid))
-    return ranker, (seed, points, valid, seconds)
+    return ranker, (seed, points, valid, seconds, spread(ranker, job.train))
 
 
 def _try(job: Job, seed: int, fold: int) -> Tried:
@@ -214,15 +219,20 @@ def _try(job: Job, seed: int, fold: int) -> Tried:
     ranker.fit(train, valid, seed=seed, log=lambda *_: None)
     seconds = time.perf_counter() - start
     parts = [ranker.predict(part.features) for part in held(job.train, job.valid, job.folds[fold])]
-    return Tried(fold, parts[0], parts[1], seconds)
+    return Tried(fold, parts[0], parts[1], seconds, spread(ranker, train))
 
 
 def _trained(ranker: Ranker, outcome: _Outcome) -> Trained:
-    seed, points, valid, seconds = outcome
-    return Trained(seed, ranker, points, valid, seconds)
+    seed, points, valid, seconds, width = outcome
+    return Trained(seed, ranker, points, valid, seconds, width)
 
 
 def ranked(ranker: Ranker, samples: Samples) -> Scores:
     """Raw scores with programs that cannot be featurized last."""
     scores: Scores = np.nan_to_num(ranker.predict(samples.features), nan=-np.inf)
     return scores
+
+
+def spread(ranker: Ranker, samples: Samples) -> float:
+    """Return the standard deviation of a model's raw scores over programs with rows: the scale that blends use."""
+    return max(float(np.nanstd(ranker.predict(samples.features))), 1e-12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +25,23 @@ from tencost.train.data import Data
 from tencost.train.folds import FILE as FOLDS_FILE
 from tencost.train.folds import Fold, LeftOut, divide, left_out
 from tencost.train.labels import LABEL_TEXT
-from tencost.train.provenance import dvc_hash, installed_versions, tvm_range
+from tencost.train.members import Earlier, num_programs, train_members
+from tencost.train.provenance import code_digest, dvc_hash, installed_versions, tvm_range
 from tencost.train.pyfunc_model import save_pyfunc
-from tencost.train.ranker import Family, Samples
+from tencost.train.ranker import Composed, Family, Samples, make_ranker
+from tencost.train.run_file import RunFile
 from tencost.train.samples import sample_spec
 from tencost.train.seeds import Job, Trained, Tried, train_seeds
-from tencost.train.tracking import BUNDLES_TAG, TrackedRun, log_model, run_name, start_run
+from tencost.train.tracking import (
+    BUNDLES_TAG,
+    CODE_TAG,
+    TrackedRun,
+    log_model,
+    run_name,
+    start_run,
+    training_run,
+)  # fmt: skip
 from tencost.writing import whole_folder
-
-RUN_FILE = "run.json"
-"""Beside the bundles: seeds, validation metrics, and the networks of each fold that it was tried on. The MLflow run is
-found by the digest of the bundles."""
 
 CHOICE = "choice"
 """The validation metric that seeds and epochs are chosen by."""
@@ -106,7 +113,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
     with start_run(cfg, root, stage="train") as tracked:
         material = read_material(cfg, data or Data(cfg, root))
         _log_material(tracked, cfg, root, material)
-        trained, tried = _train(cfg, material)
+        trained, tried = _train(cfg, root, material, tracked)
         result = _result(cfg, root, tracked, trained)
         _write(cfg, material, trained, tried, result)
         _log_result(tracked, cfg, trained, tried, result)
@@ -191,10 +198,27 @@ def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
     return {name: found[name] for name in names} if constant else found
 
 
-def _train(cfg: Config, material: Material) -> tuple[list[Trained], list[Tried]]:
+def _train(
+    cfg: Config, root: Path, material: Material, tracked: TrackedRun
+) -> tuple[list[Trained], list[Tried]]:
     label = f"{cfg.model_name} · {cfg.features.name} · {cfg.hardware.name}"
     job = Job(cfg.model, material.spec, material.train, material.valid, material.left_out)
-    trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label, cfg.execution)
+    if isinstance(make_ranker(job.config, job.spec), Composed):
+        earlier = Earlier(
+            folder=_folder(cfg, root).parent,
+            hardware=cfg.hardware.name,
+            dataset_hash=material.dataset_hash,
+            split_hash=material.split_hash,
+            folds=tuple(fold.networks for fold in material.folds),
+            code=partial(_code_of, tracked, cfg.experiment_name),
+        )
+        trained, tried, taken = train_members(
+            job, cfg.seeds, cfg.jobs, label, cfg.execution, earlier
+        )
+        if taken:
+            Console(stderr=True).print(f"{label}: {', '.join(taken)} as trained before")
+    else:
+        trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label, cfg.execution)
     if not all(one.valid for one in trained):
         raise TrainError(
             f"expected a validation group with at least two programs of {', '.join(material.hardware)}, "
@@ -203,12 +227,17 @@ def _train(cfg: Config, material: Material) -> tuple[list[Trained], list[Tried]]
     return trained, tried
 
 
+def _code_of(tracked: TrackedRun, experiment: str, folder: Path) -> str | None:
+    """Return the digest of the code that trained a folder of bundles, as the run of that training has it."""
+    run_id = training_run(tracked.client, experiment, training_digest(folder))
+    return None if run_id is None else tracked.client.get_run(run_id).data.tags.get(CODE_TAG)
+
+
 def _result(cfg: Config, root: Path, tracked: TrackedRun, trained: list[Trained]) -> TrainResult:
     best = max(trained, key=lambda one: one.valid.get(CHOICE, 0.0))
     valid = {name: float(np.mean([one.valid[name] for one in trained])) for name in best.valid}
-    models = root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name
     return TrainResult(
-        folder=models / f"{cfg.model_name}-{cfg.features.name}",
+        folder=_folder(cfg, root),
         run_id=tracked.run_id,
         seeds=tuple(cfg.seeds),
         valid_score=valid.get(CHOICE, float("nan")),
@@ -216,6 +245,11 @@ def _result(cfg: Config, root: Path, tracked: TrackedRun, trained: list[Trained]
         best_seed=best.seed,
         fit_seconds=sum(one.seconds for one in trained),
     )
+
+
+def _folder(cfg: Config, root: Path) -> Path:
+    models = root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name
+    return models / f"{cfg.model_name}-{cfg.features.name}"
 
 
 def _write(
@@ -229,15 +263,18 @@ def _write(
     with whole_folder(result.folder) as folder:
         for one in trained:
             save_bundle(folder / f"seed{one.seed}", one.ranker, _info(cfg, material, one))
-        values = {
-            "seeds": list(result.seeds),
-            "best_seed": result.best_seed,
-            "valid": {str(one.seed): one.valid for one in trained},
-            "folds": [list(fold.networks) for fold in material.folds],
-        }
         if tried:
             _fold_scores(material, tried).write_parquet(folder / FOLDS_FILE)
-        (folder / RUN_FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+        written = RunFile(
+            seeds=result.seeds,
+            best_seed=result.best_seed,
+            valid={str(one.seed): one.valid for one in trained},
+            spread={str(one.seed): one.spread for one in trained if one.spread is not None},
+            folds=tuple(fold.networks for fold in material.folds),
+            fold_spread=tuple(one.spread for one in tried if one.spread is not None),
+            programs=num_programs(material.train, material.valid),
+        )
+        written.write(folder)
 
 
 def _fold_scores(material: Material, tried: list[Tried]) -> pl.DataFrame:
@@ -308,6 +345,7 @@ def _log_result(
     result: TrainResult,
 ) -> None:
     """Log curves (mean over seeds), final validation metrics, times, importances, bundles and the model of MLflow."""
+    tracked.set_tag(CODE_TAG, code_digest())
     tracked.set_tag(BUNDLES_TAG, training_digest(result.folder))
     tracked.log_points(mean_curves(one.points for one in trained))
     tracked.log_metrics({"train/fold_seconds": sum(one.seconds for one in tried)})

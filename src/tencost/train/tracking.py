@@ -38,6 +38,9 @@ PARENT_VARIABLE = "TENCOST_PARENT_RUN_ID"
 BUNDLES_TAG = "bundles"
 """Tag of a training run: the digest of the bundles that it wrote. By it a folder of bundles finds its run."""
 
+CODE_TAG = "code"
+"""Tag of a training run: the digest of the code that trained (`provenance.code_digest`)."""
+
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "1",

@@ -65,10 +65,10 @@ class BlendRanker:
     family: ClassVar[str] = "blend"
 
     def __init__(self, config: BlendConfig, spec: FeatureSpec) -> None:
-        self._members = [_Member(member, spec) for member in config.member_configs()]
+        self.members = [BlendMember(member, spec) for member in config.member_configs()]
 
     def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
-        for index, member in enumerate(self._members):
+        for index, member in enumerate(self.members):
 
             def log_member(name: str, value: float, step: int, index: int = index) -> None:
                 log(f"{name}_member{index}", value, step)
@@ -76,33 +76,31 @@ class BlendRanker:
             member.fit(train, valid, seed, log_member)
 
     def predict(self, features: Ragged) -> Scores:
-        parts = [member.predict(features) / member.divisor for member in self._members]
+        parts = [member.predict(features) / member.divisor for member in self.members]
         total: Scores = np.sum(parts, axis=0)
         return total / len(parts)
 
     def tuned(self, labels: Samples, *, rounds: int, seed: int) -> BlendRanker:
         """Return a copy whose trees went on learning from other samples; members that are no trees stay."""
         copied = copy.copy(self)
-        copied._members = [
-            member.tuned(labels, rounds=rounds, seed=seed) for member in self._members
-        ]
+        copied.members = [member.tuned(labels, rounds=rounds, seed=seed) for member in self.members]
         return copied
 
     def save(self, folder: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
-            for index, member in enumerate(self._members):
+            for index, member in enumerate(self.members):
                 part = Path(scratch) / str(index)
                 part.mkdir()
                 member.ranker.save(part)
                 for path in part.iterdir():
                     shutil.copyfile(path, folder / f"m{index}-{path.name}")
-        divisors = [member.divisor for member in self._members]
+        divisors = [member.divisor for member in self.members]
         (folder / "blend.json").write_bytes(orjson.dumps({"divisors": divisors}))
 
     def load(self, folder: Path) -> None:
-        divisors = read_divisors(folder / "blend.json", len(self._members))
+        divisors = read_divisors(folder / "blend.json", len(self.members))
         with tempfile.TemporaryDirectory() as scratch:
-            for index, (member, divisor) in enumerate(zip(self._members, divisors, strict=True)):
+            for index, (member, divisor) in enumerate(zip(self.members, divisors, strict=True)):
                 part = Path(scratch) / str(index)
                 part.mkdir()
                 prefix = f"m{index}-"
@@ -113,41 +111,43 @@ class BlendRanker:
 
     def importance(self) -> dict[str, float]:
         shares: dict[str, float] = {}
-        told = [found for member in self._members if (found := member.ranker.importance())]
+        told = [found for member in self.members if (found := member.ranker.importance())]
         for found in told:
             for name, share in found.items():
                 shares[name] = shares.get(name, 0.0) + share / len(told)
         return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
 
 
-class _Member:
+class BlendMember:
     """A family with its view of the features and its scale."""
 
     def __init__(self, config: ModelConfig, spec: FeatureSpec) -> None:
-        seen = part_spec(spec, config.reads)
-        self._columns = None if seen is None else spec.positions(seen.columns)
-        self.ranker: Ranker = make_ranker(config, spec if seen is None else seen)
+        part = part_spec(spec, config.reads)
+        self._columns = None if part is None else spec.positions(part.columns)
+        self.config = config
+        self.spec = spec if part is None else part
+        self.ranker: Ranker = make_ranker(config, self.spec)
         self.divisor = 1.0
 
     def fit(self, train: Samples, valid: Samples, seed: int, log: LogMetric) -> None:
-        train, valid = self._seen_samples(train), self._seen_samples(valid)
+        train, valid = self.seen(train), self.seen(valid)
         self.ranker.fit(train, valid, seed=seed, log=log)
         scores = self.ranker.predict(train.features)
         self.divisor = max(float(np.nanstd(scores)), 1e-12)
 
     def predict(self, features: Ragged) -> Scores:
-        return self.ranker.predict(self._seen(features))
+        return self.ranker.predict(self._columns_of(features))
 
-    def tuned(self, labels: Samples, *, rounds: int, seed: int) -> _Member:
+    def tuned(self, labels: Samples, *, rounds: int, seed: int) -> BlendMember:
         copied = copy.copy(self)
         if isinstance(self.ranker, Tunable):
-            copied.ranker = self.ranker.tuned(self._seen_samples(labels), rounds=rounds, seed=seed)
+            copied.ranker = self.ranker.tuned(self.seen(labels), rounds=rounds, seed=seed)
         return copied
 
-    def _seen_samples(self, samples: Samples) -> Samples:
-        return replace(samples, features=self._seen(samples.features))
+    def seen(self, samples: Samples) -> Samples:
+        return replace(samples, features=self._columns_of(samples.features))
 
-    def _seen(self, features: Ragged) -> Ragged:
+    def _columns_of(self, features: Ragged) -> Ragged:
         return features if self._columns is None else part_rows(features, self._columns)
 
 

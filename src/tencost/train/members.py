@@ -1,0 +1,222 @@
+"""Families that are made of others (`blend`): each member is trained for itself, or taken where that was done already.
+
+A pipeline trains the network and the trees that a blend averages as models of their own, too: on the same records, with
+the same seeds and folds. What `train` leaves of them (bundles, run.json, folds.parquet) is all that a blend needs. It
+is taken where training again would repeat it to the letter: the same settings, columns, records, split, programs and
+folds, by the same code and versions. What differs in any of these is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tencost.config import ExecutionConfig
+from tencost.errors import BundleError
+from tencost.train.bundle import BundleInfo, plain_config, read_info
+from tencost.train.bundle_files import check_files
+from tencost.train.folds import FILE as FOLDS_FILE
+from tencost.train.folds import held
+from tencost.train.losses import RankingMetrics
+from tencost.train.provenance import code_digest, installed_versions
+from tencost.train.ranker import Composed, Samples, Scores, make_ranker
+from tencost.train.run_file import FILE as RUN_FILE
+from tencost.train.run_file import RunFile
+from tencost.train.seeds import Job, Trained, Tried, ranked, train_seeds
+from tencost.train.tracking import Point
+
+_ELSEWHERE = ("reads", "pool", "reference")
+"""Settings that say where a family is used, not what it learns; what `pool` chooses is in the hash of the records."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Trainings that may be taken, and what they must be of.
+
+    Attributes:
+        folder: has a folder of bundles for each model.
+        hardware: that the models are for.
+        dataset_hash, split_hash: of the records and the split learnt from.
+        folds: the networks of each fold.
+        code: says what code made a folder of bundles (`provenance.code_digest`); None where nobody knows.
+    """
+
+    folder: Path
+    hardware: str
+    dataset_hash: str
+    split_hash: str
+    folds: tuple[tuple[str, ...], ...]
+    code: Callable[[Path], str | None]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A member's trainings, one a seed and one a fold, and the folder they were taken from."""
+
+    trained: list[Trained]
+    tried: list[Tried]
+    folder: Path | None
+
+
+def train_members(
+    job: Job,
+    seeds: Sequence[int],
+    jobs: int | None,
+    label: str,
+    execution: ExecutionConfig | None,
+    earlier: Earlier,
+) -> tuple[list[Trained], list[Tried], list[str]]:
+    """Train a composed family as :func:`tencost.train.seeds.train_seeds` trains others, member by member.
+
+    Args:
+        job: the family's, with features and data.
+        seeds: whole numbers, all different.
+        jobs: worker processes, as there.
+        label: what the progress line calls the model.
+        execution: where the workers are.
+        earlier: what was trained before.
+
+    Returns:
+        As there, and the names of the trainings that were taken.
+    """
+    shell = make_ranker(job.config, job.spec)
+    assert isinstance(shell, Composed)
+    parts = []
+    for member in shell.members:
+        own = Job(
+            member.config, member.spec, member.seen(job.train), member.seen(job.valid), job.folds
+        )
+        part = _taken(own, seeds, earlier)
+        if part is None:
+            name = f"{label}, its {member.config.family}"
+            part = _Part(*train_seeds(own, seeds, jobs, name, execution), None)
+        parts.append(part)
+    trained = [_composed(job, [part.trained[at] for part in parts]) for at in range(len(seeds))]
+    tried = [_averaged([part.tried[at] for part in parts]) for at in range(len(job.folds))]
+    return trained, tried, [part.folder.name for part in parts if part.folder is not None]
+
+
+def _composed(job: Job, parts: Sequence[Trained]) -> Trained:
+    """Return a seed's model, of its members."""
+    ranker = make_ranker(job.config, job.spec)
+    assert isinstance(ranker, Composed)
+    points = []
+    for index, (member, part) in enumerate(zip(ranker.members, parts, strict=True)):
+        member.ranker, member.divisor = part.ranker, _spread(part)
+        points += [Point(f"{one.name}_member{index}", one.value, one.step) for one in part.points]
+    raw = ranked(ranker, job.valid)
+    return Trained(
+        seed=parts[0].seed,
+        ranker=ranker,
+        points=points,
+        valid=RankingMetrics(job.valid.label, job.valid.group)(raw),
+        seconds=sum(part.seconds for part in parts),
+        spread=None,
+    )
+
+
+def _averaged(parts: Sequence[Tried]) -> Tried:
+    """Return a fold's scores, of the members' scores."""
+
+    def mean(scores: Sequence[Scores]) -> Scores:
+        scaled = [one / _spread(part) for one, part in zip(scores, parts, strict=True)]
+        total: Scores = np.sum(scaled, axis=0)
+        return total / len(parts)
+
+    return Tried(
+        fold=parts[0].fold,
+        train=mean([part.train for part in parts]),
+        valid=mean([part.valid for part in parts]),
+        seconds=sum(part.seconds for part in parts),
+        spread=None,
+    )
+
+
+def _spread(part: Trained | Tried) -> float:
+    assert part.spread is not None, "a member is made of others itself, which nobody has asked for"
+    return part.spread
+
+
+def _taken(own: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
+    """Return a member's trainings where a folder has them; None where none has."""
+    for path in sorted(earlier.folder.glob(f"*/{RUN_FILE}")):
+        try:
+            found = _of_folder(path.parent, own, seeds, earlier)
+        except BundleError:
+            continue  # of an older release, or damaged: whoever uses it is told; here it is trained
+        if found is not None:
+            return found
+    return None
+
+
+def _of_folder(folder: Path, own: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
+    run = RunFile.read(folder)
+    folds = run.folds[: len(own.folds)]
+    if (
+        run.programs != num_programs(own.train, own.valid)
+        or run.seeds[:1] != tuple(seeds[:1])
+        or not set(seeds) <= set(run.seeds)
+        or folds != earlier.folds
+        or len(run.fold_spread) < len(folds)
+        or not {str(seed) for seed in seeds} <= set(run.spread)
+    ):
+        return None
+    trained = []
+    for seed in seeds:
+        bundle = folder / f"seed{seed}"
+        info = read_info(bundle)
+        if not _same(info, own, seed, earlier):
+            return None
+        check_files(bundle, info.files)
+        ranker = make_ranker(own.config, own.spec)
+        ranker.load(bundle)
+        valid = {name.removeprefix("valid_"): value for name, value in info.metrics.items()}
+        trained.append(Trained(seed, ranker, [], valid, 0.0, run.spread[str(seed)]))
+    if earlier.code(folder) != code_digest():
+        return None
+    return _Part(trained, _tried(folder, own, run), folder)
+
+
+def _same(info: BundleInfo, own: Job, seed: int, earlier: Earlier) -> bool:
+    """Whether a bundle is what training a member with a seed would make."""
+
+    def learns(settings: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name not in _ELSEWHERE}
+
+    spec = replace(own.spec, name=info.feature_spec.name)
+    return (
+        info.seed == seed
+        and info.family == own.config.family
+        and learns(info.model_config) == learns(plain_config(own.config))
+        and info.feature_spec.digest == spec.digest
+        and info.hardware == earlier.hardware
+        and (info.dataset_hash, info.split_hash) == (earlier.dataset_hash, earlier.split_hash)
+        and info.versions == installed_versions()
+    )
+
+
+def _tried(folder: Path, own: Job, run: RunFile) -> list[Tried]:
+    if not own.folds:
+        return []
+    scores = pl.read_parquet(folder / FOLDS_FILE)
+    found = []
+    for at, fold in enumerate(own.folds):
+        kept = dict(scores.filter(pl.col("fold") == at).select("record_id", "raw").iter_rows())
+
+        def raw(samples: Samples, kept: dict[str, float | None] = kept) -> Scores:
+            return np.array([kept.get(one) for one in samples.record_id.tolist()], np.float64)
+
+        train, valid = held(own.train, own.valid, fold)
+        found.append(Tried(at, raw(train), raw(valid), 0.0, run.fold_spread[at]))
+    return found
+
+
+def num_programs(train: Samples, valid: Samples) -> tuple[int, int]:
+    """Count the programs with rows to learn from, and to watch."""
+    learnt, watched = (int(np.count_nonzero(part.features.lengths)) for part in (train, valid))
+    return learnt, watched
