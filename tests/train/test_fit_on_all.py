@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tencost.train import seeds
 from tencost.train.bundle import load_bundle, read_info
 from tencost.train.data import Data
-from tencost.train.families.blend import BlendConfig
+from tencost.train.families.blend import BlendConfig, BlendRanker
 from tencost.train.families.mlp import MlpConfig
 from tencost.train.families.xgb import XgbConfig
 from tencost.train.refit import refit, stops_early
@@ -46,3 +47,31 @@ def test_the_validation_part_stays_aside_where_it_ends_the_training(
     assert twin.info.refit == {}
     assert "refit" not in (twin.folder / "bundle.json").read_text()
     assert load_bundle(tmp_path / "again").info == found
+
+
+def test_members_of_a_blend_are_fitted_side_by_side_to_the_same_scores(
+    toy_project: Path,
+    toy_config: Any,
+    train_toy: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = [{"family": "xgb", "num_rounds": 10}, {"family": "mlp", "hidden": 8, "epochs": 3}]
+    settings = BlendConfig(family="blend", reads=["toy"], members=members)
+    twin = load_bundle(train_toy("blend", settings, (3,)) / "seed3")
+    data = Data(toy_config, toy_project)
+    here = read_info(refit(data, twin, tmp_path / "here"))
+
+    def fitted_here(*_: object) -> None:
+        raise AssertionError("fitted in this process")
+
+    monkeypatch.setattr(seeds, "MANY_PROGRAMS", 60)
+    monkeypatch.setattr(seeds, "_fit", fitted_here)
+    toy_config.jobs = 2
+    assert read_info(refit(data, twin, tmp_path / "workers")).files == here.files
+    whole = BlendRanker(settings, twin.info.feature_spec)
+    learnt = data.samples(["toy-1c"], "train")
+    assert here.refit["records"] > len(learnt)
+    whole.fit(*(data.samples(["toy-1c"], part) for part in ("train", "valid")), seed=3, log=print)
+    watched = data.samples(["toy-1c"], "valid").features
+    assert whole.predict(watched).tolist() == twin.ranker.predict(watched).tolist()

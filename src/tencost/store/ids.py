@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from functools import cache
 from typing import Any
 
 import orjson
@@ -33,6 +34,11 @@ from tencost.errors import RecordError
 ID_LENGTH = 32
 _OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?![0-9])|\.0000)")
 """What may be a float that orjson writes otherwise than this module: with an exponent, 0.00001, or 2.0."""
+_WHOLE_FLOATS = re.compile(r"[0-9](?:[eE]|\.0(?![0-9]))")
+"""What may be a float that is a whole number, in Python's own JSON."""
+_MOST_KNOWN = 100_000
+_known: dict[bytes, str] = {}
+"""sha256 of a module's text -> its workload id: a dataset has a module once a hardware and archive."""
 
 INLINE_INTEGERS = frozenset(
     {
@@ -71,6 +77,10 @@ def canonical_json(value: Any) -> str:
         fast = b""
     if fast.isascii() and fast and b"null" not in fast and not _OTHER_DIGITS.search(fast):
         return fast.decode()
+    if fast:  # keys are text and numbers of 64 bits: it is as it is written, unless a float is a whole number
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        if not _WHOLE_FLOATS.search(text):
+            return text
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -89,9 +99,14 @@ def workload_id(mod_json: str) -> str:
         one.
     """
     try:
-        graph = json.loads(mod_json)
-        nodes, root = graph["nodes"], graph["root_index"]
-        return _graph_digest(nodes, root).hex()[:ID_LENGTH]
+        key = hashlib.sha256(mod_json.encode()).digest()
+        if key not in _known:
+            graph = json.loads(mod_json)
+            found = _graph_digest(graph["nodes"], graph["root_index"]).hex()[:ID_LENGTH]
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[key] = found
+        return _known[key]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise RecordError(
             "expected a module as tvm-ffi's JSON graph (root_index, nodes with type and "
@@ -176,18 +191,22 @@ def _is_variable(kind: str) -> bool:
 
 def _references(node: dict[str, Any]) -> dict[str, int]:
     """Return the fields of an object that refer to other nodes and count for the id."""
-    kind, data = node["type"], node["data"]
-    hidden = _VARIABLE_NAMES if _is_variable(kind) else frozenset()
+    values, ignored = _not_references(node["type"])
     return {
         name: value
-        for name, value in data.items()
-        if isinstance(value, int)
-        and not isinstance(value, bool)
-        and name != "span"
-        and name not in hidden
-        and f"{kind}.{name}" not in INLINE_INTEGERS
-        and f"{kind}.{name}" not in _IGNORED
+        for name, value in node["data"].items()
+        if type(value) is int and name not in values and name not in ignored
     }
+
+
+@cache
+def _not_references(kind: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the integer fields of a type that hold their value, and the fields that do not count for the id."""
+    prefix = f"{kind}."
+    values = {one.removeprefix(prefix) for one in INLINE_INTEGERS if one.startswith(prefix)}
+    ignored = {one.removeprefix(prefix) for one in _IGNORED if one.startswith(prefix)}
+    names = _VARIABLE_NAMES if _is_variable(kind) else frozenset()
+    return frozenset(values), frozenset(ignored | names | {"span"})
 
 
 def _children(node: dict[str, Any]) -> list[int]:
@@ -210,12 +229,9 @@ def _node_digest(node: dict[str, Any], digests: dict[int, bytes], number: int | 
     elif isinstance(data, dict):
         references = _references(node)
         content = {name: digests[child].hex() for name, child in references.items()}
+        values, _ = _not_references(kind)
         literals = {
-            name: value
-            for name, value in data.items()
-            if not isinstance(value, int)
-            or isinstance(value, bool)
-            or f"{kind}.{name}" in INLINE_INTEGERS
+            name: value for name, value in data.items() if type(value) is not int or name in values
         }
         if number is not None:
             literals = {
@@ -224,5 +240,16 @@ def _node_digest(node: dict[str, Any], digests: dict[int, bytes], number: int | 
         content = [content, _plain(literals), number]
     else:
         content = data
-    text = json.dumps([kind, content], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(_text([kind, content])).digest()
+
+
+def _text(value: Any) -> bytes:
+    """Return Python's own JSON, sorted, without spaces: written by orjson where it cannot differ."""
+    try:
+        fast = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        fast = b""
+    plain = fast.isascii() and b"null" not in fast and b"\x7f" not in fast
+    if fast and plain and not _OTHER_DIGITS.search(fast):
+        return fast
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

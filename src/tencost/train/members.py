@@ -24,10 +24,10 @@ from tencost.train.folds import FILE as FOLDS_FILE
 from tencost.train.folds import held
 from tencost.train.losses import RankingMetrics
 from tencost.train.provenance import code_digest, installed_versions
-from tencost.train.ranker import Composed, Samples, Scores, make_ranker
+from tencost.train.ranker import Composed, Ranker, Samples, Scores, make_ranker
 from tencost.train.run_file import FILE as RUN_FILE
 from tencost.train.run_file import RunFile
-from tencost.train.seeds import Job, Trained, Tried, ranked, train_seeds
+from tencost.train.seeds import Job, Trained, Tried, ranked, train_each, train_seeds
 from tencost.train.tracking import Point
 
 _ELSEWHERE = ("reads", "pool", "reference")
@@ -99,6 +99,27 @@ def train_members(
     trained = [_composed(job, [part.trained[at] for part in parts]) for at in range(len(seeds))]
     tried = [_averaged([part.tried[at] for part in parts]) for at in range(len(job.folds))]
     return trained, tried, [part.folder.name for part in parts if part.folder is not None]
+
+
+def fit_members(job: Job, seed: int, jobs: int | None, label: str) -> Ranker:
+    """Train a composed model with one seed as its own `fit` does, its members side by side.
+
+    Args:
+        job: the family's, with features and data; no folds.
+        seed: of all members.
+        jobs: worker processes; None uses every core the process may run on.
+        label: what messages call the model.
+    """
+    ranker = make_ranker(job.config, job.spec)
+    assert isinstance(ranker, Composed)
+    trainings = [
+        Job(member.config, member.spec, member.seen(job.train), member.seen(job.valid))
+        for member in ranker.members
+    ]
+    parts = train_each(trainings, seed, jobs, label)
+    for member, part in zip(ranker.members, parts, strict=True):
+        member.ranker, member.divisor = part.ranker, _spread(part)
+    return ranker
 
 
 def _composed(job: Job, parts: Sequence[Trained]) -> Trained:

@@ -18,8 +18,10 @@ from tencost.config import ModelConfig, Pool
 from tencost.features.device import attributes
 from tencost.train.bundle import Bundle, content_digest, model_settings, save_bundle
 from tencost.train.data import Data
-from tencost.train.ranker import Samples, make_ranker
+from tencost.train.members import fit_members
+from tencost.train.ranker import Composed, Samples, make_ranker
 from tencost.train.samples import join_samples
+from tencost.train.seeds import Job
 
 ALL = "train, valid, test"
 WITHOUT_VALID = "train, test"
@@ -51,8 +53,14 @@ def refit(data: Data, twin: Bundle, folder: Path) -> Path:
     settings = model_settings(twin.folder, twin.info)
     early = stops_early(settings)
     material = _read(data, twin, settings, early)
-    ranker = make_ranker(settings, twin.info.feature_spec)
-    ranker.fit(material.train, material.valid, seed=twin.info.seed, log=lambda *_: None)
+    job = Job(settings, twin.info.feature_spec, material.train, material.valid)
+    ranker = make_ranker(job.config, job.spec)
+    if isinstance(ranker, Composed):
+        ranker = fit_members(
+            job, twin.info.seed, data.cfg.jobs, f"{twin.info.family}, fitted on all"
+        )
+    else:
+        ranker.fit(job.train, job.valid, seed=twin.info.seed, log=lambda *_: None)
     told: dict[str, Any] = {
         "twin": content_digest(twin.info),
         "parts": WITHOUT_VALID if early else ALL,
