@@ -132,6 +132,16 @@ def _damaged(folder: Path) -> BlendConfig:
     return blend()
 
 
+def _damaged_folds(folder: Path) -> BlendConfig:
+    (folder / "folds.parquet").write_bytes(b"PAR1")
+    return blend()
+
+
+def _no_folds(folder: Path) -> BlendConfig:
+    (folder / "folds.parquet").unlink()
+    return blend()
+
+
 def _no_run_file(folder: Path) -> BlendConfig:
     (folder / "run.json").write_text("{")
     return blend()
@@ -152,6 +162,8 @@ def _edited(path: Path, **values: Any) -> BlendConfig:
         _other_records,
         _other_versions,
         _damaged,
+        _damaged_folds,
+        _no_folds,
         _no_run_file,
     ],
 )

@@ -69,13 +69,14 @@ COMPILE = StageCommand(
 
 def train_and_score(config: Config, root: Path) -> float:
     """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
-    from tencost.evaluate.stage import score_run
     from tencost.train.data import Data
     from tencost.train.stage import run
 
     data = Data(config, root)
     result = run(config, root, data)
     if config.score_test:
+        from tencost.evaluate.stage import score_run
+
         score_run(data, result.folder)
     return float(result.valid_score)
 

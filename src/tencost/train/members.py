@@ -168,7 +168,7 @@ def _taken(own: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
     for path in sorted(earlier.folder.glob(f"*/{RUN_FILE}")):
         try:
             found = _of_folder(path.parent, own, seeds, earlier)
-        except BundleError:
+        except (BundleError, OSError, pl.exceptions.PolarsError):
             continue  # of an older release, or damaged: whoever uses it is told; here it is trained
         if found is not None:
             return found

@@ -118,11 +118,11 @@ def dvc_hash(root: Path, path: str) -> str | None:
     lock = root / "dvc.lock"
     if not lock.is_file():
         return None
-    from omegaconf import OmegaConf
+    import yaml
 
-    stages = OmegaConf.to_container(OmegaConf.load(lock))
-    assert isinstance(stages, dict)
-    for stage in (stages.get("stages") or {}).values():
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 20 times as fast, where it was built
+    found = yaml.load(lock.read_bytes(), Loader=loader) or {}
+    for stage in (found.get("stages") or {}).values():
         for out in stage.get("outs", []):
             if out.get("path") == path:
                 return str(out.get("md5", "")).removesuffix(".dir") or None
