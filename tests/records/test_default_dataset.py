@@ -23,7 +23,7 @@ PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 NAME = PARAMS["dataset"]
 WHOLE = "tencost-epyc-all"
 """The default dataset and what was measured since."""
-EVERY_CPU = "tencost-all"
+EVERY_CPU = "tencost-cpu"
 XEON = "tencost-xeon"
 """It was measured before there were cards of this form."""
 HELD_OUT = ("bert_tiny", "resnet_50", "gpt2", "efficientnet_b0")
