@@ -37,14 +37,20 @@ class Folds:
             one = scores.filter(pl.col("fold") == at)
             if one.is_empty():
                 continue
-            truth = self._truth(networks, one["record_id"].to_list())
+            truth = self.truth(networks, one["record_id"].to_list())
             known = dict(one.select("record_id", "raw").iter_rows())
             raw = np.array([known.get(key) for key in truth.record_id.tolist()], dtype=np.float64)
             overall = score_records(truth, raw, raw).overall
             found[", ".join(networks)] = {name: float(getattr(overall, name)) for name in METRICS}
         return found
 
-    def _truth(self, networks: Sequence[str], record_ids: Sequence[str]) -> Truth:
+    def truth(self, networks: Sequence[str], record_ids: Sequence[str]) -> Truth:
+        """Return what was measured of a fold.
+
+        Args:
+            networks: the fold's.
+            record_ids: of its programs on the model's hardware.
+        """
         name = ", ".join(networks)
         if name not in self._truths:
             records = self._data.records

@@ -1,8 +1,8 @@
 """A blend: families that err differently, averaged on one scale.
 
-Trees on joined rows, a network on the same rows and trees on tile columns alone disagree about different programs; on
-networks held out their average ranks better than the best of them, and varies less between seeds. Each member's raw
-scores are divided by their standard deviation over the training programs, a constant kept in the bundle, and averaged.
+Trees and a network on the same rows disagree about different programs; on networks held out their average ranks better
+than the best of them, and varies less between seeds. Each member's raw scores are divided by their standard deviation
+over the training programs, a constant kept in the bundle, and averaged.
 
 Files: `blend.json` (the divisors) and, for member k, every file of its family with the prefix ``m<k>-``.
 """
