@@ -44,6 +44,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "xgb-regression": ("model=xgb", STORES, "model.objective=regression"),
     "xgb-packed": ("model=xgb", STORES, "model.view=stores"),
     "xgb-600": ("model=xgb", STORES, "model.num_rounds=600"),
+    "xgb-1200": ("model=xgb", STORES, "model.num_rounds=1200"),
     "xgb-deep": ("model=xgb", STORES, "model.max_depth=8"),
     "xgb-tiles": ("model=xgb", "features=tiles"),
     "mlp": ("model=mlp", STORES),
@@ -62,13 +63,13 @@ NUM_RESAMPLES = 2000
 
 
 class Tried:
-    """A dataset's folds of networks on one hardware."""
+    """A dataset's folds of networks on one hardware, or on all."""
 
     def __init__(self, dataset: str, split: str, hardware: str) -> None:
         self._of = (f"dataset={dataset}", f"split={split}", f"hardware={hardware}")
         self.data = Data(self._config("xgb"), Path.cwd())
         own = self.data.split.filter(
-            pl.col("hardware") == hardware, pl.col("part").is_in(["train", "valid"])
+            pl.col("hardware").is_in(self.data.hardware()), pl.col("part").is_in(["train", "valid"])
         )
         workloads = own["workload_id"].unique().to_list()
         self.folds: tuple[Fold, ...] = divide(self.data.tasks, workloads, self.data.cfg.folds)
@@ -143,7 +144,12 @@ def _train(of: tuple[str, str, str], name: str, seed: int, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("candidates", nargs="*", default=[*CANDIDATES, *SUMS], help="names, a+b")
+    parser.add_argument(
+        "candidates",
+        nargs="*",
+        default=[*CANDIDATES, *SUMS],
+        help="names, a+b",
+    )
     parser.add_argument("--dataset", default="tencost-epyc")
     parser.add_argument("--split", default="by_network")
     parser.add_argument("--hardware", default="epyc-avx512-1c")

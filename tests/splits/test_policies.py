@@ -20,6 +20,7 @@ from tencost.splits.policies import (
     extents_product,
     filling_share,
     held_out_networks,
+    not_judged,
     unit_hash,
     with_families,
     workload_family,
@@ -83,6 +84,24 @@ def test_a_name_stands_for_all_variants_of_a_network() -> None:
     held_out, absent = held_out_networks(tasks, ["net", "gpt2"])
     assert held_out == ["net", "net-b4", "net-b4-s8", "net-s8"]
     assert absent == ["gpt2"]
+
+
+def test_tasks_that_only_an_unnamed_variant_has_are_told() -> None:
+    tasks = pl.DataFrame(
+        [
+            ("net", "a"),
+            ("net-b4", "a"),
+            ("net-b4", "b"),
+            ("net-b4", "unmeasured"),
+            ("net-s8", "a"),
+            ("other", "c"),
+        ],
+        schema=["network", "workload_id"],
+        orient="row",
+    )
+    split = pl.DataFrame({"workload_id": ["a", "b", "c"], "part": ["test", "test", "train"]})
+    assert not_judged(split, tasks, ["net"]) == {"net-b4": 1}
+    assert not_judged(split, tasks, ["net", "net-b4"]) == {}
 
 
 def test_every_variant_of_a_held_out_network_is_held_out() -> None:

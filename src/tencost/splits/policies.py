@@ -203,6 +203,23 @@ def held_out_networks(tasks: pl.DataFrame, names: Sequence[str]) -> tuple[list[s
     return sorted({network for networks in found.values() for network in networks}), absent
 
 
+def not_judged(split: pl.DataFrame, tasks: pl.DataFrame, names: Sequence[str]) -> dict[str, int]:
+    """Return the variants that are held out with named networks, and how many measured tasks only they have.
+
+    A leaderboard counts the tasks of the networks that the split names, and of no others.
+    """
+    variants = set(held_out_networks(tasks, names)[0]) - set(names)
+    judged = tasks.filter(pl.col("network").is_in(names))
+    own = (
+        tasks.filter(pl.col("network").is_in(variants))
+        .join(split.filter(pl.col("part") == "test"), on="workload_id", how="semi")
+        .join(judged, on="workload_id", how="anti")
+        .group_by("network")
+        .agg(pl.col("workload_id").n_unique())
+    )
+    return dict(own.sort("network").iter_rows())
+
+
 def _by_network(_: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.Expr:
     networks, absent = held_out_networks(tasks, config.test)
     if not networks:

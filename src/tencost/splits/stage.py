@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tencost.config import Config, SplitPolicy
 from tencost.splits.leakage import check_leakage
-from tencost.splits.policies import PARTS, assign, held_out_networks
+from tencost.splits.policies import PARTS, assign, held_out_networks, not_judged
 from tencost.splits.table import save_split
 from tencost.store.tables import load_records, load_tasks
 
@@ -49,6 +49,7 @@ def run(cfg: Config, root: Path) -> Path:
     }
     (folder / "report.json").write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
     _show(cfg, counts)
+    _say_unjudged(cfg, split, tasks)
     return folder
 
 
@@ -63,6 +64,16 @@ def _absent(cfg: Config, tasks: pl.DataFrame) -> list[str]:
             style="yellow",
         )
     return absent
+
+
+def _say_unjudged(cfg: Config, split: pl.DataFrame, tasks: pl.DataFrame) -> None:
+    if cfg.split.policy is not SplitPolicy.by_network:
+        return
+    if own := not_judged(split, tasks, cfg.split.test):
+        told = ", ".join(f"{network} ({count} tasks)" for network, count in own.items())
+        Console(stderr=True).print(
+            f"Held out, but judged only where split.test names them: {told}", style="yellow"
+        )
 
 
 def _counts(split: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
