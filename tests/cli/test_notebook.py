@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tencost.evaluate import stage as evaluation
 from tencost.register import registry
@@ -104,6 +105,17 @@ def test_the_committed_notebook_shows_what_it_printed_and_nobodys_folders() -> N
         str(output.get("text", output.get("data", ""))) for cell in code for output in cell.outputs
     ]
     assert not [one for one in shown if re.search(r"(?<![\w.:/])/\w+/\w", one)], "an absolute path"
+
+
+def test_tutorials_that_follow_the_pipeline_read_the_features_that_it_makes() -> None:
+    made = yaml.safe_load((ROOT / "params.yaml").read_text())["models"].keys()
+    notebook = json.loads(NOTEBOOK.read_text())
+    code = "".join(line for cell in notebook["cells"] for line in cell["source"])
+    tutorial = (NOTEBOOK.parent / "first-model.md").read_text()
+    named = re.findall(r'^FEATURES = KIND = "(\w+)"', code, re.MULTILINE)
+    named += re.findall(r"\bfeatures=(\w+)", tutorial)
+    assert len(named) >= 3
+    assert set(named) <= made
 
 
 def test_the_site_shows_the_notebook_as_a_page(tmp_path: Path) -> None:
