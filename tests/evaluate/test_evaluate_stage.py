@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -
         1,
     )
     assert coverage.flop_share == pytest.approx(3 / 4)
+    bare = replace(coverage, tasks_scored=0, programs=0)
+    told = report.markdown(replace(board, coverage={**board.coverage, "a": bare, "b": bare}))
+    assert told.count("coverage ") == len(board.coverage)
+    assert "not measured: a, b" in told
     assert [gain.opponent for gain in board.gains] == ["random-toy"]
     assert len(trees.valid_pairwise) == 2
     assert boards.winner(board) == trees

@@ -224,6 +224,8 @@ def _notes(board: Board) -> list[str]:
         rest = f"; {more} more in leaderboard.json" if more else ""
         lines.append(f"listed, not summed: {len(board.left_out)} task(s): {told}{rest}")
     for network, coverage in board.coverage.items():
+        if not coverage.programs:
+            continue
         flop = (
             "" if math.isnan(coverage.flop_share) else f", {coverage.flop_share:.0%} of its FLOPs"
         )
@@ -232,6 +234,8 @@ def _notes(board: Board) -> list[str]:
             f"coverage {network}: {coverage.tasks_scored} of {coverage.tasks} tasks{flop}, "
             f"{coverage.programs} programs{failed}"
         )
+    if bare := [network for network, coverage in board.coverage.items() if not coverage.programs]:
+        lines.append(f"not measured: {', '.join(bare)}")
     return lines
 
 
