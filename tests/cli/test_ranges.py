@@ -106,6 +106,6 @@ def test_the_edges_are_allowed() -> None:
 
 def test_a_member_of_a_blend_is_named() -> None:
     with pytest.raises(
-        ConfigError, match=r"^model\.members\.tiles\.eta must be in \(0, 1\], found 4"
+        ConfigError, match=r"^model\.members\.trees\.eta must be in \(0, 1\], found 4"
     ):
-        composition.compose(["model=blend", "model.members.tiles.eta=4"])
+        composition.compose(["model=blend", "model.members.trees.eta=4"])
