@@ -65,6 +65,15 @@ def tune(target: dict[str, Any], pool: WorkerPool, cpu_intrinsics: None) -> Tune
     return run
 
 
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder, empty: a run that ends early leaves no program in it."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
 def test_each_program_has_its_own_status(
     tmp_path: Path, target: dict[str, Any], tune: Tune
 ) -> None:
@@ -88,22 +97,27 @@ def test_each_program_has_its_own_status(
 
 
 def test_a_worker_that_cannot_start_again_is_said_so(
-    tmp_path: Path, target: dict[str, Any], tune: Tune, pool: WorkerPool
+    tmp_path: Path, target: dict[str, Any], tune: Tune, pool: WorkerPool, scratch: Path
 ) -> None:
+    seen: list[int] = []
+
     def break_it(_batch: Batch) -> None:
         (worker,) = pool.workers
         worker.process._command = ["false"]
         worker.close()
+        seen.append(len(list(scratch.rglob("tencost-program-*"))))
 
     with (
         open_folder(tmp_path / "tuned", "two", "local", target) as folder,
         pytest.raises(MeasureError, match="expected a measuring process"),
     ):
         tune(folder, break_it)
+    assert max(seen) > 0
+    assert not list(scratch.rglob("tencost-program-*"))
 
 
 def test_a_store_that_cannot_be_written_is_said_so(
-    tmp_path: Path, target: dict[str, Any], tune: Tune
+    tmp_path: Path, target: dict[str, Any], tune: Tune, scratch: Path
 ) -> None:
     def refuse(_batch: Batch) -> None:
         raise RecordError("no place in the store")
@@ -113,3 +127,4 @@ def test_a_store_that_cannot_be_written_is_said_so(
         pytest.raises(RecordError, match="no place in the store"),
     ):
         tune(folder, refuse)
+    assert not list(scratch.rglob("tencost-program-*"))

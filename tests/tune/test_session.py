@@ -203,7 +203,7 @@ def test_a_batch_of_which_nothing_is_built_has_a_round_of_its_own(
                 return list(warm.build(build_inputs))
             return [ms.builder.BuilderResult(None, "nothing is built here") for _ in build_inputs]
 
-    monkeypatch.setattr("tencost.tune.session.WarmBuilder", Builder)
+    monkeypatch.setattr("tencost.tune.session.WarmBuilder", lambda _folder: Builder())
     with opened(tmp_path, target) as folder:
         session, _, batches, model = tune(folder, 24, starts=0)
     assert session.trials == 24

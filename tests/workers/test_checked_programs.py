@@ -16,7 +16,7 @@ from tencost.workers.expected import Reference
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
 from tencost.workers.runner import References, WarmBuilder, WarmRunner, timing_from_result
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("built_here")]
 
 SIZE = 64
 

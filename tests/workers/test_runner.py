@@ -13,7 +13,7 @@ from tencost.workers.pool import CpuPlan, Job, WorkerPool
 from tencost.workers.runner import WarmBuilder, WarmRunner, target_mapping, timing_from_result
 from tencost.workers.warm_worker import WarmWorker
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("built_here")]
 
 
 @pytest.fixture(scope="module")

@@ -206,6 +206,7 @@ class Session:
             observer,
             ms.measure_callback.RemoveBuildArtifact(),
         ]
+        scratch = tempfile.TemporaryDirectory(prefix="tencost-programs-")
         try:
             ms.tune_tasks(
                 tasks=contexts,
@@ -216,7 +217,7 @@ class Session:
                 num_trials_per_iter=round_size(
                     remaining, len(self.tasks), self._tuner.trials_per_round
                 ),
-                builder=WarmBuilder(),
+                builder=WarmBuilder(Path(scratch.name)),
                 runner=runner,
                 database=database,
                 cost_model=self._model,
@@ -229,6 +230,8 @@ class Session:
                 raise failure from None
             if not self._stop.is_set():  # a second Ctrl-C ends the run from wherever it is
                 raise
+        finally:
+            scratch.cleanup()
         return bool(scheduler.settled)
 
     def _contexts(self, loggers: Sequence[logging.Logger]) -> list[Any]:

@@ -30,12 +30,22 @@ from tencost.workers.pool import Job, WorkerPool
 
 @derived_object
 class WarmBuilder(ms.builder.PyBuilder):
-    """Writes modules down for :class:`WarmRunner`, which builds them where it runs them."""
+    """Writes modules down for :class:`WarmRunner`, which builds them where it runs them.
+
+    TVM's RemoveBuildArtifact removes a batch's files once it was measured, and leaves those of one that was not.
+
+    Args:
+        folder: where they are written, which the caller removes; None: the system's temporary folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self._folder = folder
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
         results = []
         for item in build_inputs:
-            folder = Path(tempfile.mkdtemp(prefix="tencost-program-"))
+            folder = Path(tempfile.mkdtemp(prefix="tencost-program-", dir=self._folder))
             about = {"target": target_mapping(item.target), "key": program_key(item.mod)}
             (folder / "about.json").write_text(json.dumps(about))
             module = folder / "module.json"
