@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,9 @@ TRIALS, KNOWN = 6, 3
 
 def test_killed_at_every_write(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path], capture_output=True, text=True, check=False
-    )
+        [sys.executable, SCRIPT, tmp_path], capture_output=True, text=True, check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # what was killed removes nothing
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     places = {run["where"] for run in runs if run["killed"]}
