@@ -308,3 +308,13 @@ def test_every_package_is_in_the_wheel() -> None:
     }
     conf = {f"tencost.conf.{path.name}" for path in (ROOT / "conf").iterdir() if path.is_dir()}
     assert set(listed) == own | conf | {"tencost.conf", "tencost.project"}
+
+
+def test_no_database_is_in_git() -> None:
+    """One was: what MLflow makes where it is called without a tracking URI."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip(f"no checkout of git: {listed.stderr.strip()}")
+    assert not [name for name in listed.stdout.split("\0") if name.endswith((".db", ".sqlite"))]
