@@ -55,8 +55,10 @@ RUN apt-get update \
 WORKDIR /app
 COPY --from=build --chown=tencost:tencost /app/.venv .venv
 COPY --chown=tencost:tencost . .
+# The image has no .git, without which DVC asks for core.no_scm.
 RUN .venv/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolation -e . \
     && touch .venv/.locked .venv/.installed \
+    && .venv/bin/dvc config --local core.no_scm true \
     && mkdir -p data mlruns \
     && chown -R tencost:tencost /app
 USER 1000

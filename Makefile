@@ -62,12 +62,10 @@ $(STAMP): $(LOCKED) pyproject.toml
 setup: $(STAMP) ## create .venv and install the locked dependencies
 
 pipeline: $(STAMP) ## set up, run every stage that is out of date (tencost pipeline: dvc repro), show the leaderboard
-	@test -d .git || dvc config --local core.no_scm true
 	@tencost pipeline
 	@tencost leaderboard
 
 graphs: $(STAMP) ## the same for whole networks: their data, models and leaderboards (graphs/dvc.yaml)
-	@test -d .git || dvc config --local core.no_scm true
 	@tencost pipeline graphs/dvc.yaml
 	@tencost leaderboard
 
@@ -101,7 +99,7 @@ docs: $(STAMP) ## build the documentation into site/; a warning is an error
 hooks: $(STAMP) ## let git run ruff, mypy and file checks before a commit
 	@$(BIN)/pre-commit install
 
-ui: $(STAMP) ## MLflow UI on http://127.0.0.1:5000 (PORT=... for another port)
+ui: $(STAMP) ## MLflow UI on port 5000, or a free one where that is taken (PORT=...: on that port)
 	@tencost ui $(if $(PORT),--port $(PORT))
 
 leaderboard: $(STAMP) ## print the leaderboards and champions of the last evaluation

@@ -2,6 +2,7 @@
 
     python benchmarks/graphs.py left-out --source FOLDER [--model additive] [--set steps=800 ...]
                                 [--per-family 300] [--families resnets,vggs] [--draws 3] [--out FILE]
+    python benchmarks/graphs.py intervals --source FOLDER [--model additive] [--set steps=400 ...] [--per-family 300]
     python benchmarks/graphs.py runs --source FOLDER --out FOLDER [--split cg] [--models gcn,gin] [--seeds 0,1,2]
                                 [--minutes 20] [--threads 2]
     python benchmarks/graphs.py table --out FOLDER [--split cg]
@@ -11,6 +12,10 @@ once) and is tested on all graphs of the one left out. With 5, 20 and 100 labels
 predictions are corrected (tencost.graphs.adapt) and tested on the graphs that were not drawn, as a mean over draws.
 Told is the share of graphs predicted within 10 %. A line is printed as soon as a family is done; --out keeps them as
 JSON lines.
+
+`intervals`: each family is left out in the same way, and its networks are compared with two 90 % intervals: of
+networks like those learnt from, and of three other families left out (all choices of three;
+tencost.graphs.left_out). Told is the share of networks inside, as a mean over families.
 
 `runs`: every model on one split, once a seed, each with the same minutes and threads at most (a graph network's step
 size falls to nothing within them). One model predicts all devices. A file a run in --out; what is there is skipped.
@@ -22,6 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +41,8 @@ from tencost.config.parts import GRAPH_FAMILIES
 from tencost.graphs.adapt import cost_shares, fit_correction
 from tencost.graphs.families.summed import summed_rows
 from tencost.graphs.graph_set import LabelledGraphs
+from tencost.graphs.learnt import log_error_bounds
+from tencost.graphs.left_out import left_out_errors
 from tencost.graphs.metrics import average, by_family
 from tencost.graphs.reading import read_folder
 from tencost.graphs.splits import divide
@@ -135,6 +143,57 @@ def left_out(arguments: argparse.Namespace) -> None:
         if arguments.out is not None:
             arguments.out.write_text("".join(json.dumps(each) + "\n" for each in lines))
     table(lines, everything.hardware)
+
+
+def intervals(arguments: argparse.Namespace) -> None:
+    """Print how many networks of a family left out are in the intervals that a model states."""
+    everything = read_folder(arguments.source).labelled
+    values: dict[str, Any] = yaml.safe_load((CONF / f"{arguments.model}.yaml").read_text())
+    for setting in arguments.set:
+        key, text = setting.split("=", 1)
+        values[key] = yaml.safe_load(text)
+    config = graph_model_config(values)
+    measured, predicted, bounds = {}, {}, {}
+    for family in sorted(set(everything.graphs.family.tolist())):
+        drawn = sample(everything, family, arguments.per_family, arguments.seed)
+        split = max(int(len(drawn) * WATCHED), 1)
+        valid = everything.take(drawn[:split])
+        model = GRAPH_FAMILIES.load(arguments.model).make(config, len(everything.hardware))
+        model.fit(
+            everything.take(drawn[split:]), valid, seed=arguments.seed, report=lambda *_: None
+        )
+        test = everything.take(np.flatnonzero(everything.graphs.family == family))
+        measured[family], predicted[family] = test.latency_ms, model.predict(test.graphs)
+        bounds[family] = log_error_bounds(valid.latency_ms, model.predict(valid.graphs))
+        print(f"{family}: trained and tested", flush=True)
+    print(f"| interval | {' | '.join(everything.hardware)} |")
+    print("|---|" + "---|" * len(everything.hardware))
+    shares: dict[str, list[str]] = {"learnt from": [], "any three families held out": []}
+    for device in range(len(everything.hardware)):
+        errors = {
+            family: error[np.isfinite(error)]
+            for family in measured
+            if np.isfinite(
+                error := np.log(measured[family][:, device] / predicted[family][:, device])
+            ).any()
+        }
+        own = [inside(errors[family], *bounds[family][device]) for family in errors]
+        others = []
+        for family in errors:
+            for three in combinations(sorted(errors.keys() - {family}), 3):
+                names = np.repeat(three, [len(errors[name]) for name in three])
+                ratio = np.exp(np.concatenate([errors[name] for name in three]))
+                found = left_out_errors(names, ratio, np.ones(len(ratio)))
+                assert found is not None
+                others.append(inside(errors[family], found.low, found.high))
+        for name, each in zip(shares, (own, others), strict=True):
+            shares[name].append(f"{np.mean(each):.3f}")
+    for name, cells in shares.items():
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def inside(error: NDArray[np.float64], low: float, high: float) -> float:
+    return float(((error >= low) & (error <= high)).mean())
 
 
 def table(lines: list[dict[str, Any]], hardware: tuple[str, ...]) -> None:
@@ -281,7 +340,7 @@ def interval(values: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["left-out", "runs", "table"])
+    parser.add_argument("what", choices=["left-out", "intervals", "runs", "table"])
     parser.add_argument("--source", type=Path)
     parser.add_argument("--split", default="cg")
     parser.add_argument(
@@ -301,9 +360,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what != "table" and arguments.source is None:
         parser.error("--source: expected the folder of the dataset's CSV files")
-    if arguments.what != "left-out" and arguments.out is None:
+    if arguments.what in ("runs", "table") and arguments.out is None:
         parser.error("--out: expected a folder")
-    {"left-out": left_out, "runs": runs, "table": runs_table}[arguments.what](arguments)
+    commands = {"left-out": left_out, "intervals": intervals, "runs": runs, "table": runs_table}
+    commands[arguments.what](arguments)
 
 
 if __name__ == "__main__":

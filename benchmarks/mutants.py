@@ -3,9 +3,10 @@
     python benchmarks/mutants.py [--jobs N] [--list] [module.py ...]        `make mutants`; modules: those of TESTS
 
 For each module of TESTS its own fast tests run once per mutant, in a process forked from one that has imported the
-libraries already (a mutant then costs a second or less) and finds the mutated code in place of the module; nothing is
-written to the sources. A mutant is killed if a test fails, or takes much longer than without it. Survivors are printed.
-Those whose line docs/explanation/mutation-testing.md has under its module are counted; others make exit code 1.
+libraries already (a mutant then costs a second or less) and finds the mutated code in place of the module, as do the
+Python processes that the tests start; nothing is written to the sources. A mutant is killed if a test fails, or takes
+much longer than without it. Survivors are printed. Those whose line docs/explanation/mutation-testing.md has under its
+module are counted; others make exit code 1.
 
 Mutations, after DeMillo, Lipton and Sayward, "Hints on test data selection" (1978): comparisons (boundary, opposite),
 and/or, not, negated conditions, + - * / // % **, min/max, any/all, numbers (x 10, / 10 or + 1), True/False, returned
@@ -26,6 +27,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import json
+import marshal
 import os
 import resource
 import shutil
@@ -55,6 +57,67 @@ TESTS: dict[str, list[str]] = {
     "workers/expected.py": ["tests/workers/test_expected.py"],
     "register/drift.py": ["tests/register/test_drift.py", "-k", "not command and not mistakes"],
     "workers/evaluator.py": ["tests/workers/test_evaluator.py"],
+    # Code generation
+    "codegen/blocks.py": ["tests/codegen/test_rules.py", "tests/codegen/test_registers.py"],
+    "codegen/index_arithmetic.py": ["tests/codegen/test_index_arithmetic.py", "-m", "not slow"],
+    "codegen/mutations.py": ["tests/tune/test_nearby.py"],
+    "codegen/products.py": ["tests/codegen/test_registers.py"],
+    "codegen/refit.py": ["tests/codegen/test_refit.py"],
+    "codegen/registers.py": ["tests/codegen/test_registers.py"],
+    "codegen/rules.py": ["tests/codegen/test_rules.py"],
+    "codegen/seeds.py": ["tests/tune/test_spaces.py"],
+    "codegen/spaces.py": ["tests/tune/test_spaces.py"],
+    "codegen/tiles.py": ["tests/codegen/test_registers.py"],
+    "codegen/vector_math.py": ["tests/codegen/test_vector_math.py"],
+    # Networks from files, and networks as libraries
+    "networks/sources/onnx.py": ["tests/networks/test_onnx_source.py"],
+    "networks/sources/saved.py": ["tests/networks/test_saved_source.py"],
+    "networks/sources/torch_export.py": ["tests/networks/test_torch_export_source.py"],
+    "networks/sources/transformers.py": ["tests/networks/test_definitions.py"],
+    "tune/compiled.py": ["tests/tune/test_compiled.py"],
+    "tune/deploy.py": [
+        "tests/tune/test_compiled.py",
+        "tests/tune/test_wrong_answers.py",
+        "tests/tune/test_fallbacks.py",
+    ],
+    "tune/in_network.py": ["tests/tune/test_in_network.py"],
+    "tune/runners.py": ["tests/tune/test_compiled.py", "-k", "runs_it"],
+    # Scores over HTTP
+    "serve/app.py": ["tests/serve/test_serve.py"],
+    "serve/client.py": ["tests/serve/test_serve.py"],
+    "serve/command.py": ["tests/serve/test_serve.py"],
+    "serve/memory.py": ["tests/serve/test_serve.py"],
+    "serve/metrics.py": ["tests/serve/test_serve.py"],
+    "serve/pool.py": ["tests/serve/test_serve.py"],
+    "serve/reading.py": ["tests/serve/test_serve.py"],
+    "serve/scoring.py": ["tests/serve/test_serve.py"],
+    # Stages
+    "fetch/stage.py": ["tests/fetch/test_fetch_stage.py"],
+    "records/stage.py": ["tests/records/test_logs.py", "tests/records/test_imports.py"],
+    "features/stage.py": ["tests/features/test_features_stage.py"],
+    "splits/stage.py": ["tests/pipeline/test_log_pipeline.py"],
+    "train/stage.py": ["tests/train/test_train_stage.py"],
+    "evaluate/stage.py": ["tests/evaluate/test_evaluate_stage.py"],
+    "register/stage.py": ["tests/register/test_register_stage.py"],
+    "adapt/stage.py": ["tests/adapt/test_adapt_stage.py"],
+    "adapt/curve_stage.py": ["tests/adapt/test_adapt_stage.py"],
+    "measure/stage.py": ["tests/measure/test_measure_run.py"],
+    "tune/stage.py": ["tests/tune/test_tune_stage.py"],
+    "graphs/stages/data.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/evaluate.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/folders.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/latency.py": ["tests/graphs/test_latency.py"],
+    "graphs/stages/measure.py": ["tests/graphs/test_measuring.py"],
+    "graphs/stages/records.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/register.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/splits.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/tracked.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/train.py": ["tests/graphs/test_graph_stages.py"],
+    "graphs/stages/tune.py": ["tests/graphs/test_search.py"],
+    "profiles/roofline_stage.py": ["tests/profiles/test_roofline_stage.py"],
+    "profiles/stages/pretraining.py": ["tests/profiles/test_pretraining.py"],
+    "profiles/stages/tracked.py": ["tests/profiles/test_transfer.py"],
+    "profiles/stages/transfer.py": ["tests/profiles/test_transfer.py"],
 }
 """Module -> pytest's arguments."""
 
@@ -237,6 +300,23 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return self._code
 
 
+def install(module: str, code: Any) -> None:
+    """Let this process find a module's code in place of its file."""
+    name = f"tencost.{module.removesuffix('.py').replace('/', '.')}"
+    sys.meta_path.insert(0, _Loader(name, SOURCES / module, code))
+
+
+def pass_on(module: str, code: Any, folder: Path) -> str:
+    """Write what lets the Python processes that a test starts find the code too; return their PYTHONPATH."""
+    folder.mkdir()
+    (folder / "code").write_bytes(marshal.dumps(code))
+    (folder / "sitecustomize.py").write_text(
+        f"import marshal, sys\nsys.path.append({str(Path(__file__).parent)!r})\nimport mutants\nsys.path.pop()\n"
+        f"mutants.install({module!r}, marshal.load(open({str(folder / 'code')!r}, 'rb')))\n"
+    )
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 def _test(module: str, mutant: Mutant | None, folder: Path) -> int:
     """Run the module's tests in this process, which is left afterwards; return pytest's exit code."""
     import pytest
@@ -246,8 +326,9 @@ def _test(module: str, mutant: Mutant | None, folder: Path) -> int:
     sys.dont_write_bytecode = True
     if mutant is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-        name = f"tencost.{module.removesuffix('.py').replace('/', '.')}"
-        sys.meta_path.insert(0, _Loader(name, SOURCES / module, mutant.code(SOURCES / module)))
+        code = mutant.code(SOURCES / module)
+        install(module, code)
+        os.environ["PYTHONPATH"] = pass_on(module, code, folder / "started")
     quiet = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,6 +28,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"epochs": 1, "hidden": 8},
     "tlp": {"epochs": 1, "hidden": 8, "heads": 2},
     "random": {},
+    "knn": {"neighbours": 2},
+    "column": {"column": "float_mul"},
     "tvm_xgb": {"num_rounds": 4, "num_threads": 1},
     "tvm_mlp": {"epochs": 1},
     "blend": {
@@ -71,6 +74,23 @@ def loggers_speak() -> None:
     for logger in logging.Logger.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
             logger.disabled = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """SIGINT as at a terminal, here and in what tests start: nohup, `&` in a script and some CI runners ignore it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def sigterm_is_free() -> None:
+    """SIGTERM as in a new process: Ray leaves a handler behind that Python knows of and the system does not."""
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 _CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None

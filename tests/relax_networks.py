@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -38,3 +41,28 @@ def two_layers(output: int = 1) -> Network:
     mod = relax.get_pipeline("zero")(builder.get())
     params = [tvm.runtime.tensor(array) for array in (wide, narrow, half)]
     return Network("small", mod, params, inputs, expected, output, ["first", "second"])
+
+
+def lowered(shapes: list[tuple[int, ...]], body: Callable[..., Any], kind: str = "float32") -> Any:
+    """Return a fused Relax module of one function: `body` of inputs with these shapes."""
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    variables = [
+        relax.Var(f"x{i}", relax.TensorType(shape, kind)) for i, shape in enumerate(shapes)
+    ]
+    with builder.function("main", variables):
+        with builder.dataflow():
+            output = builder.emit_output(builder.normalize(body(*variables)))
+        builder.emit_func_output(output)
+    return relax.get_pipeline("zero")(builder.get())
+
+
+def run(mod: Any, arrays: list[Any], target: dict[str, Any]) -> Any:
+    """Return what a module computes of arrays, compiled for a target."""
+    import tvm
+    from tvm import relax
+
+    built = tvm.compile(mod, target=tvm.target.Target(target))
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()

@@ -28,7 +28,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,9 @@ PATIENT = "--timeout-worker-healthcheck 60"
 what it was answering."""
 READS = ["s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"]
 WRITES = [*READS, "s3:PutObject", "s3:AbortMultipartUpload"]
+ORIGIN = "https://mlflow.example.org"
+"""Where browsers see the registry server's page, behind a proxy, and the variable that tells MLflow."""
+ORIGINS = "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"
 USERS = {"reader": READS, "writer": WRITES, "admin": [*WRITES, "s3:DeleteObject"]}
 
 
@@ -144,16 +147,30 @@ class ObjectStore:
 
 
 @contextmanager
-def object_store(folder: Path, port: int | None = None) -> Iterator[ObjectStore]:
-    """Run an object store; its log is written to `folder`."""
+def object_store(
+    folder: Path,
+    port: int | None = None,
+    *,
+    conditions: bool = True,
+    policies: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[ObjectStore]:
+    """Run an object store; its log is written to `folder`.
+
+    Args:
+        folder: of the log.
+        port: where it listens.
+        conditions: False: it ignores If-None-Match, as some servers do.
+        policies: more users, and what they may do.
+    """
     port = port or free_port()
     endpoint = f"http://{LOOPBACK}:{port}"
     command = [sys.executable, str(Path(__file__).resolve()), "--objects", str(port)]
+    command += [] if conditions else ["--no-conditions"]
     with running(command, folder / "objects.log", lambda: answers_http(f"{endpoint}/moto-api/")):
-        yield ObjectStore(endpoint, _users(endpoint))
+        yield ObjectStore(endpoint, _users(endpoint, policies or {}))
 
 
-def _users(endpoint: str) -> dict[str, tuple[str, str]]:
+def _users(endpoint: str, policies: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
     """Make bucket and users, and let nobody else in from now on."""
     import boto3
 
@@ -162,9 +179,12 @@ def _users(endpoint: str) -> dict[str, tuple[str, str]]:
     session.client("s3", endpoint_url=endpoint).create_bucket(Bucket=BUCKET)
     iam = session.client("iam", endpoint_url=endpoint)
     keys = {}
-    for user, actions in USERS.items():
+    usual = {
+        user: {"Version": "2012-10-17", "Statement": [_allowed(actions)]}
+        for user, actions in USERS.items()
+    }
+    for user, policy in {**usual, **policies}.items():
         iam.create_user(UserName=user)
-        policy = {"Version": "2012-10-17", "Statement": [_allowed(actions)]}
         iam.put_user_policy(UserName=user, PolicyName="store", PolicyDocument=json.dumps(policy))
         made = iam.create_access_key(UserName=user)["AccessKey"]
         keys[user] = (str(made["AccessKeyId"]), str(made["SecretAccessKey"]))
@@ -183,11 +203,12 @@ def _allowed(actions: list[str]) -> dict[str, Any]:
     return {"Effect": "Allow", "Action": actions, "Resource": [bucket, f"{bucket}/*"]}
 
 
-def _serve_objects(port: int) -> None:
+def _serve_objects(port: int, *, conditions: bool) -> None:
     from moto.moto_server.werkzeug_app import (
         DomainDispatcherApplication,
         create_backend_app,
     )
+    from moto.s3.models import s3_backends
     from werkzeug.serving import WSGIRequestHandler, run_simple
 
     class Quiet(WSGIRequestHandler):
@@ -203,6 +224,11 @@ def _serve_objects(port: int) -> None:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return application(environ, start_response)
         with writing:
+            if not conditions and "HTTP_IF_NONE_MATCH" in environ:
+                # The header is signed, and cannot be dropped: what it would meet is.
+                bucket, _, key = environ["PATH_INFO"].lstrip("/").partition("/")
+                with suppress(KeyError):
+                    del s3_backends["123456789012"]["aws"].buckets[bucket].keys[key]
             return application(environ, start_response)
 
     run_simple(LOOPBACK, port, one_writer, threaded=True, request_handler=Quiet)
@@ -335,6 +361,7 @@ def registry(
         "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        ORIGINS: ORIGIN,
         "MLFLOW_S3_ENDPOINT_URL": objects.endpoint,
     }
     command = [
@@ -400,7 +427,7 @@ def everything(
 def main(arguments: list[str]) -> None:
     """Start what is asked for."""
     if arguments[:1] == ["--objects"]:
-        _serve_objects(int(arguments[1]))
+        _serve_objects(int(arguments[1]), conditions="--no-conditions" not in arguments)
         return
     if lacking := missing():
         raise SystemExit(lacking)

@@ -35,6 +35,17 @@ def slow(folder: str, item: int) -> list[int]:
     return [item]
 
 
+def wait(shared: Any, item: tuple[int, ...]) -> list[int]:
+    """Take without end over the number 13."""
+    while 13 in item:
+        time.sleep(1)
+    return [shared + part for part in item]
+
+
+def nothing(pid: int) -> None:
+    """In place of a kill that comes to nothing."""
+
+
 def refuse(shared: Any, item: int) -> list[int]:
     raise KeyError(item)
 
@@ -49,8 +60,33 @@ def gone(item: tuple[int, ...], reason: str) -> list[int]:
     return [-one for one in item]
 
 
+def unanswered(item: tuple[int, ...], reason: str) -> list[int]:
+    assert reason == "the worker did not answer in 3 s (execution.limit_s)"
+    return [-one for one in item]
+
+
 def nobody(item: Any, reason: str) -> Sequence[Any]:
     raise AssertionError(f"{item} was lost: {reason}")
 
 
 NOTHING_LOST: Rescue[Any, Any] = Rescue(nobody)
+
+
+def trial(settings: Any, data: Any, folder: Path) -> None:
+    """A trial of a search: tells its one setting."""
+    from tencost.execution.search import tell
+
+    tell(epoch=1, loss=settings["eta"])
+
+
+class Unwatched:
+    """A search's watch that takes note of nothing."""
+
+    def started(self, trial: str, settings: Any) -> None:
+        pass
+
+    def told(self, trial: str, metrics: Any) -> None:
+        pass
+
+    def ended(self, trial: str, error: str | None) -> None:
+        pass

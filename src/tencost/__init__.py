@@ -5,6 +5,8 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
     load_cost_model(uri)   a registered model as `cost_model=` of ms.tune_tir, tune_tasks and tune_relax
     search(model)          a search for `strategy=` that begins with what the model's training side found fast
     search_space(target)   design spaces for `space=`: TVM's, and register tiles whose best ones the search begins with
+    WarmBuilder(), WarmRunner()
+                           `builder=` and `runner=` whose worker processes stay warm between batches
     remote_cost_model(url) the same of a service (`tencost serve`), which may run on another machine
     install(uri)           model, search and spaces in unchanged pipelines (MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
     from tencost.tune.search import search
+    from tencost.workers.runner import WarmBuilder, WarmRunner
 
 __version__ = "0.2.0"
 
 __all__ = [
+    "WarmBuilder",
+    "WarmRunner",
     "__version__",
     "graphs_of",
     "install",
@@ -43,6 +48,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "WarmBuilder": "tencost.workers.runner",
+    "WarmRunner": "tencost.workers.runner",
     "graphs_of": "tencost.graphs.api",
     "load_graph_model": "tencost.graphs.api",
     "load_cost_model": "tencost.tune.cost_model",

@@ -21,7 +21,10 @@
 A message says what was expected, what was found, where, and the next command to run.
 """
 
+import errno
+import os
 import re
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 MOST_TOLD = 3000
@@ -51,6 +54,53 @@ def without_secrets(uri: str) -> str:
     if not (parts.query or "@" in parts.netloc):
         return uri
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+_NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+_RUST_CODE = re.compile(r"\(os error (\d+)\)")
+"""Polars and Delta Lake write the system's number into the text of their OSError only."""
+
+
+def refusal(error: OSError) -> str | None:
+    """Return one sentence about a file or folder that the system does not let a command use.
+
+    Args:
+        error: what the system raised.
+
+    Returns:
+        The path, the system's reason and what to do; None where the error is not about the right to a file, about
+        room on a disk, or about a file in a folder's place.
+    """
+    code = error.errno
+    if code is None and (shown := _RUST_CODE.search(str(error))):
+        code = int(shown[1])
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    if path.endswith(".partial"):  # what is written grows beside its place (tencost.writing)
+        path = str(Path(path).parent)
+    reason = error.strerror or (os.strerror(code) if code else "")
+    if code in _NO_ROOM:
+        place = path or "a file"
+        return (
+            f"cannot write {place}: {reason}. Make room on its disk, then run the same command again: "
+            "what was finished is kept"
+        )
+    if not path:
+        return None
+    if code in _NO_RIGHT:
+        if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
+            return f"cannot read {path}: {reason}. Give this account the right to read it"
+        return (
+            f"cannot write {path}: {reason}. Give this account the right to write there, or work in a folder where "
+            "it has it"
+        )
+    if code in _NOT_A_FOLDER:
+        return (
+            f"cannot write {path}: {reason}. A file lies where a folder is expected, or a folder in a file's place: "
+            "move it away"
+        )
+    return None
 
 
 class TencostError(Exception):

@@ -24,6 +24,7 @@ from tencost.train.losses import RankingMetrics
 from toy_project import make_toy_project, toy_config, train_toy
 
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, num_models=1, min_child_weight=0.0)
+TURNED = "turned-1c"
 BASES: dict[str, Any] = {"xgb": XGB, "random": RandomConfig(family="random", reads=["toy"])}
 
 
@@ -31,15 +32,20 @@ BASES: dict[str, Any] = {"xgb": XGB, "random": RandomConfig(family="random", rea
 def toy(
     tmp_path: Path, mlflow_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Config, Path]]:
-    """A project with records of `toy-1c`, and a model of other hardware to start from."""
+    """A project with records of `toy-1c`, and a model of other hardware to start from.
+
+    On `turned-1c` what is slow on `toy-1c` is fast: models that know the latter have all of it wrong.
+    """
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    make_toy_project(tmp_path, mlflow_database)
+    make_toy_project(tmp_path, mlflow_database, [(TURNED, -1.0)])
 
     def configured(base: str = "random", **changes: Any) -> tuple[Config, Path]:
         folder = train_toy(tmp_path, base, BASES[base], hardware="old-1c")
         cfg = replace(toy_config(), model_uri=str(folder / "seed0"), labels=20)
         mode = changes.pop("mode", AdaptMode.residual)
         cfg = replace(cfg, adapt=replace(cfg.adapt, mode=mode, programs_per_task=4))
+        if changes.pop("turned", False):
+            cfg = replace(cfg, hardware=replace(cfg.hardware, name=TURNED))
         return replace(cfg, **changes), tmp_path
 
     return configured
@@ -69,11 +75,57 @@ def test_a_model_that_knows_nothing_is_corrected_and_registered(
 def test_every_mode_makes_a_bundle_that_is_served(
     mode: AdaptMode, toy: Callable[..., tuple[Config, Path]]
 ) -> None:
-    cfg, root = toy("xgb", mode=mode)
+    cfg, root = toy("xgb", mode=mode, turned=True, labels=36)
     version = stage.run(cfg, root)
     bundle = load_bundle(pull(version.uri, root / "cache", root=root), target_kind="llvm")
     assert bundle.info.family == ("corrected" if mode is AdaptMode.residual else "xgb")
-    assert version.tags["labels"] == ("0" if mode is AdaptMode.zero_shot else "20")
+    assert version.tags["labels"] == ("0" if mode is AdaptMode.zero_shot else "36")
+    assert version.tags["adapt_mode"] == mode.value
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (20, "residual is not better than the model as it was beyond the 95 % interval"),
+        (8, "These labels cannot show whether residual is better than the model as it was"),
+    ],
+)
+def test_what_is_no_better_is_not_registered(
+    labels: int,
+    said: str,
+    toy: Callable[..., tuple[Config, Path]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The model as it was stands in for the hardware, and tuning finds it; a champion that is there stays alone."""
+    cfg, root = toy("xgb", labels=labels)
+    first = stage.run(cfg, root)
+    told = capsys.readouterr().err
+    assert said in told
+    assert "registered as it was, champion: the hardware had none" in told
+    assert (first.tags["adapt_mode"], first.tags["labels"]) == ("zero_shot", "0")
+    assert said in first.description
+    source = load_bundle(Path(str(cfg.model_uri)))
+    bundle = load_bundle(pull("models:/tencost-toy-1c@champion", root / "cache", root=root))
+    features = Data(cfg, root).samples(["toy-1c"], "test").features
+    assert bundle.ranker.predict(features).tolist() == source.ranker.predict(features).tolist()
+    assert bundle.info.hardware == "toy-1c"
+
+    second = stage.run(replace(cfg, seeds=[1]), root)
+    assert "stays champion, nothing is registered" in capsys.readouterr().err
+    assert second.number == first.number
+    client = registry.connect(f"sqlite:///{root}/mlruns/mlflow.db")
+    assert len(registry.list_versions(client, "tencost-toy-1c")) == 1
+
+
+def test_what_is_better_than_the_model_as_it_was_takes_its_place(
+    toy: Callable[..., tuple[Config, Path]],
+) -> None:
+    cfg, root = toy("xgb", turned=True, labels=0)
+    first = stage.run(cfg, root)
+    assert registry.CHAMPION in first.aliases
+    second = stage.run(replace(cfg, labels=36), root)
+    assert second.number == first.number + 1
+    assert registry.CHAMPION in second.aliases
 
 
 def test_a_second_version_leaves_the_champion_where_it_is(

@@ -11,7 +11,17 @@ import pytest
 
 from tencost.adapt import curve, curve_report
 from tencost.adapt.choice import diverse, uncertain
-from tencost.adapt.fitting import MANY, Adapted, Source, adapt, committee, correction, left_out
+from tencost.adapt.fitting import (
+    LEAST_TASKS,
+    MANY,
+    Adapted,
+    Source,
+    adapt,
+    committee,
+    correction,
+    gains,
+    left_out,
+)
 from tencost.adapt.pool import Pool
 from tencost.config import AdaptMode
 from tencost.errors import TrainError
@@ -98,8 +108,36 @@ def test_a_hundred_labels_correct_what_differs(source: Source, pool: Pool) -> No
     assert before < 0.7
     assert after > before + 0.1
     assert pairwise(adapt(source, AdaptMode.fine_tune, labels, 0)) > before + 0.05
-    estimate = left_out(source, AdaptMode.residual, labels, 0)["pairwise"]
-    assert estimate[1] > estimate[0] + 0.05
+    figures = left_out(source, AdaptMode.residual, labels, 0)
+    assert figures["pairwise"].after > figures["pairwise"].before + 0.05
+    assert figures["pairwise"].gain.low > 0
+    assert gains(figures)
+
+
+@pytest.mark.parametrize("mode", [AdaptMode.residual, AdaptMode.fine_tune, AdaptMode.scratch])
+def test_ten_labels_teach_trees_that_split(mode: AdaptMode, source: Source, pool: Pool) -> None:
+    labels = pool.labelled(diverse(pool, pool.features.values, 10, 5, seed=0))
+    ranker = adapt(source, mode, labels, 0).ranker
+    scores = ranker.predict(pool.features)
+    if mode is AdaptMode.scratch:
+        assert len(np.unique(scores)) > 1
+    else:
+        scaled = pool.score / source.spread
+        learnt = scores / scores.std() - scaled / scaled.std()
+        assert learnt.std() > 1e-3, "more than the model as it was"
+
+
+def test_labels_of_the_same_hardware_gain_nothing(source: Source) -> None:
+    labels = samples(3, 12, second=0.0)
+    figures = left_out(source, AdaptMode.residual, labels, 0)
+    assert figures["pairwise"].gain.low <= 0
+    assert not gains(figures)
+
+
+def test_two_tasks_show_nothing(source: Source) -> None:
+    labels = samples(3, LEAST_TASKS - 1, second=2.0)
+    assert left_out(source, AdaptMode.residual, labels, 0) == {}
+    assert not gains({})
 
 
 def test_the_model_that_is_adapted_stays_as_it_is(source: Source, pool: Pool) -> None:

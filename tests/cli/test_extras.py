@@ -167,4 +167,6 @@ def test_an_import_that_fails_in_the_middle_names_the_extra() -> None:
     assert "tencost[tuner]" in str(extras.missing("tencost tune", ModuleNotFoundError(name="tvm")))
     without_onnx = extras.missing("tencost graphs latency", ModuleNotFoundError(name="onnx"))
     assert "tencost[latency]" in str(without_onnx)
+    to_tune = extras.missing("tencost tune", ModuleNotFoundError(name="onnx"))
+    assert "tencost[tuner]" in str(to_tune)
     assert extras.missing("tencost train", ModuleNotFoundError("x", name="tencost.lost")) is None

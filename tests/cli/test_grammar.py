@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import yaml
 
@@ -80,8 +82,8 @@ def test_info_says_where_the_configuration_comes_from(capsys: pytest.CaptureFixt
         (["measure"], "expected `tencost measure` and one of networks, programs"),
         (["measure", "nothing"], "found 'nothing'"),
         (["records", "query"], "one of best, history, new"),
-        (["ui", "--port", "web"], "expected a whole number of at least 1, found 'web'"),
-        (["ui", "--port", "70000"], "from 1 to 65535, found 70000"),
+        (["ui", "--port", "web"], "expected a whole number of at least 0, found 'web'"),
+        (["ui", "--port", "70000"], "from 0 to 65535, found 70000"),
         (["ui", "5000"], "expected no more words, found '5000'"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
         (["--nothing"], "found '--nothing'"),
@@ -118,6 +120,17 @@ def test_an_interruption_exits_with_130(
         cli.main(["train"])
     assert stop.value.code == 130
     assert "tencost: interrupted; what was finished is kept" in capsys.readouterr().err
+
+
+def test_sigterm_exits_with_143(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stages.TRAIN, "_function", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train"])
+    assert stop.value.code == 143
+    assert "tencost: ended by SIGTERM; what was finished is kept" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_an_error_of_a_stage_exits_with_2(

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 
 from tencost import cli
 from tencost.cli.main import TENCOST
@@ -189,3 +190,26 @@ def test_defaults_of_networks_times_are_those_of_their_room() -> None:
     for command in (compare, regress):
         assert list(command["granularity"].type.choices) == [one.value for one in Granularity]
         assert command["granularity"].default == Granularity.end_to_end
+
+
+@pytest.mark.parametrize("command", ["compile", "tune"])
+def test_a_network_is_compiled_for_this_host_unless_another_is_named(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was built for epyc-avx512-1c, unannounced; stages keep the dataset's hardware."""
+    choices = shown(capsys, command, "--help").split("Choices")[1]
+    assert re.search(r"hardware +local, ", choices)
+    assert re.search(r"hardware +(?!local)", shown(capsys, "train", "--help").split("Choices")[1])
+    chosen = {
+        words: composed(capsys, command, *words)
+        for words in ((), ("hardware.cores=2",), ("hardware=epyc-avx512-1c",))
+    }
+    assert [one["name"] for one in chosen.values()] == ["local", "local", "epyc-avx512-1c"]
+    assert composed(capsys, "train")["name"] == "epyc-avx512-1c"
+
+
+def composed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """Return the hardware of a command's configuration."""
+    capsys.readouterr()
+    cli.main([*words, "--cfg", "job"])
+    return dict(yaml.safe_load(capsys.readouterr().out)["hardware"])

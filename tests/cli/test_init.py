@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
+import base64
 import filecmp
+import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import tencost
 from tencost.cli import main
+from tencost.config import HardwareConfig
 from tencost.config.project import ARCHIVES
+from tencost.evaluate.board import REFERENCES
 from tencost.fetch.pack import pack_folder
 from tencost.fetch.unpack import SUFFIXES
+from tencost.register.promotion import Rule
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def ansor_line(layer: str, threads: int, target: str, ok: bool = True) -> str:
+    """Return a line of an Ansor log: a program of a layer, faster with more threads."""
+    task = [json.dumps([layer, 64, 64]), target, [8, 16, 64, 49152, 0, 1024, 8, 32], "", 0, []]
+    steps = [["SP", 2, 0, 1024, [threads, 2], 1], ["AN", 2, 1, 6]]
+    result = [[1e-4 / threads], 0, 1.0, 1637575039] if ok else [[1e10], 4, 1.0, 1637575039]
+    return json.dumps({"i": [task, [[], steps]], "r": result, "v": "v0.6"}) + "\n"
+
+
+def ansor_log(path: Path, layers: str = "abcdefghijkl", target: str = "cuda -arch=sm_80") -> Path:
+    """Write an Ansor log of some layers with programs of 1 to 20 threads, and return its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [ansor_line(f"op_{layer}", count, target) for layer in layers for count in range(1, 21)]
+    path.write_text("".join(lines))
+    return path.parent
+
+
+def metaschedule_log(folder: Path, module: str) -> Path:
+    """Write a MetaSchedule database of one workload, whose module is some text, with 60 programs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = len(module).to_bytes(8, "little") + module.encode()
+    (folder / "database_workload.json").write_text(
+        json.dumps(["7", base64.b64encode(text).decode()]) + "\n"
+    )
+    target = {"kind": "cuda", "arch": "sm_80", "keys": ["cuda", "gpu"], "thread_warp_size": 32}
+    lines = []
+    for number in range(1, 61):
+        block = ["GetSBlock", [], ["C", "main"], ["b0"]]
+        loops = ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]
+        tile = ["SamplePerfectTile", ["l1"], [4, 64], ["v4", "v5", "v6", "v7"]]
+        split = ["Split", ["l1", "v4", "v5", "v6", "v7"], [1], ["l8", "l9", "l10", "l11"]]
+        trace = [[block, loops, tile, split], [[2, [1, number, 2, 4]]]]
+        arguments = [["TENSOR", "float32", [64, 64]]]
+        lines.append(json.dumps([0, [trace, [1e-4 * number], target, arguments]]) + "\n")
+    (folder / "database_tuning_record.json").write_text("".join(lines))
+    return folder
+
+
+def params_of(project: Path) -> Any:
+    return yaml.safe_load((project / "params.yaml").read_text())
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -47,6 +95,8 @@ def test_a_project_has_what_the_repository_defines(tmp_path: Path) -> None:
     assert "xgb-per_store_tiles-ryzen-1c" in params["train"]
     for stage in pipeline["stages"].values():
         assert "tencost" in stage.get("do", stage)["params"]
+    for folder in (ROOT, project):  # what `dvc plots diff` leaves
+        assert "dvc_plots/" in (folder / ".gitignore").read_text().splitlines()
 
 
 @pytest.mark.slow
@@ -94,7 +144,7 @@ def test_a_name_that_is_no_device_is_refused(
     ("hardware", "with_logs", "first"),
     [
         ("mine", False, "tencost measure hardware hardware.name=mine"),
-        ("mine", True, "tencost measure hardware hardware.name=mine"),
+        ("mine", True, "tencost pipeline"),
         ("v100", True, "tencost pipeline"),
         (
             "epyc-avx2-1c",
@@ -106,8 +156,7 @@ def test_a_name_that_is_no_device_is_refused(
 def test_the_next_command_is_one_that_works(
     hardware: str, with_logs: bool, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "a.json").write_text("{}")
+    ansor_log(tmp_path / "logs" / "a.json", target="cuda")
     logs = ["--logs", str(tmp_path / "logs")] if with_logs else []
     main(["init", str(tmp_path / "own"), "--hardware", hardware, *logs])
     assert capsys.readouterr().out.endswith(f"&& {first}\n")
@@ -135,8 +184,7 @@ def test_a_file_that_holds_no_logs_is_refused_at_once(
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_archive_that_fetch_unpacks_is_taken(suffix: str, tmp_path: Path) -> None:
     assert tuple(ARCHIVES) == SUFFIXES
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "a.json").write_text("{}")
+    ansor_log(tmp_path / "logs" / "a.json")
     archive = tmp_path / f"logs{suffix}"
     if suffix == ".tar.zst":
         pack_folder(tmp_path / "logs", archive)
@@ -156,3 +204,117 @@ def test_an_unknown_device_is_told_how_to_describe_it(
     monkeypatch.chdir(tmp_path / "own")
     told = refused(["measure", "run", "hardware=mine"], capsys)
     assert "tencost measure hardware hardware.name=mine" in told
+
+
+def test_a_new_project_can_be_promoted(tmp_path: Path) -> None:
+    main(["init", str(tmp_path / "own")])
+    params = params_of(tmp_path / "own")
+    assert len(params["seeds"].split(",")) == Rule().min_seeds
+    named = {item["family"] for item in params["train"].values()}
+    assert set(REFERENCES) < named
+
+
+def test_ansor_logs_get_what_reads_their_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = ansor_log(tmp_path / "logs" / "a.json")
+    project = tmp_path / "own"
+    main(["init", str(project), "--hardware", "a100", "--logs", str(logs)])
+    told = capsys.readouterr().err
+    assert "features: ansor_tiles, which reads 24 of 24 programs tried" in told
+    params = params_of(project)
+    assert params["features"] == ["ansor_tiles"]
+    assert params["models"] == {"ansor_tiles": ["random", "xgb"]}
+    assert params["split"] == "by_task"
+    pipeline = yaml.safe_load((project / "dvc.yaml").read_text())
+    assert "features_joined" not in pipeline["stages"]
+
+
+def test_modules_that_this_tvm_cannot_load_get_what_reads_traces_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = metaschedule_log(tmp_path / "logs", '{"root": 1, "nodes": [{"type_key": ""}]}')
+    main(["init", str(tmp_path / "own"), "--hardware", "a100", "--logs", str(logs)])
+    told = capsys.readouterr().err
+    assert "features: tiles, which reads 2 of 2 programs tried; not per_store" in told
+    assert "split: within_task (figures flatter" in told
+    params = params_of(tmp_path / "own")
+    assert params["models"] == {"tiles": ["knn", "random", "xgb"]}
+    assert params["split"] == "within_task"
+
+
+def test_a_device_is_what_its_logs_say_and_not_this_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = ansor_log(tmp_path / "logs" / "a.json", target="cuda -arch=sm_80 -thread_warp_size=32")
+    project = tmp_path / "own"
+    main(["init", str(project), "--hardware", "a100", "--logs", str(logs)])
+    assert "not known, and in no column: cores, l1d_kib, l2_kib, l3_kib" in capsys.readouterr().err
+    described = yaml.safe_load((project / "conf" / "hardware" / "a100.yaml").read_text())
+    assert described["target"] == {"kind": "cuda", "arch": "sm_80", "thread_warp_size": 32}
+    assert described["model"] == "unknown"
+    hardware = HardwareConfig(**described)
+    assert hardware.device_columns() == {"device_log2_simd_bits": math.log2(1025)}
+
+
+def test_logs_of_several_devices_are_told_apart(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    ansor_log(logs / "one" / "a.json", target="cuda -arch=sm_80")
+    ansor_log(logs / "two" / "b.json", target="llvm -mcpu=core-avx2")
+    project = tmp_path / "own"
+    main(["init", str(project), "--logs", str(logs)])
+    assert sorted(params_of(project)["hardware"]) == ["mine-core-avx2", "mine-sm_80"]
+    dataset = yaml.safe_load((project / "conf" / "dataset" / "measured.yaml").read_text())
+    assert dataset["devices"] == {"one/a.json": "mine-sm_80", "two/b.json": "mine-core-avx2"}
+
+
+def test_logs_that_nothing_can_be_built_of_are_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = ansor_log(tmp_path / "mixed" / "a.json")
+    with (mixed / "a.json").open("a") as file:
+        file.write(ansor_line("op_z", 3, "llvm"))
+    failed = tmp_path / "failed"
+    failed.mkdir()
+    (failed / "a.json").write_text(ansor_line("op_a", 3, "cuda", ok=False) * 3)
+    best = tmp_path / "best"
+    best.mkdir()
+    lines = [ansor_line(f"op_{layer}", 3, "cuda") for layer in "abcdefgh"]
+    (best / "a.json").write_text("".join(lines))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "a.txt").write_text("hello\n")
+    gpu = ansor_log(tmp_path / "gpu" / "a.json", target="rocm -mcpu=gfx906")
+    for logs, hardware, why in (
+        (mixed, "mine", "expected logs of one device, or each log of one, found llvm, sm_80"),
+        (failed, "mine", "expected a record with a time"),
+        (best, "mine", "expected several programs of a workload"),
+        (empty, "mine", "found none"),
+        (gpu, "v100", "expected logs of v100 (kind cuda"),
+    ):
+        words = ["init", str(tmp_path / "new"), "--hardware", hardware, "--logs", str(logs)]
+        told = refused(words, capsys)
+        assert why in told
+        assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_ansor_logs_run_to_a_champion(tmp_path: Path) -> None:
+    logs = ansor_log(tmp_path / "logs" / "a.json")
+    project = tmp_path / "own"
+    main(["init", str(project), "--hardware", "a100", "--logs", str(logs)])
+    bin_folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    done = subprocess.run(
+        ["tencost", "pipeline"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = " ".join((done.stdout + done.stderr).split())
+    assert "tvm_xgb is not asked for, since its features per_store cannot be computed" in told
+    assert "champion: version 1 (2.0)" in told

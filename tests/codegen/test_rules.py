@@ -10,6 +10,8 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from relax_networks import lowered as network
+from relax_networks import run
 from tencost.codegen import rules, vector_math
 
 pytestmark = pytest.mark.tvm
@@ -17,27 +19,8 @@ op = relax.op
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3"}
 
 
-def network(shapes: list[tuple[int, ...]], body: Callable[..., Any], kind: str = "float32") -> Any:
-    """Return a fused Relax module of one function."""
-    builder = relax.BlockBuilder()
-    variables = [
-        relax.Var(f"x{i}", relax.TensorType(shape, kind)) for i, shape in enumerate(shapes)
-    ]
-    with builder.function("main", variables):
-        with builder.dataflow():
-            output = builder.emit_output(builder.normalize(body(*variables)))
-        builder.emit_func_output(output)
-    return relax.get_pipeline("zero")(builder.get())
-
-
 def functions(mod: Any) -> list[Any]:
     return [one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc)]
-
-
-def run(mod: Any, arrays: list[Any], target: dict[str, Any]) -> Any:
-    built = tvm.compile(mod, target=tvm.target.Target(target))
-    machine = relax.VirtualMachine(built, tvm.cpu())
-    return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 
 def softmax(x: Any) -> Any:
@@ -122,6 +105,30 @@ def test_a_mask_of_infinities_stays_a_mask(target: dict[str, Any]) -> None:
     found = run(mod, [values], rules.leave(mod, target))
     assert np.allclose(found[:, :5], 0.2)
     assert np.all(found[:, 5:] == 0)
+
+
+def test_what_is_infinite_is_still_found(target: dict[str, Any]) -> None:
+    """Told that there are no infinities, LLVM leaves the comparison with one out, and the mask stays -inf."""
+    body = lambda x: op.where(op.equal(x, relax.const(np.float32(-np.inf))), relax.const(7.0), x)  # noqa: E731
+    mod = rules.schedule_rest(network([(2, 32)], body), target)
+    values = np.zeros((2, 32), np.float32)
+    values[:, 5:] = -np.inf
+    found = run(mod, [values], rules.leave(mod, target))
+    assert np.all(found == np.where(np.isinf(values), 7, values))
+
+
+def test_llvm_gets_this_leave_and_no_other() -> None:
+    """Each of the others changes results by more than rounding.
+
+    ninf: masks are full of -inf; arcp and afn: quotients and functions are further off than a reordered sum;
+    fast: all of these.
+    """
+    assert set(rules.LENIENT) == {
+        "fast-math-reassoc",  # sums in another order: off by rounding
+        "fast-math-nsz",  # -0 and 0 compare equal
+        "fast-math-nnan",  # withdrawn from a network that looks for NaN
+        "fast-math-contract",  # a fused multiply-add rounds once instead of twice
+    }
 
 
 def test_what_is_no_number_is_still_found(target: dict[str, Any]) -> None:

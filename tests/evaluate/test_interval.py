@@ -36,6 +36,19 @@ def test_resampling_keeps_the_size_of_each_network_and_follows_the_seed() -> Non
     assert (resample_tasks(stratum, 50, seed=8) != counts).any()
 
 
+def test_networks_are_drawn_before_their_tasks() -> None:
+    """Two networks on two hardware: a network that is drawn brings its tasks of both."""
+    stratum = np.array([0, 0, 1, 2, 2, 3])  # a on x (2 tasks), b on x, a on y (2), b on y
+    network = np.array([0, 0, 1, 0, 0, 1])
+    counts = resample_tasks(stratum, 400, seed=7, clusters=network)
+    times_a = counts[:, :2].sum(axis=1) / 2
+    assert set(times_a) == {0.0, 1.0, 2.0}
+    assert (counts[:, 3:5].sum(axis=1) / 2 == times_a).all()
+    assert (counts[:, 2] == 2 - times_a).all()
+    assert (counts[:, 5] == 2 - times_a).all()
+    assert times_a.mean() == pytest.approx(1.0, abs=0.15)
+
+
 def test_paired_bootstrap() -> None:
     stratum = np.zeros(4, np.int64)
     gain = np.array([1.0, 2.0, 3.0, 4.0])

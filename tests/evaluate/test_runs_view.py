@@ -21,7 +21,10 @@ def test_the_view_is_a_tag_of_the_experiment_and_names_what_runs_have(
     client = MlflowClient(tracking_uri=tracking.setup(toy_project))
     page = runs_view.keep(client, toy_config.experiment_name)
     experiment = client.get_experiment_by_name(toy_config.experiment_name)
-    assert page == f"/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=tencost"
+    assert page == (
+        f"/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=tencost"
+        "&workflowType=machine_learning"
+    )
     view = json.loads(experiment.tags["mlflow.sharedViewState.tencost"])
     assert view["selectedColumns"][:5] == [f"metrics.`evaluate/{name}`" for name in HEADLINE]
     parameters = set(client.get_run(run.run_id).data.params)

@@ -16,6 +16,7 @@ import works
 from tencost.config import ExecutionConfig, ExecutionKind
 from tencost.errors import ConfigError, MissingDependencyError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
+from tencost.execution.overdue import Overdue
 from tencost.execution.workers import open_workers
 
 
@@ -67,6 +68,70 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     assert found == [[item] for item in range(6)]
     again = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
     assert len(again) > 6, "nothing was killed"
+
+
+def test_what_a_hanging_worker_had_is_given_to_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = open_workers(works.slow, str(tmp_path), jobs=2, limit_s=3)
+    stopper, stopped = stopping(tmp_path, 2)
+    found = list(in_order(workers, range(6), works.NOTHING_LOST))
+    stopper.join()
+    assert found == [[item] for item in range(6)]
+    assert not any(psutil.pid_exists(pid) for pid in stopped)
+    told = [record.getMessage() for record in caplog.records]
+    assert all(f"worker process {pid} did not answer in 3 s" in "".join(told) for pid in stopped)
+
+
+def test_a_command_that_ends_leaves_no_stopped_worker(tmp_path: Path) -> None:
+    results = in_order(
+        open_workers(works.slow, str(tmp_path), jobs=2), range(9), works.NOTHING_LOST
+    )
+    next(results)
+    stopper, stopped = stopping(tmp_path, 2)
+    stopper.join()
+    results.close()  # type: ignore[attr-defined]
+    assert not any(psutil.pid_exists(pid) for pid in stopped)
+
+
+def stopping(folder: Path, count: int) -> tuple[threading.Thread, list[int]]:
+    """Return a thread that stops workers as soon as so many have begun an item, and what it has stopped by then."""
+    stopped: list[int] = []
+
+    def stop() -> None:
+        while len(pids := {path.name.partition("-")[2] for path in folder.iterdir()}) < count:
+            time.sleep(0.05)
+        for pid in pids:
+            os.kill(int(pid), signal.SIGSTOP)
+            stopped.append(int(pid))
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    return thread, stopped
+
+
+def test_an_item_without_end_is_divided_down_to_its_part() -> None:
+    items = [(1, 2), (12, 13), (20, 21)]
+    settings = ExecutionConfig(limit_s=3)
+    workers = open_workers(works.wait, 100, settings, jobs=2)
+    found = list(in_order(workers, items, Rescue(works.unanswered, works.halves)))
+    assert found == [[101, 102], [112, -13], [120, 121]]
+
+
+def test_the_time_of_a_stopped_command_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    overdue = Overdue[str](60.0)
+    overdue.begun("item", "worker")
+    now[0] = 3600.0  # Ctrl-Z for an hour
+    overdue.tick()
+    assert overdue.newly_late() == []
+    for _ in range(61):
+        now[0] += 1.0
+        overdue.tick()
+    assert overdue.newly_late() == [("item", "worker")]
+    assert overdue.newly_late() == [], "it is told once"
+    assert overdue.is_late("item")
 
 
 def test_a_missing_ray_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

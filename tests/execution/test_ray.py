@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,10 +23,12 @@ import polars as pl
 import psutil
 import pytest
 
+import tencost
 import works
 from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.errors import ExecutionError
 from tencost.execution.mapping import WINDOW, Rescue, in_order
+from tencost.execution.sources import code
 from tencost.execution.workers import open_workers
 
 # Not `ray` itself: it reads the environment when it is imported, which that module sets.
@@ -39,6 +42,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 SCRIPT = """
 import sys
+import tencost
 import works
 from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.execution.mapping import in_order
@@ -57,9 +61,27 @@ def test_nobody_at_the_address_is_one_sentence_in_ten_seconds() -> None:
         )
     with socket.create_server(("127.0.0.1", 0)) as other:  # listens, and is no cluster
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(ExecutionError, match="expected the head of a Ray"):
+        with pytest.raises(
+            ExecutionError, match=r"expected the head of a Ray.*did not answer in 10"
+        ):
             open_workers(works.double, 3, ExecutionConfig(kind=ExecutionKind.ray, address=address))
     assert time.monotonic() - began < 20, "two refusals, ten seconds each"
+
+
+def test_a_head_that_is_busy_did_not_answer(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", 3.0)
+    head = next(
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.name() == "gcs_server"
+    )
+    head.suspend()
+    try:
+        with pytest.raises(ExecutionError, match="it did not answer in 3 s: it is busy, or no Ray"):
+            ray_cluster._check(cluster.address)
+    finally:
+        head.resume()
+    ray_cluster._check(cluster.address)
 
 
 @pytest.fixture
@@ -219,6 +241,86 @@ def test_a_killed_worker_and_a_killed_node_lose_nothing(
     killer.join()
     assert killed
     assert found == [[item] for item in range(12)]
+
+
+@pytest.mark.parametrize("killable", [True, False])
+def test_what_a_hanging_worker_had_is_given_to_another(
+    killable: bool,
+    settings: ExecutionConfig,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import tencost.execution.ray_tasks as ray_tasks
+
+    if not killable:  # as if its machine hung, too
+        monkeypatch.setattr(ray_tasks, "_kill", works.nothing)
+        monkeypatch.setattr(ray_tasks, "_KILL_SECONDS", 2.0)
+    stopped = []
+
+    def stop() -> None:
+        while not (begun := list(tmp_path.iterdir())):
+            time.sleep(0.05)
+        stopped.append(int(begun[0].name.partition("-")[2]))
+        os.kill(stopped[0], signal.SIGSTOP)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    workers = open_workers(works.slow, str(tmp_path), replace(settings, limit_s=5))
+    try:
+        found = list(in_order(workers, range(12), works.NOTHING_LOST))
+    finally:
+        stopper.join()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped[0], signal.SIGKILL)
+    assert found == [[item] for item in range(12)]
+    assert f"Ray worker {stopped[0]} on {socket.gethostname()} did not answer in 5 s" in caplog.text
+
+
+def test_a_machine_with_other_sources_is_refused_by_name(
+    cluster: Any, settings: ExecutionConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert re.fullmatch(r"[\d.]+ \(sources [0-9a-f]{12}\)", code())
+    package = Path(tencost.__file__).parent
+    shutil.copytree(
+        package, tmp_path / "tencost", ignore=shutil.ignore_patterns("__pycache__", "*.so")
+    )
+    with (tmp_path / "tencost" / "features" / "kind.py").open("a") as file:
+        file.write("\nOTHER = 1\n")  # the version stays what it was
+    beside = Path(works.__file__).parent
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{tmp_path}:{beside}")
+        node = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    try:
+        with pytest.raises(ExecutionError) as refused:
+            list(
+                in_order(
+                    open_workers(works.slow, str(begun), settings), range(40), works.NOTHING_LOST
+                )
+            )
+    finally:
+        cluster.remove_node(node)
+    told = str(refused.value)
+    assert f"expected tencost {code()} on every machine" in told
+    assert re.search(r"found [\d.]+ \(sources [0-9a-f]{12}\) on ", told)
+    assert socket.gethostname() in told
+
+
+def test_a_search_refuses_a_machine_with_other_sources(
+    settings: ExecutionConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tencost.execution import search
+
+    monkeypatch.setattr(search, "code", lambda: "9.9.9 (sources 000000000000)")
+    plan = search.Plan(
+        folder=tmp_path, metric="loss", trials=2, epochs=1, cpus=2, cpus_a_trial=1, seed=0,
+        execution=settings,
+    )  # fmt: skip
+    space = {"eta": search.uniform(0.0, 1.0)}
+    with pytest.raises(ExecutionError, match=r"expected tencost 9\.9\.9 \(sources 0+\) on every"):
+        search.search(works.trial, space, None, plan, works.Unwatched())
 
 
 def test_an_error_of_the_work_ends_it_as_it_is(settings: ExecutionConfig) -> None:

@@ -150,7 +150,12 @@ def test_training_and_serving_rows_are_the_same_bytes(
     rows = [(f"{name}-{device}", name, device) for device in devices for name in names]
     records = pl.DataFrame(
         rows, schema=["record_id", "program_id", "hardware"], orient="row"
-    ).with_columns(workload_id=pl.lit("w"), status=pl.lit("ok"), latency_s=pl.lit(1e-3))
+    ).with_columns(
+        workload_id=pl.lit("w"),
+        generator=pl.lit("unknown"),
+        status=pl.lit("ok"),
+        latency_s=pl.lit(1e-3),
+    )
     split = records.select("record_id", part=pl.lit("train"))
     trained = join_samples(
         records, split, table, sorted(devices), "train", devices, device_names(config)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import cast
@@ -18,6 +21,7 @@ from tencost.graphs.families.additive import FAMILY, AdditiveConfig, AdditiveMod
 from tencost.graphs.graph_set import LabelledGraphs, concatenate
 from tencost.train.neural.weights import read_weights, write_weights
 
+CONF = Path(__file__).resolve().parents[2] / "conf" / "graph_model" / "additive.yaml"
 CONFIG = cast(AdditiveConfig, FAMILY.for_tests)
 
 
@@ -125,6 +129,47 @@ def test_bad_weights_are_told(tmp_path: Path, damage: str) -> None:
 def test_few_steps_train(steps: int) -> None:
     predicted = trained(replace(CONFIG, steps=steps), count=8).predict(labelled(3, 2).graphs)
     assert (predicted > 0).all()
+
+
+TRAIN = """
+import hashlib, os, sys
+os.sched_setaffinity(0, [int(word) for word in sys.argv[2:]])
+import numpy as np, yaml
+from made_graphs import chain
+from tencost.config.graphs import graph_model_config
+from tencost.graphs.families.additive import FAMILY
+from tencost.graphs.graph_set import LabelledGraphs, concatenate
+settings = yaml.safe_load(open(sys.argv[1])) | {"members": 1, "steps": 20, "kinds_first": 0.0}
+model = FAMILY.make(graph_model_config(settings), 4)
+random = np.random.default_rng(0)
+graphs = concatenate([chain(random.integers(4, 400, 12).tolist()) for _ in range(400)])
+train = LabelledGraphs(graphs, ("a", "b", "c", "d"), random.uniform(1, 2, (len(graphs), 4)))
+model.fit(train, train.take(range(5)), seed=0, report=lambda *_: None)
+weights = model._members[0]
+print(hashlib.sha256(b"".join(weights[name].tobytes() for name in sorted(weights))).hexdigest())
+"""
+"""As many different kernels as it takes until PyTorch divides sums among threads."""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs two CPUs",
+)
+def test_the_pipelines_settings_give_the_same_weights_on_one_cpu_as_on_two() -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    path = ":".join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in threads}
+    trainings = [
+        subprocess.Popen(
+            [sys.executable, "-c", TRAIN, str(CONF), *map(str, cpus)],
+            env=environment | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        )
+        for cpus in ((first,), (first, second))
+    ]  # fmt: skip
+    digests = [training.communicate(timeout=120)[0] for training in trainings]
+    assert len(digests[0]) == 65
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("family", ["additive", "summed"])

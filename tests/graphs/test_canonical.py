@@ -216,6 +216,33 @@ def test_grouped_convolutions_and_strides_have_their_columns() -> None:
     assert words(found) == "Placeholder GroupConv2D"
 
 
+@pytest.mark.parametrize(
+    ("module", "size", "unstated"),
+    [
+        (nn.Conv2d(4, 4, 3, dilation=2), (4, 9, 9), {"Conv2D with dilation 2x2": 1}),
+        (
+            nn.Conv2d(4, 4, 3, dilation=(1, 3), groups=4),
+            (4, 9, 9),
+            {"DepthwiseConv2dNative with dilation 1x3": 1},
+        ),
+        (nn.Conv1d(4, 4, 3, dilation=2), (4, 9), {"Conv1D with dilation 2": 1}),
+        (nn.MaxPool2d(2, dilation=2), (4, 9, 9), {"MaxPool with dilation 2x2": 1}),
+        (
+            nn.ConvTranspose2d(4, 4, 3, groups=2, dilation=2),
+            (4, 9, 9),
+            {"Conv2DTranspose with dilation 2x2": 1, "Conv2DTranspose with 2 groups": 1},
+        ),
+        (nn.Conv2d(4, 4, 3, bias=False).half(), (4, 9, 9), {"weights in float16": 1}),
+        (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.MaxPool2d(2)), (4, 9, 9), {}),
+    ],
+)
+def test_a_setting_that_no_column_states_is_counted(
+    module: Any, size: tuple[int, ...], unstated: dict[str, int]
+) -> None:
+    dtype = next((weight.dtype for weight in module.parameters()), torch.float32)
+    assert exported(module.eval(), torch.ones((1, *size), dtype=dtype)).unstated == unstated
+
+
 def test_tokens_are_no_images_and_turning_one_into_the_other_costs_nothing() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,3 +56,16 @@ def test_families_count_alike_whatever_their_size() -> None:
 def test_a_family_without_latencies_is_left_out() -> None:
     found = by_family(np.array(["a", "b"]), np.ones(2), np.array([1.0, np.nan]))
     assert list(found) == ["a"]
+
+
+def test_the_page_has_the_figures_that_the_pipeline_wrote() -> None:
+    root = Path(__file__).resolve().parents[2]
+    metrics = json.loads((root / "data/reports/cg-sample-by_family/metrics.json").read_text())
+    page = (root / "docs" / "how-to" / "graphs.md").read_text()
+    for device, models in metrics.items():
+        shares = [
+            f"{models[model][part]['acc10']['mean']:.3f}".removeprefix("0")
+            for part in ("test", "test_ood")
+            for model in ("additive", "summed")
+        ]
+        assert f"| {' | '.join([device, *shares])} |" in page

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from shutil import copytree
+from typing import Any
 
 import numpy as np
 import orjson
@@ -14,12 +17,16 @@ import pytest
 from installed import environment_of
 from made_up_graphs import networks
 from tencost.cli.main import main
+from tencost.config.composition import compose
 from tencost.errors import ConfigError
 from tencost.graphs.bundle import load_graph_bundle
 from tencost.graphs.formats import cg
+from tencost.graphs.stages import evaluate, register
+from tencost.graphs.stages.data import GraphData
 from tencost.graphs.table import load_graphs
 from tencost.register import registry
 from tencost.register.pull import pull
+from tencost.train import tracking
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -44,7 +51,7 @@ def command(*words: str) -> None:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, mlflow_database: Path) -> Path:
     """A project whose dataset `mine` has 40 networks of three families; all stages have run."""
-    from shutil import copy, copytree
+    from shutil import copy
 
     root = tmp_path_factory.mktemp("graphs") / "project"
     copytree(ROOT / "conf", root / "conf")
@@ -188,6 +195,67 @@ def test_registered_again_it_is_the_same_version(
     assert orjson.loads(before)["model"] == "tencost-graph-myriad-vpu"
 
 
+class Killed(BaseException):
+    """Ends the process, as far as the stage can tell."""
+
+
+class KilledClient:
+    """A registry's client that ends the process after it has written for the n-th time."""
+
+    def __init__(self, client: Any, at: int) -> None:
+        self._client, self.remaining = client, at
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not name.startswith(("set_", "log_", "update_", "create_", "delete_")):
+            return method
+
+        def write(*words: Any, **named: Any) -> Any:
+            answer = method(*words, **named)
+            self.remaining -= 1
+            if self.remaining == 0:
+                raise Killed
+            return answer
+
+        return write
+
+
+def test_killed_at_any_write_a_champion_has_its_verdict(
+    inside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg, _ = compose(["dataset=mine", "graph_split=by_graph", "hardware=cortex-a76"])
+    load_models, connect = evaluate.load_models, registry.connect
+    # The models and their predictions are the same for every n; one load of them is enough.
+    models = cache(lambda: load_models(GraphData(cfg, inside), parts()))
+    parts = cache(lambda: evaluate.test_parts(GraphData(cfg, inside)))
+    monkeypatch.setattr(register, "load_models", lambda *_: models())
+    monkeypatch.setattr(register, "test_parts", lambda *_: parts())
+    writes, promoted = 0, False
+    while not promoted:
+        root = tmp_path / f"killed{writes}"
+        root.mkdir()
+        for name in ("conf", "data"):
+            (root / name).symlink_to(inside / name)
+        copytree(inside / "mlruns", root / "mlruns")
+        client = connect(tracking.setup(root))
+        killed = KilledClient(client, writes + 1)
+        monkeypatch.setattr(registry, "connect", lambda _, killed=killed: killed)
+        try:
+            register.run(cfg, root)
+        except Killed:
+            writes += 1
+        else:
+            promoted = True
+        champion = registry.find_champion(client, "tencost-graph-cortex-a76")
+        assert champion is not None or not promoted
+        if champion is not None:
+            assert champion.tags[registry.VERDICT_TAG] == "promoted", writes
+            assert "Promoted:" in champion.description, writes
+            run = client.get_run(champion.run_id)
+            assert run.data.tags[f"register.{champion.name}"].endswith(" promoted"), writes
+    assert writes > 10
+
+
 def test_mistakes_are_told(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cases = [
         (("records", "dataset=tencost-xeon"), "tencost fetch dataset=tencost-xeon"),
@@ -210,15 +278,11 @@ def test_mistakes_are_told(inside: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_models_of_another_split_are_refused(inside: Path) -> None:
-    from tencost.config.composition import compose
-    from tencost.graphs.stages.data import GraphData
-    from tencost.graphs.stages.evaluate import load_models
-
     cfg, root = compose(["dataset=mine", "graph_split=by_graph", "graph_split.seed=5"])
     data = GraphData(cfg, root)
     data.__dict__["split_hash"] = "another"
     with pytest.raises(ConfigError, match="another state"):
-        load_models(data, {})
+        evaluate.load_models(data, {})
 
 
 def test_status_and_leaderboard_show_it(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,11 +319,13 @@ def test_an_onnx_file_is_answered(
     command("latency", *own)
     shown = capsys.readouterr().out
     assert "mine on myriad-vpu: " in shown
-    assert "90% interval" in shown
+    assert "90% interval" not in shown
+    assert "No interval: how far off the model is on what no network learnt from has" in shown
     assert "no network learnt from has it" in shown
     command("latency", *own, "--json")
     values = json.loads(capsys.readouterr().out)
-    assert values["low"] < values["ms"] < values["high"]
+    assert (values["low"], values["high"]) == (None, None)
+    assert values["basis"].startswith("No interval: ")
     assert values["model"] == "models:/tencost-graph-myriad-vpu@champion"
     loaded = tencost.load_graph_model("models:/tencost-graph-myriad-vpu@champion")
     assert loaded.predict_ms(tencost.graphs_of(path))[0] == pytest.approx(values["ms"])
@@ -276,6 +342,68 @@ def test_an_onnx_file_is_answered(
             command(*words)
         assert ended.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_network_beyond_the_data_gets_the_interval_of_families_held_out(
+    inside: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A dilation, which no graph can state, is named, and then there is no interval."""
+    import onnx
+    import torch
+
+    import tencost
+    from tencost.networks.torch_onnx import module_to_onnx
+
+    root = tmp_path / "project"
+    copytree(
+        inside,
+        root,
+        ignore=lambda folder, _: {"models", "reports"} if folder.endswith("data") else (),
+    )
+    monkeypatch.chdir(root)
+    own = ("dataset=mine", "graph_split=by_family", "graph_split.test_families=[thin,wide]")
+    command("splits", *own)
+    command("train", *own, *SUMMED[:-2], "graph_model.num_rounds=20", "seeds=[0]")
+    command("evaluate", *own)
+    command("register", *own, "hardware=cortex-a76")
+    capsys.readouterr()
+
+    def answer(dilation: int, *options: str) -> str:
+        layer = torch.nn.Conv2d(3, 48, 3, padding=dilation, dilation=dilation, bias=False)
+        model = module_to_onnx(
+            "mine", torch.nn.Sequential(layer, torch.nn.ReLU()), (torch.zeros(1, 3, 8, 8),)
+        )
+        onnx.save(model, root / "mine.onnx")
+        command(
+            "latency",
+            "network=onnx",
+            "network.path=mine.onnx",
+            "hardware=cortex-a76",
+            f"model_uri={uri}",
+            *options,
+        )
+        return capsys.readouterr().out
+
+    client = registry.connect(f"sqlite:///{root / 'mlruns' / 'mlflow.db'}")
+    (version,) = registry.list_versions(client, "tencost-graph-cortex-a76")
+    uri = version.uri
+    known = load_graph_bundle(pull(uri)).info.log_error["cortex-a76"]
+    values = json.loads(answer(1, "--json"))
+    assert values["basis"].endswith("from errors on thin, wide.")
+    assert (
+        np.log(values["low"] / values["ms"])
+        < known[0]
+        < known[1]
+        < np.log(values["high"] / values["ms"])
+    )
+    dilated = answer(2)
+    assert "No interval: " in dilated
+    assert "Conv2D with dilation 2x2 (1 times): a graph cannot state this" in dilated
+    with pytest.warns(UserWarning, match="Conv2D with dilation 2x2"):
+        tencost.graphs_of(root / "mine.onnx")
 
 
 def test_an_onnx_file_is_answered_where_only_tencost_latency_is_installed(

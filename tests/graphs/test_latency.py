@@ -21,6 +21,7 @@ from tencost.graphs.latency import (
     warnings_for,
 )
 from tencost.graphs.learnt import log_error_bounds, range_from_json, range_to_json, training_range
+from tencost.graphs.left_out import LeftOut
 from tencost.graphs.node_writer import NodeWriter
 from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
 from tencost.graphs.stages.latency import print_latency
@@ -51,6 +52,7 @@ class PerOperator(ConstantModel):
 
 LEARNT = training_range(concatenate([chain(8, 16), chain(4, 4, 4)]))
 BOUNDS = np.log(np.array([[0.5, 2.0], [0.9, 1.2]]))
+LEFT_OUT = LeftOut(np.log(0.25), np.log(1.5), {"deep": 40, "wide": 30})
 
 
 def test_a_constant_model_answers_without_a_table() -> None:
@@ -61,17 +63,58 @@ def test_a_constant_model_answers_without_a_table() -> None:
     assert (found.hardware, found.ms, found.costliest) == ("phone", 5.0, ())
     assert (found.low, found.high) == pytest.approx((2.5, 10.0))
     assert found.warnings == ()
+    assert found.basis == "The interval holds for networks like those learnt from."
+
+
+@pytest.mark.parametrize(
+    ("graph", "unmodelled", "left_out", "ends", "basis"),
+    [
+        (chain(8, operator="Gelu"), (), LEFT_OUT, None, "no network learnt from has"),
+        (chain(8), ("Conv2D with dilation 2x2",), LEFT_OUT, None, "no network learnt from has"),
+        (chain(64), (), None, None, "graph_split=by_family"),
+        (chain(64), (), LEFT_OUT, (0.25, 2.0), "families never learnt, from errors on deep, wide"),
+        (chain(16_000), (), LEFT_OUT, None, "941 times beyond those learnt from"),
+        (chain(8), (), LEFT_OUT, (0.5, 2.0), "like those learnt from"),
+    ],
+)
+def test_an_interval_is_of_networks_as_new_as_the_one_asked_for_or_there_is_none(
+    graph: GraphSet,
+    unmodelled: tuple[str, ...],
+    left_out: LeftOut | None,
+    ends: tuple[float, float] | None,
+    basis: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = PerOperator(ConstantConfig(family="constant"), 1)
+    model.node_costs = lambda graphs: np.full((len(graphs.operator), 1), 1.0)  # type: ignore[method-assign]
+    (found,) = latencies(
+        graph, model, ("phone",), BOUNDS[:1], LEARNT, unmodelled=unmodelled, left_out=left_out
+    )
+    assert basis in found.basis
+    assert found.warnings[: len(unmodelled)] == unmodelled
+    print_latency("mine", found, "models:/x@champion")
+    printed = capsys.readouterr().out
+    if ends is None:
+        assert np.isnan([found.low, found.high]).all()
+        assert found.basis.startswith("No interval: ")
+        assert "90% interval" not in printed
+    else:
+        assert (found.low / found.ms, found.high / found.ms) == pytest.approx(ends)
+        assert "90% interval" in printed
+    assert (found.basis in printed) == bool(found.warnings)
 
 
 def test_an_additive_model_tells_what_costs_most_on_each_device() -> None:
     model = PerOperator(ConstantConfig(family="constant"), 2)
-    phone, host = latencies(chain(8, 32, 16), model, ("phone", "host"), BOUNDS, LEARNT, top=2)
+    phone, host = latencies(
+        chain(8, 32, 16), model, ("phone", "host"), BOUNDS, LEARNT, top=2, left_out=LEFT_OUT
+    )
     assert (phone.ms, host.ms) == (56.0, 112.0)
     assert [(item.node, item.ms) for item in phone.costliest] == [(2, 32.0), (3, 16.0)]
     assert [item.ms for item in host.costliest] == [64.0, 32.0]
     assert phone.costliest[0].share == pytest.approx(32 / 56)
     assert phone.costliest[0].sizes == "1x8x8x8 3x3x8x32/1x1 -> 1x8x8x32"
-    assert host.high == pytest.approx(112 * 1.2)
+    assert host.high == pytest.approx(112 * 1.5)
 
 
 def test_more_than_one_network_is_refused() -> None:

@@ -126,16 +126,19 @@ def test_all_three_commands_continue_after_kill_9(tmp_path: Path) -> None:
     assert no_worker_stays(tmp_path), "a killed command leaves no worker behind"
 
 
-def test_ctrl_c_says_how_to_continue(small_root: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_ends_it_says_how_to_continue(
+    small_root: Path, number: signal.Signals, code: int
+) -> None:
     shutil.copytree(CONF, small_root / "conf")
     finish(small_root, "programs", "measure.programs=40", "measure.min_mflop=0")
     process = command(small_root, "run", "measure.min_mflop=0", "measure.overlap=false")
     deadline = time.monotonic() + 120
     while num_lines(small_root) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 130, told
+    assert process.returncode == code, told
     assert "run the command again to continue" in told
     assert "records in the store" in told
     assert no_worker_stays(small_root)

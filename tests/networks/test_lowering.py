@@ -44,6 +44,27 @@ def test_truth_values_are_compared_and_combined(operator: str, target: dict[str,
     np.testing.assert_array_equal(found.numpy(), getattr(np, operator)(a, b))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+@pytest.mark.parametrize("operator", ["equal", "not_equal"])
+def test_a_comparison_with_itself_asks_what_is_no_number(
+    operator: str, dtype: str, target: dict[str, Any]
+) -> None:
+    """Exporters write isnan so; TVM makes a constant of it."""
+    import tvm
+    from tvm import relax
+
+    a = relax.Var("a", relax.TensorType((4,), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [a]):
+        with builder.dataflow():
+            output = builder.emit_output(getattr(relax.op, operator)(a, a))
+        builder.emit_func_output(output)
+    values = np.array([1, 0, 3, 4] if dtype == "int32" else [1, np.nan, 3, np.inf]).astype(dtype)
+    built = tvm.compile(compilable(fuse(builder.get())), tvm.target.Target(target))
+    found = relax.VirtualMachine(built, tvm.cpu())["main"](tvm.runtime.tensor(values))
+    np.testing.assert_array_equal(found.numpy(), getattr(np, operator)(values, values))
+
+
 @pytest.mark.parametrize("operator", COMPARISONS + ARITHMETIC)
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_other_functions_stay_what_they_are(operator: str, dtype: str) -> None:

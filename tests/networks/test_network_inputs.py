@@ -7,7 +7,13 @@ import pytest
 
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
-from tencost.networks.inputs import DeclaredInput, draw_inputs, option_name, resolve_shapes
+from tencost.networks.inputs import (
+    DeclaredInput,
+    batch_notes,
+    draw_inputs,
+    option_name,
+    resolve_shapes,
+)
 
 IMAGE = {"pixels.1": DeclaredInput(("N", 3, "H", "W"), "float32")}
 TEXT = {
@@ -104,6 +110,15 @@ def test_what_cannot_be_settled_is_named(
         resolve_shapes(config(**values), declared)
 
 
+def test_a_dynamic_batch_is_said() -> None:
+    declared = {"x": DeclaredInput(("batch", 3), "float32"), "y": DeclaredInput((1, 3), "float32")}
+    (note,) = batch_notes(config(), declared)
+    assert "dimension of x is dynamic" in note
+    assert "network.batch=8" in note
+    shaped = config(inputs={"x": NetworkInput(shape=[1, 3])})
+    assert batch_notes(shaped, declared) == batch_notes(config(batch=2), declared) == []
+
+
 def test_drawn_inputs_follow_the_file_s_types_and_the_seed() -> None:
     declared = {
         "x": DeclaredInput((2, 3), "float16"),
@@ -117,9 +132,11 @@ def test_drawn_inputs_follow_the_file_s_types_and_the_seed() -> None:
     assert [array.dtype.name for array in arrays.values()] == [
         item.dtype for item in declared.values()
     ]
-    assert 2 < arrays["ids"].max() < 99
-    assert arrays["attention_mask"].all()
-    assert arrays["keep"].all()
+    assert arrays["ids"].max() == 98
+    assert arrays["ids"].flat[0] == 0, "the ends of what is indexed are read"
+    assert arrays["ids"].flat[-1] == 98
+    assert arrays["attention_mask"].tolist() == [[1, 1, 1, 1, 0]] * 2, "a mask that masks"
+    assert arrays["keep"].tolist() == [True, False]
     again = draw_inputs(wide, declared, shapes)  # type: ignore[arg-type]
     np.testing.assert_array_equal(arrays["x"], again["x"])
     other = draw_inputs(config(seed=1), declared, shapes)  # type: ignore[arg-type]

@@ -169,8 +169,9 @@ def test_a_wrong_output_is_an_error(network: Network) -> None:
         (lambda x: x * 3e-27, "at most 2e-26"),
         (lambda x: np.full_like(x, 2.5), "2.5 throughout"),
         (lambda x: 100 + x * 1e-7, "100 throughout"),
-        (lambda x: np.where(x > 0, np.nan, x), "not finite"),
-        (lambda x: np.where(x > 0, -np.inf, x), "not finite"),
+        (lambda x: x * np.nan, "not finite"),
+        (lambda x: np.where(x > 0, -np.inf, np.inf), "not finite"),
+        (lambda x: np.where(x > 0, -np.inf, 0), "all zeros"),
         (lambda x: x > 9, "all zeros"),
     ],
 )
@@ -183,7 +184,8 @@ def test_an_output_that_says_nothing_is_not_called_equal(make: Any, why: str) ->
     assert not same.accepted
     assert not same.differs, "nor is it called wrong"
     finite = np.where(np.isfinite(expected), expected, 0)
-    assert compare(finite + np.ones(()), expected).differs, "something else is wrong all the same"
+    other = (finite + np.ones(())).astype(expected.dtype)
+    assert compare(other, expected).differs, "something else is wrong all the same"
     assert compare(np.full(x.shape, np.nan), np.zeros(x.shape)).differs
 
 
@@ -194,9 +196,25 @@ def test_an_output_that_says_something_is(expected: Any) -> None:
     assert compare(expected.copy(), expected).accepted
 
 
-def test_the_pooled_output_is_compared_too(network: Network) -> None:
+def test_what_is_not_finite_has_to_agree_in_place_and_sign() -> None:
+    expected = np.array([1.0, np.inf, -np.inf, np.nan, 2.0])
+    assert compare(expected.copy(), expected).accepted
+    for place, value in [(1, -np.inf), (1, 3e38), (2, np.nan), (3, 0.0), (0, np.inf), (4, np.nan)]:
+        found = expected.copy()
+        found[place] = value
+        assert compare(found, expected).differs, (place, value)
+
+
+def test_an_output_of_another_type_is_an_error(network: Network) -> None:
+    outputs = [*network.expected[:1], network.expected[1].astype(np.float64)]
+    with pytest.raises(TuneError, match="output pooler_output: expected an output of float32"):
+        compare_outputs(network, outputs)
+
+
+def test_all_outputs_are_compared(network: Network) -> None:
     assert network.compared == {"last_hidden_state": 0, "pooler_output": 1}
-    assert load_network(tiny_bert(output="pooler_output")).compared == {"pooler_output": 1}
+    chosen = load_network(tiny_bert(output="pooler_output"))
+    assert list(chosen.compared.items()) == [("pooler_output", 1), ("last_hidden_state", 0)]
     outputs = [output.copy() for output in network.expected]
     assert all(one.accepted for one in compare_outputs(network, outputs).values())
     outputs[1][0, 3] += 0.01

@@ -12,10 +12,11 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from relax_networks import two_layers
+from relax_networks import run, two_layers
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError
+from tencost.networks.lowering import fuse
 from tencost.networks.network import load_network, variant_name
 from tencost.networks.rewriting import with_packed_weights, written_as
 from tencost.networks.sources import transformers
@@ -74,6 +75,39 @@ def test_channels_last_changes_the_layout_at_the_ends_only(mobilenet: Any) -> No
 
     relax.analysis.post_order_visit(mod["main"].body, visit)
     assert set(layouts) == {("NHWC", "HWIO")}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("operator", ["conv2d_transpose", "layer_norm"])
+def test_what_tvm_cannot_turn_round_keeps_its_own_layout(
+    operator: str, groups: int, target: dict[str, Any]
+) -> None:
+    """Between convolutions with channels last: the one was not lowered, the other computed something else."""
+    rng = np.random.default_rng(0)
+
+    def const(*shape: int) -> Any:
+        return relax.const(rng.standard_normal(shape).astype(np.float32))
+
+    values = rng.standard_normal((1, 8, 12, 12)).astype(np.float32)
+    op, first, last = relax.op, const(16, 8, 3, 3), const(4, 16, 3, 3)
+    others = [const(16, 16 // groups, 2, 2), const(16, 12, 12), const(16, 12, 12)]
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(values.shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(op.nn.conv2d(x, first, padding=1))
+            if operator == "conv2d_transpose":
+                y = builder.emit(op.nn.conv2d_transpose(y, others[0], strides=2, groups=groups))
+            else:
+                y = builder.emit(op.nn.layer_norm(y, *others[1:], [1, 2, 3]))
+            output = builder.emit_output(op.nn.conv2d(y, last, padding=1))
+        builder.emit_func_output(output)
+    mod = builder.get()
+    changed, params = written_as(mod, [], GraphChoice.channels_last)
+    assert operators(changed)["relax.reshape"] == 0
+    expected = run(fuse(mod), [values], target)
+    found = run(fuse(changed), [values, *(one.numpy() for one in params)], target)
+    assert compare(found, expected).accepted
 
 
 @pytest.mark.parametrize("choice", CHOICES)

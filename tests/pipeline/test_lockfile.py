@@ -143,3 +143,11 @@ def test_a_folder_in_the_locks_place_is_told(project: Path) -> None:
     (project / "dvc.lock").mkdir()
     with pytest.raises(ConfigError, match="found a folder"):
         lockfile.mend(project)
+
+
+def test_without_git_all_stages_are_checked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dvc.lock").write_text("")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert lockfile.mend(tmp_path) == {"dvc.lock": "nowhere: all stages are checked anew"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from tencost.config import Config, NetworkConfig, NetworkInput
 from tencost.config.composition import compose
@@ -115,6 +116,30 @@ def test_a_network_from_its_folder_and_its_mlflow_run(
     assert figures(again) == figures(placed)
     kept = {path.name for path in (root / "mlruns" / "artifacts").rglob("*") if path.is_file()}
     assert {"roofline.csv", "roofline.png"} <= kept
+
+
+def test_a_run_with_measured_roofs_has_one_peak(
+    root: Path, tuned: Path, make_config: Callable[..., Config]
+) -> None:
+    run(make_config(), root, measured=True, to=root / "measured")
+    with sqlite3.connect(root / "mlruns" / "mlflow.db") as connection:
+        [[run_id, uri, roofs]] = connection.execute(
+            "select run_uuid, artifact_uri, value from runs join params using (run_uuid) "
+            "where key = 'roofs' and value like '%(measured)'"
+        ).fetchall()
+        peaks = dict(
+            connection.execute(
+                "select key, value from params where run_uuid = ? and key like 'hardware.%_g%'",
+                [run_id],
+            )
+        )
+    connection.close()
+    measured = float(roofs.split(" GFLOP/s")[0])
+    assert float(peaks["hardware.peak_gflops"]) == pytest.approx(measured, rel=1e-3)
+    written = Path(uri.removeprefix("file://")) / "config.yaml"
+    hardware = yaml.safe_load(written.read_text())["hardware"]
+    assert hardware["peak_gflops"] == float(peaks["hardware.peak_gflops"])
+    assert hardware["bandwidth_gbs"] == float(peaks["hardware.bandwidth_gbs"])
 
 
 def test_the_live_store_has_the_tuned_programs(

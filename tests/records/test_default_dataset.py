@@ -12,7 +12,9 @@ import yaml
 
 from tencost.fetch.pack import sha256_of
 from tencost.fetch.unpack import unpack
+from tencost.measure.card import generator_rows
 from tencost.records.databases import Import, import_parts
+from tencost.store.generator import UNKNOWN, age
 from tencost.store.schema import Record
 from tencost.store.status import Status
 
@@ -119,3 +121,24 @@ def test_the_standing_test_networks_are_held_out_and_measured(imported: Import) 
         measured = sum(task.flop * task.weight for task in tasks if task.measured)
         assert measured > 0.95 * work
     assert len({task.network for task in imported.tasks}) >= 12
+
+
+def test_the_cards_count_the_records_of_each_code_generator(
+    parts: list[Path], imported: Import
+) -> None:
+    for folder in parts:
+        card = (ROOT / "datasets" / f"{folder.name}.md").read_text()
+        own = [record for record in imported.records if record.source.dataset == folder.name]
+        for row in generator_rows(own):
+            assert f"| {' | '.join(row)} |" in card, folder.name
+        assert all(record.generator != UNKNOWN for record in own)
+
+
+def test_no_record_is_of_two_code_generators(imported: Import) -> None:
+    default = description_of(NAME)["parts"]
+    own = [record for record in imported.records if record.source.dataset in default]
+    of_program: dict[str, set[str]] = {}
+    for record in own:
+        of_program.setdefault(record.record_id, set()).add(record.generator)
+    assert max(map(len, of_program.values())) == 1
+    assert Counter(age(record.generator)[1] for record in own).keys() == {0, 1}

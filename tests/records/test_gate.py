@@ -24,12 +24,15 @@ from tencost.records.gate import (
 )
 
 
-def records(*times: list[float], workload: str = "w", hardware: str = "a") -> pl.DataFrame:
+def records(
+    *times: list[float], workload: str = "w", hardware: str = "a", generator: str = "unknown"
+) -> pl.DataFrame:
     rows = [
         {
             "workload_id": workload,
             "target": "{}",
             "hardware": hardware,
+            "generator": generator,
             "run_secs": list(item) or None,
             "status": "ok" if item else "run_error",
         }
@@ -63,7 +66,7 @@ def test_few_records_say_nothing_about_what_is_usual() -> None:
 
 
 def test_the_store_counts_as_a_crowd_of_its_own_group_only() -> None:
-    known = {("w", "{}", "a"): Known(1e-3, CROWD)}
+    known = {("w", "{}", "a", "unknown"): Known(1e-3, CROWD)}
     assert quarantine(records([1e-5]), known).null_count() == 0
     assert quarantine(records([1e-5], hardware="b"), known).null_count() == 1
     assert quarantine(records([1e-5], workload="v"), known).null_count() == 1
@@ -234,3 +237,11 @@ def test_a_table_gets_its_reasons_and_keeps_those_it_has() -> None:
     assert "less than a call takes" in reasons[1]
     assert found.drop_columns("quarantine").equals(table.drop_columns("quarantine"))
     assert judged(table.slice(0, 1), {}).equals(table.slice(0, 1))
+
+
+def test_programs_of_another_code_generator_are_no_crowd() -> None:
+    slow = records(*[[4e-3]] * 9, generator="math-0 tvm-1 llvm-1 flags-none")
+    fast = records([5e-5], generator="math-1 tvm-1 llvm-1 flags-none")
+    assert quarantine(pl.concat([slow, fast])).null_count() == 10
+    same = records(*[[4e-3]] * 9, [5e-5])
+    assert quarantine(same).null_count() == 9

@@ -156,6 +156,7 @@ def test_stage(tmp_path: Path) -> None:
         "workloads": 1,
         "tasks": 2,
         "networks": ["bert", "vit"],
+        "generators": {"unknown": 6},
         "status": {"one": {"ok": 1, "unknown": 2}, "two": {"ok": 1, "unknown": 2}},
         "rejects": 1,
     }

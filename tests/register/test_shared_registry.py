@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 import servers
 from tencost import cli
@@ -27,6 +31,7 @@ from tencost.train import reaching
 pytestmark = pytest.mark.slow
 MakeBundle = Callable[..., Path]
 READERS = 3
+ROOT = Path(__file__).resolve().parents[2]
 VARIABLES = (
     "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES",
@@ -364,3 +369,33 @@ def test_what_is_wrong_is_one_sentence(
     assert expected in told[-1], done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_page_behind_a_proxy_may_search(registry_server: servers.Registry) -> None:
+    """A browser names where its page is from; compose.yaml has the address of the proxy in MLFLOW_ORIGINS."""
+
+    def search(origin: str) -> tuple[int, bytes]:
+        word = base64.b64encode(f"reader:{registry_server.passwords['reader']}".encode()).decode()
+        request = urllib.request.Request(
+            f"{registry_server.uri}/ajax-api/2.0/mlflow/experiments/search",
+            data=b'{"max_results": 1}',
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": f"Basic {word}",
+                "Origin": origin,
+            },
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return int(answer.status), answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["mlflow"]
+    (name,) = (key for key, value in compose["environment"].items() if "MLFLOW_ORIGINS" in value)
+    assert name == servers.ORIGINS, "the server of the tests is told by the same variable"
+    assert search(servers.ORIGIN)[0] == 200
+    assert search("http://localhost:5000")[0] == 200
+    blocked = 403, b"Cross-origin request blocked"
+    assert search("https://elsewhere.example.org") == blocked

@@ -42,7 +42,7 @@ FLOW = [
     "serve",
     "cli",
 ]
-FOUNDATION = {"errors", "config", "writing"}
+FOUNDATION = {"errors", "config", "signals", "writing"}
 """May be imported from everywhere."""
 EXEMPT = {"errors", "config"}
 """No stage depends on them: every value that they carry is in conf/ and tracked there."""

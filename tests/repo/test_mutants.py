@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,30 @@ def test_modules_tests_and_judgements_are_there(tool: Any) -> None:
     for module, words in tool.TESTS.items():
         made = {f"- {one}" for one in tool.mutants(tool.SOURCES / module)}
         assert made
-        assert (ROOT / words[0]).is_file()
+        files = [word for word in words if word.startswith("tests/")]
+        assert files
+        assert all((ROOT / file).is_file() for file in files)
         _, heading, rest = page.partition(f"\n### {module}\n")
         judged = rest.partition("\n### ")[0].splitlines() if heading else []
         gone = [line for line in judged if line.startswith("- ") and line not in made]
         assert not gone, "these mutants are judged and no longer made: take them out"
+
+
+def test_what_users_meet_first_is_listed(tool: Any) -> None:
+    folders = ("codegen", "serve", "networks/sources", "graphs/stages", "profiles/stages")
+    files = [path for folder in folders for path in (tool.SOURCES / folder).glob("*.py")]
+    files += tool.SOURCES.glob("*/*stage.py")
+    names = {path.relative_to(tool.SOURCES).as_posix() for path in files if path.stem != "__init__"}
+    assert names - tool.TESTS.keys() == set()
+
+
+def test_started_processes_find_the_mutant(tool: Any, tmp_path: Path) -> None:
+    """Those of `tencost serve` and the warm workers, which import everything anew."""
+    path = tool.SOURCES / "store" / "status.py"
+    code = compile(path.read_text() + "\nMUTATED = True\n", path, "exec")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": tool.pass_on("store/status.py", code, tmp_path / "started"),
+    }
+    words = [sys.executable, "-c", "from tencost.store import status; print(status.MUTATED)"]
+    assert subprocess.check_output(words, env=environment, text=True) == "True\n"

@@ -250,9 +250,232 @@ def test_a_request_is_answered_before_the_service_ends(bundle: Path, asked: dict
 def test_a_request_that_takes_too_long_is_given_up(bundle: Path, asked: dict[str, Any]) -> None:
     process, url = start(bundle, "--jobs", "1", "--seconds", "1")
     try:
-        code, found = ask(url, {**asked, "traces": asked["traces"] * 1000})
+        code, found = ask(url, different(asked, 3000))
         assert code == 504
         assert "fewer candidates" in found["error"]
+    finally:
+        assert stop(process) == 0
+
+
+def health(url: str, path: str = "/health") -> Any:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection.request("GET", path)
+    content = connection.getresponse().read()
+    connection.close()
+    return json.loads(content) if path == "/health" else content.decode()
+
+
+def send(url: str, body: bytes, size: int | None = None) -> socket.socket:
+    """Send a request for scores, or the first part of one that says it has `size` bytes; nobody reads the answer."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    client = socket.create_connection((host, int(port)))
+    head = f"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Length: {size or len(body)}\r\n\r\n"
+    client.sendall(head.encode() + body)
+    return client
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come true in a minute")
+
+
+def different(asked: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return a request of as many texts, no two alike: the service remembers a program by its text."""
+    texts = [json.dumps(one) for one in asked["traces"]]
+    marks = [f"{at:b}".replace("0", " ").replace("1", "\t") for at in range(count)]
+    return {**asked, "traces": [texts[at % len(texts)] + mark for at, mark in enumerate(marks)]}
+
+
+def counted(text: str, name: str) -> float:
+    [line] = [line for line in text.splitlines() if line.startswith(f"tencost_serve_{name} ")]
+    return float(line.split()[-1])
+
+
+def test_slow_clients_take_no_slot(bundle: Path, asked: dict[str, Any]) -> None:
+    """Sixteen that send a part of their body: others are answered, and they are told when their time is up."""
+    process, url = start(bundle, "--jobs", "1", "--body-seconds", "8")
+    body = json.dumps(asked).encode()
+    slow = [send(url, body[:50], len(body)) for _ in range(20)]
+    try:
+        until(lambda: health(url)["reading"] == 20)
+        assert ask(url, asked)[0] == 200
+        found = health(url)
+        assert found["status"] == "ok"
+        assert found["slots"] == {"all": 16, "taken": 0}
+        assert found["workers"] == {"all": 1, "alive": 1}
+        assert found["queue"] == 0
+        slow[0].settimeout(60)
+        answer = b""
+        while part := slow[0].recv(4096):  # until it is closed
+            answer += part
+        assert b" 408 " in answer
+        assert b"expected the request's body within 8 s, found 50 bytes" in answer
+    finally:
+        for client in slow:
+            client.close()
+        assert stop(process) == 0
+
+
+def test_slots_that_are_taken_are_told(bundle: Path, asked: dict[str, Any]) -> None:
+    process, url = start(bundle, "--jobs", "1")
+    clients = []
+    try:
+        for at in range(16):
+            body = json.dumps(different(asked, 900 + at)).encode()
+            clients.append(send(url, body))
+        until(lambda: health(url)["slots"]["taken"] == 16)
+        assert health(url)["status"] == "busy"
+        code, found = ask(url, asked)
+        assert (code, "16 requests are waiting" in found["error"]) == (503, True)
+        until(lambda: health(url)["queue"] > 0)
+    finally:
+        for client in clients:
+            client.close()
+        assert stop(process) == 0
+
+
+def test_a_client_that_leaves_is_a_line_in_the_log(bundle: Path, asked: dict[str, Any]) -> None:
+    process, url = start(bundle, "--jobs", "1")
+    assert process.stderr is not None
+    body = json.dumps(different(asked, 2000)).encode()
+    send(url, body[:100], len(body)).close()
+    client = send(url, body)
+    until(lambda: health(url)["slots"]["taken"] == 1)
+    client.close()
+    until(lambda: health(url)["slots"]["taken"] == 0)  # what nobody waits for is not scored
+    told = health(url, "/metrics")
+    process.send_signal(signal.SIGTERM)
+    said = process.stderr.read()
+    assert process.wait(60) == 0
+    process.stderr.close()
+    assert said.count(" left after ") == 2, said
+    assert "Traceback" not in said
+    assert counted(told, "clients_left_total") == 2
+    assert 'how="full"} 2000' not in told
+
+
+def test_a_service_that_must_end_says_so_without_a_traceback(
+    bundle: Path, asked: dict[str, Any]
+) -> None:
+    """Told to stop while a request would take longer than it may; told so before it is ready, too."""
+    process, url = start(bundle, "--jobs", "1", "--candidates", "100000")
+    assert process.stderr is not None
+    client = send(url, json.dumps(different(asked, 20000)).encode())
+    until(lambda: health(url)["slots"]["taken"] == 1)
+    process.send_signal(signal.SIGTERM)
+    said = process.stderr.read()
+    assert process.wait(60) == 0
+    process.stderr.close()
+    client.close()
+    assert "is not answered: the service ends" in said
+    assert "Traceback" not in said, said
+    assert "leaked" not in said, said
+
+    command = [sys.executable, "-m", "tencost.cli", "serve", str(bundle), "--port", "0"]
+    early = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until(lambda: any("spawn_main" in " ".join(_words(one)) for one in _children(early)))
+    early.send_signal(signal.SIGTERM)
+    _, said = early.communicate(timeout=60)
+    assert early.returncode in (0, 130, 143)
+    assert "Traceback" not in said, said
+    assert "leaked" not in said, said
+
+
+def _children(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_a_huge_request_holds_up_nobody(bundle: Path, asked: dict[str, Any]) -> None:
+    """Its JSON and its module are read in a process of their own, and another one than ordinary requests have."""
+    process, url = start(bundle, "--jobs", "1")
+    node = {"type": "ir.IntImm", "data": {"dtype": 1, "span": 0, "value": 12345678901234}}
+    graph = {"root_index": 0, "nodes": [node] * 600_000, "metadata": {}}
+    body = json.dumps({**asked, "workload": json.dumps(graph)}).encode()
+    assert len(body) > 50 << 20
+    answers: list[tuple[int, Any]] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(url, body)))
+    try:
+        ask(url, asked)
+        asking.start()
+        until(lambda: health(url)["slots"]["taken"] == 1)
+        passed = 0
+        while asking.is_alive():
+            health(url)
+            assert ask(url, different(asked, 2 + passed))[0] == 200
+            passed += asking.is_alive()
+        asking.join()
+        assert passed >= 3  # others were answered before it was
+        [(code, found)] = answers
+        assert (code, "expected one module" in found["error"]) == (422, True), found
+    finally:
+        assert stop(process) == 0
+
+
+def test_metrics_are_read_as_prometheus_reads_them(service: str, asked: dict[str, Any]) -> None:
+    before = health(service, "/metrics")
+    ask(service, different(asked, 5))
+    ask(service, different(asked, 5))
+    ask(service, b"{")
+    after = health(service, "/metrics")
+    sample = re.compile(r'^[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+$')
+    for line in after.splitlines():
+        assert line.startswith(("# HELP ", "# TYPE ")) or sample.match(line), line
+    assert counted(after, 'requests_total{status="200"}') >= 2
+    assert counted(after, 'requests_total{status="400"}') >= 1
+    grown = counted(after, "request_seconds_count") - counted(before, "request_seconds_count")
+    assert grown == 3
+    assert counted(after, 'request_seconds_bucket{le="+Inf"}') == counted(
+        after, "request_seconds_count"
+    )
+    assert counted(after, 'candidates_total{how="remembered"}') >= 5
+    assert counted(after, "slots") == 16
+
+
+def test_what_was_scored_is_remembered_and_what_promises_little_is_guessed(
+    bundle: Path, context: Any, matmul: Any, target: dict[str, Any]
+) -> None:
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    import tencost
+
+    many = ms.TuneContext(
+        mod=matmul, target=Target(target), space_generator="post-order-apply", search_strategy="replay-trace",
+        task_name="matmul", rand_state=3, num_threads=1,
+    )  # fmt: skip
+    many.pre_tuning(600, 600, many.generate_design_space())
+    programs = list(many.generate_measure_candidates())
+    many.post_tuning()
+    wanted = tencost.load_cost_model(bundle, frozen=True, draft=False).predict(context, programs)
+    process, url = start(bundle, "--jobs", "2")
+    try:
+        model = tencost.remote_cost_model(url)
+        found = model.predict(context, programs)
+        told = health(url, "/metrics")
+        full = counted(told, 'candidates_total{how="full"}')
+        assert full >= 128
+        if model.guessed:  # else the draft was not trusted, and all were scored
+            assert full + model.guessed + counted(told, 'candidates_total{how="remembered"}') == 600
+        assert (found == wanted).sum() >= 600 - model.guessed
+        assert found.max() == wanted[np.argmax(found)]  # a guess is never above what is known
+        again = model.predict(context, programs)
+        assert again.tobytes() == found.tobytes()
+        exact = tencost.remote_cost_model(url, draft=False)
+        assert exact.predict(context, programs).tobytes() == wanted.tobytes()
+        assert exact.guessed == 0
+        before = counted(health(url, "/metrics"), 'candidates_total{how="full"}')
+        assert exact.predict(context, programs[::-1]).tobytes() == wanted[::-1].tobytes()
+        assert counted(health(url, "/metrics"), 'candidates_total{how="full"}') == before
     finally:
         assert stop(process) == 0
 

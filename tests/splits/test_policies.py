@@ -17,6 +17,7 @@ from tencost.splits.leakage import check_leakage
 from tencost.splits.policies import (
     assign,
     can_be_learnt,
+    check_measured,
     extents_product,
     filling_share,
     held_out_networks,
@@ -333,3 +334,20 @@ def test_without_flop_a_family_is_an_operator_and_the_product_of_its_extents() -
     families = with_families(records, tasks)["family"].to_list()
     assert families[0] == families[1] == "conv_layer~2^12"
     assert families[2] == "conv_layer~2^15"
+
+
+def test_a_part_of_failures_is_refused_with_a_split_that_works() -> None:
+    records, tasks = dataset(40)
+    config = SplitConfig(policy=SplitPolicy.by_network, test=["n0"])
+    split = assign(records, tasks, config)
+    tested = split.filter(part="test")["record_id"].to_list()
+    failed = pl.col("record_id").is_in(tested)
+    status = pl.when(failed).then(pl.lit("run_error")).otherwise(pl.lit("ok"))
+    records = records.with_columns(status=status)
+    with pytest.raises(SplitError) as caught:
+        check_measured(split, records, tasks, config)
+    text = str(caught.value)
+    assert "the test part of split policy by_network has no record with a time" in text
+    assert f"found {len(tested)} run_error. What fills all parts: split: by_task" in text
+    one = pl.when(pl.col("record_id") == tested[0]).then(pl.lit("ok")).otherwise("status")
+    check_measured(split, records.with_columns(status=one), tasks, config)

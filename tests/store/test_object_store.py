@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from test_store import AVX2, record
 from test_store_load import kill_and_start_again
 
+import servers
 from servers import ObjectStore
 from tencost.errors import RecordError
-from tencost.store import remote
+from tencost.store import conditions, remote
 from tencost.store.modules import read_modules, write_modules
 from tencost.store.record_store import RecordStore
 
 pytestmark = pytest.mark.slow
 MOST_S = 10.0
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = ("mlflow", "tunes", "measures", "trains")
 
 
 @pytest.fixture(autouse=True)
 def nothing_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_reached", set())
+    monkeypatch.setattr(conditions, "_keep", set())
 
 
 def test_everything_a_local_store_does(
@@ -73,6 +80,154 @@ def test_who_may_read_cannot_write(
     with pytest.raises(RecordError, match="AccessDenied"):
         RecordStore(as_writer + "-new").write([record(2)])
     assert RecordStore(as_writer).read().height == 1
+
+
+@pytest.fixture(scope="module")
+def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """An object store that ignores If-None-Match."""
+    with servers.object_store(tmp_path_factory.mktemp("careless"), conditions=False) as store:
+        yield store
+
+
+def test_a_server_that_ignores_conditions_is_refused_before_the_first_write(
+    careless: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in careless.environment().items():
+        monkeypatch.setenv(name, value)
+    uri = f"s3://{servers.BUCKET}/careless/store"
+    monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "true")  # whoever says so writes alone
+    assert RecordStore(uri).write([record(1)]) == 1
+    monkeypatch.delenv("AWS_S3_ALLOW_UNSAFE_RENAME")
+    for _ in range(2):  # each time, not only the first
+        for written in (
+            lambda: RecordStore(uri).write([record(2)]),
+            lambda: RecordStore(uri + "-new").write([record(2)]),
+            lambda: write_modules(uri, [("a", "{}", "one", "1")]),
+            lambda: RecordStore(uri).compact(),
+        ):
+            with pytest.raises(RecordError, match=r"\(If-None-Match\).* at http://.*ALLOW_UNSAFE"):
+                written()
+    assert RecordStore(uri).read().height == 1
+    assert not RecordStore(uri + "-new").exists()
+
+
+def test_one_that_keeps_them_is_asked_once_a_process(
+    as_writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+    put = conditions._put
+
+    def noted(address: str, settings: Mapping[str, str]) -> int:
+        answers.append(put(address, settings))
+        return answers[-1]
+
+    monkeypatch.setattr(conditions, "_put", noted)
+    store = RecordStore(as_writer)
+    for number in range(3):
+        store.write([record(number)])
+    write_modules(as_writer, [("a", "{}", "one", "1")])
+    assert answers == [200, 412]  # the first makes the file, the second meets it
+    conditions._keep.clear()  # another process, later
+    RecordStore(as_writer).write([record(4)])
+    assert answers == [200, 412, 412]
+    assert RecordStore(as_writer).read().height == 4
+
+
+def test_a_server_that_cannot_be_asked_is_not_refused(
+    as_writer: str, object_store: ObjectStore
+) -> None:
+    """Its own error says what is wrong when something is written."""
+    for settings in (
+        {"AWS_SECRET_ACCESS_KEY": "hunter2"},
+        {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"},
+        {"AWS_ENDPOINT_URL": "https://s3.eu-central-1.amazonaws.com"},
+        {"AWS_S3_LOCKING_PROVIDER": "dynamodb"},
+    ):
+        conditions.require_put_if_absent(as_writer, settings)
+    assert not conditions._keep
+    conditions.require_put_if_absent(as_writer, {"endpoint_url": object_store.endpoint})
+    assert conditions._keep
+
+
+@pytest.fixture(scope="module")
+def with_roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """An object store with the users of compose.yaml, and what they may do."""
+    configs = yaml.safe_load((ROOT / "compose.yaml").read_text())["configs"]
+    policies = {role: json.loads(configs[f"{role}_policy"]["content"]) for role in ROLES}
+    folder = tmp_path_factory.mktemp("objects")
+    with servers.object_store(folder, policies=policies) as running:
+        yield running
+
+
+def test_each_role_may_what_the_page_says(
+    with_roles: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def become(role: str) -> None:
+        monkeypatch.setattr(remote, "_reached", set())
+        monkeypatch.setattr(conditions, "_keep", set())
+        for name, value in with_roles.environment(role).items():
+            monkeypatch.setenv(name, value)
+
+    uri = f"s3://{servers.BUCKET}/store"
+    for number, role in enumerate(("trains", "measures")):
+        become(role)
+        assert RecordStore(uri).write([record(number)]) == 1
+        assert RecordStore(f"{uri}-networks").write([record(number)]) == 1
+        RecordStore(uri).compact()
+    become("tunes")
+    assert RecordStore(uri).read().height == 2
+    with pytest.raises(RecordError, match="AccessDenied"):
+        RecordStore(uri).write([record(3)])
+    become("mlflow")
+    with pytest.raises(RecordError, match="AccessDenied"):
+        RecordStore(uri).read()
+    may = {
+        role: {
+            f"{action.__name__} {folder}"
+            for folder in ("store", "dvc", "mlflow")
+            for action in (put, get, delete)
+            if allowed(action, client(with_roles, role), f"{folder}/file")
+        }
+        for role in ("trains", "mlflow", "measures", "tunes")
+    }
+    assert may == {
+        "trains": {"put store", "get store", "put dvc", "get dvc"},
+        "mlflow": {"put mlflow", "get mlflow", "delete mlflow"},
+        "measures": {"put store", "get store", "get dvc"},
+        "tunes": {"get store"},
+    }
+
+
+def client(store: ObjectStore, role: str) -> Any:
+    import boto3
+
+    identity, secret = store.keys[role]
+    return boto3.client(
+        "s3", endpoint_url=store.endpoint, region_name="us-east-1",
+        aws_access_key_id=identity, aws_secret_access_key=secret,
+    )  # fmt: skip
+
+
+def put(s3: Any, key: str) -> None:
+    s3.put_object(Bucket=servers.BUCKET, Key=key, Body=b"")
+
+
+def get(s3: Any, key: str) -> None:
+    s3.get_object(Bucket=servers.BUCKET, Key=key)
+
+
+def delete(s3: Any, key: str) -> None:
+    s3.delete_object(Bucket=servers.BUCKET, Key=key)
+
+
+def allowed(action: Callable[[Any, str], None], s3: Any, key: str) -> bool:
+    try:
+        action(s3, key)
+    except s3.exceptions.ClientError as error:
+        if error.response["Error"]["Code"] != "AccessDenied":
+            raise
+        return False
+    return True
 
 
 @pytest.fixture

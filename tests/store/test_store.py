@@ -174,12 +174,14 @@ def test_errors_name_what_is_there(tmp_path: Path) -> None:
 def test_other_tables_are_refused(tmp_path: Path) -> None:
     foreign, newer, broken = (str(tmp_path / name) for name in ("foreign", "newer", "broken"))
     write_deltalake(foreign, pa.table({"x": [1]}))
-    with pytest.raises(RecordError, match="expected a record store of schema version 1 or 2 or 3"):
+    with pytest.raises(
+        RecordError, match="expected a record store of schema version 1 or 2 or 3 or 4"
+    ):
         RecordStore(foreign)
     write_deltalake(
-        newer, to_arrow([record(1)]), name="tencost-records", description="schema_version=4"
+        newer, to_arrow([record(1)]), name="tencost-records", description="schema_version=5"
     )
-    with pytest.raises(RecordError, match=r"version 3 or earlier .* found 4: a newer tencost"):
+    with pytest.raises(RecordError, match=r"version 4 or earlier .* found 5: a newer tencost"):
         RecordStore(newer)
     RecordStore(broken).write([record(1)])
     log = next((tmp_path / "broken" / "_delta_log").glob("*0.json"))
@@ -204,7 +206,8 @@ def test_golden_stores_are_read(tmp_path: Path, version: str) -> None:
     assert [int(text, 16) for text in frame["record_id"]] == [1, 3, 4, 2, 5]
     assert frame["run_secs"].to_list() == [[3e-3, 1e-3], [1e-3], None, [4e-3], [5e-3]]
     assert frame["schema_version"].to_list() == [version] * 5
-    for name in (name for names in ADDED.values() for name in names):
+    assert set(frame["generator"]) == {"unknown"}
+    for name in (name for names in ADDED.values() for name in names if name != "generator"):
         assert frame[name].null_count() == 5, name
     found = store.best(f"{1:032x}", hardware="a", target=AVX2, n=9)
     assert [int(text, 16) for text in found["record_id"]] == [3, 1]

@@ -40,6 +40,42 @@ def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert git_state(tmp_path).dirty
 
 
+@pytest.mark.parametrize(
+    ("name", "dirty"),
+    [
+        ("conf/hardware/mine.yaml", True),
+        ("src/tencost/new.py", True),
+        ("params.yaml", True),
+        ("graphs/dvc.yaml", True),
+        ("graphs/dvc.lock", False),
+        ("dvc.lock", False),
+        ("data/reports/toy/metrics.json", False),
+        ("report.html", False),
+        ("conf/hardware/ignored.tmp", False),
+    ],
+)
+def test_a_file_that_git_does_not_know(tmp_path: Path, name: str, dirty: bool) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "config", "status.showUntrackedFiles", "no")
+    (tmp_path / ".gitignore").write_text("*.tmp\n")
+    git(tmp_path, "add", ".gitignore")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("new: 1\n")
+    assert git_state(tmp_path).dirty is dirty
+
+
+def test_the_lock_of_another_pipeline_is_no_change_of_ours(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "graphs").mkdir()
+    (tmp_path / "graphs" / "dvc.lock").write_text("one")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    (tmp_path / "graphs" / "dvc.lock").write_text("two")
+    assert not git_state(tmp_path).dirty
+
+
 def test_content_hash_ignores_the_order_of_rows_and_columns() -> None:
     table = pl.DataFrame({"a": ["x", "y"], "b": [1.5, None]})
     same = table.reverse().select("b", "a")

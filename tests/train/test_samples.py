@@ -30,6 +30,7 @@ def record(index: int, workload: str, hardware: str, latency: float | None, **mo
         "program_id": f"p{index}",
         "workload_id": workload,
         "hardware": hardware,
+        "generator": "unknown",
         "status": "run_error" if latency is None else "ok",
         "latency_s": latency,
     }
@@ -115,3 +116,19 @@ def test_spec_with_device_columns() -> None:
     assert sample_spec(SPEC, {}) is SPEC
     wide = sample_spec(SPEC, {"d": 1.0})
     assert wide == dataclasses.replace(SPEC, columns=("a", "d"), device_columns=("d",))
+
+
+def test_code_generators_share_no_label_s_scale() -> None:
+    old, new = "math-0 tvm-1 llvm-1 flags-none", "math-1 tvm-1 llvm-1 flags-none"
+    mixed = pl.DataFrame(
+        [
+            record(0, "w0", "x", 80.0, generator=old),
+            record(1, "w0", "x", 40.0, generator=old),
+            record(2, "w0", "x", 2.0, generator=new),
+            record(3, "w0", "x", 1.0, generator=new),
+        ]
+    )
+    split = pl.DataFrame({"record_id": mixed["record_id"], "part": ["train"] * 4})
+    samples = join_samples(mixed, split, TABLE, ["x"], "train")
+    assert samples.label.tolist() == [0.5, 1.0, 0.5, 1.0]
+    assert samples.group.tolist() == [0, 0, 1, 1]

@@ -24,6 +24,11 @@ from tencost.train.families.xgb import XgbConfig
 from tencost.train.provenance import installed_versions
 from tencost.train.pyfunc_model import requirement, save_pyfunc
 
+PROGRAMS = Ragged(
+    np.array([[0.31, 0.7], [0.62, 0.1], [0.93, 0.4], [0.5, 0.5]], np.float32),
+    np.array([0, 0, 1, 3, 4]),
+)
+
 
 def post(url: str, body: Any) -> tuple[int, Any]:
     request = urllib.request.Request(
@@ -39,11 +44,11 @@ def post(url: str, body: Any) -> tuple[int, Any]:
 
 @pytest.fixture
 def model(tmp_path: Path, train_toy: Callable[..., Path]) -> tuple[Path, Path]:
-    """A model's folder, and the bundle in it."""
+    """A model's folder, and the bundle in it; the first of its example's programs has no rows."""
     config = XgbConfig(family="xgb", reads=["toy"], num_rounds=4, num_threads=1)
     folder = tmp_path / "model"
     trained = train_toy("xgb", config, seeds=(0,), versions=installed_versions())
-    save_pyfunc(folder, trained / "seed0")
+    save_pyfunc(folder, trained / "seed0", PROGRAMS)
     return folder, folder / "artifacts" / "seed0"
 
 
@@ -73,8 +78,7 @@ def test_mlflow_serves_a_model(model: tuple[Path, Path], tmp_path: Path) -> None
         code, found = post(f"{url}/invocations", example)
         log.seek(0)
         assert code == 200, (found, log.read())
-        rows = Ragged(np.array([[0, 0], [1, 1], [2, 2]], np.float32), np.array([0, 1, 3]))
-        wanted = load_bundle(bundle).scores(rows)
+        wanted = load_bundle(bundle).scores(PROGRAMS.take(np.array([1, 2])))
         assert [one["score"] for one in found["predictions"]] == wanted.tolist()
         code, found = post(
             f"{url}/invocations", {"dataframe_split": {"columns": ["program"], "data": [[1]]}}
@@ -86,6 +90,17 @@ def test_mlflow_serves_a_model(model: tuple[Path, Path], tmp_path: Path) -> None
         os.killpg(process.pid, 15)
         process.wait(30)
         log.close()
+
+
+def test_a_model_without_programs_has_no_example(
+    tmp_path: Path, train_toy: Callable[..., Path]
+) -> None:
+    config = XgbConfig(family="xgb", reads=["toy"], num_rounds=4, num_threads=1)
+    bundle = train_toy("xgb", config, seeds=(0,)) / "seed0"
+    empty = Ragged(np.zeros((0, 2), np.float32), np.array([0, 0]))
+    for name, programs in (("none", None), ("empty", empty)):
+        save_pyfunc(tmp_path / name, bundle, programs)
+        assert not list((tmp_path / name).glob("*input_example*"))
 
 
 def test_its_environment_names_what_it_needs(model: tuple[Path, Path]) -> None:

@@ -11,6 +11,7 @@ from tencost.train.tracking import (
     PARENT_VARIABLE,
     Point,
     flat_parameters,
+    flatten,
     parent_run,
     run_name,
     setup,
@@ -112,6 +113,32 @@ def test_what_conf_defines_is_no_parameter_but_what_differs_from_it_is() -> None
     )
     assert set(changed) - set(defined) == {"split.test_fraction"}
     assert changed["split.test_fraction"] == "0.3"
+
+
+def test_a_blend_has_one_parameter_for_each_field_of_its_members() -> None:
+    root = Path(__file__).resolve().parents[2]
+    cfg = composition.compose(["model=blend", "model.members.trees.eta=0.05"])[0]
+    found = flat_parameters(cfg, "train", root)
+    assert "model.members" not in found
+    assert found["model.members.xgb.eta"] == "0.05"
+    assert found["model.members.mlp.epochs"] == "40"
+    assert not any("{" in value for value in found.values())
+
+
+@pytest.mark.parametrize(
+    ("items", "names"),
+    [
+        ([{"family": "a", "x": 1}, {"family": "b", "x": 2}], {"m.a.x": "1", "m.b.x": "2"}),
+        ([{"family": "a", "x": 1}, {"family": "a", "x": 2}], {"m.0.x": "1", "m.1.x": "2"}),
+        ([{"x": {"y": True}}, {}], {"m.0.x.y": "True", "m.1": "{}"}),
+        ([1, 2], {"m": "1,2"}),
+        ([], {"m": ""}),
+    ],
+)
+def test_a_list_of_settings_is_opened(items: list[Any], names: dict[str, str]) -> None:
+    flat: dict[str, str] = {}
+    flatten("m", items, flat)
+    assert {key: value for key, value in flat.items() if not key.endswith("family")} == names
 
 
 def test_pooled_models_are_named_so(toy_config: Config) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import orjson
+import polars as pl
 import pytest
 
 import tencost
 from tencost.config import Config, Pool, SplitConfig, SplitPolicy
-from tencost.errors import ConfigError, TrainError
+from tencost.errors import ConfigError, SplitError, TrainError
 from tencost.train import stage
 from tencost.train.bundle import load_bundle, training_digest
 from tencost.train.data import Data
@@ -34,6 +35,13 @@ def client_of(root: Path) -> Any:
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=setup(root))
+
+
+def runs_of(root: Path) -> list[str]:
+    """Return the status of every MLflow run of a project."""
+    client = client_of(root)
+    every = [one.experiment_id for one in client.search_experiments()]
+    return [one.info.status for one in client.search_runs(every)]
 
 
 def test_bundles_run_file_and_mlflow(toy_project: Path, xgb_config: Config) -> None:
@@ -99,6 +107,12 @@ def test_the_logged_model_is_a_pyfunc(toy_project: Path, xgb_config: Config) -> 
     expected = bundle.scores(Ragged(rows, np.array([0, 1, 3])))
     assert found["score"].tolist() == expected.tolist()
     assert model.metadata.signature.inputs.input_names() == ["program", "speed", "noise"]
+    # Its example is the first programs of the validation part, as they were featurized.
+    example = model.input_example
+    valid = Data(xgb_config, toy_project).samples(["toy-1c"], "valid").features
+    assert example["program"].tolist() == [0, 1]
+    assert (example[["speed", "noise"]].to_numpy(np.float32) == valid.values[:2]).all()
+    assert model.predict(example)["score"].tolist() == bundle.scores(valid)[:2].tolist()
 
 
 def test_training_again_gives_the_same_model(toy_project: Path, xgb_config: Config) -> None:
@@ -135,8 +149,33 @@ def test_a_hardware_without_records(toy_project: Path, xgb_config: Config) -> No
     xgb_config.hardware.name = "elsewhere"
     with pytest.raises(TrainError, match="expected records of elsewhere in the train part"):
         run(xgb_config, toy_project)
-    runs = client_of(toy_project).search_runs(["1"])
-    assert [one.info.status for one in runs] == ["FAILED"]
+    assert runs_of(toy_project) == []
+
+
+def test_a_test_part_of_failures_is_refused_before_training(
+    toy_project: Path, xgb_config: Config
+) -> None:
+    data = Data(xgb_config, toy_project)
+    failed = pl.col("record_id").is_in(data.split.filter(part="test")["record_id"].to_list())
+    data.records = data.records.with_columns(
+        status=pl.when(failed).then(pl.lit("run_error")).otherwise("status"),
+        latency_s=pl.when(failed).then(None).otherwise("latency_s"),
+    )
+    with pytest.raises(SplitError, match=r"with a time in the test part .* none among 24 records"):
+        run(xgb_config, toy_project, data)
+    assert runs_of(toy_project) == []
+    assert not (toy_project / "data" / "models").exists()
+
+
+def test_a_validation_part_that_ranks_nothing_is_refused_before_training(
+    toy_project: Path, xgb_config: Config
+) -> None:
+    data = Data(xgb_config, toy_project)
+    watched = data.split.filter(part="valid")["record_id"].to_list()[1:]
+    data.split = data.split.filter(~pl.col("record_id").is_in(watched))
+    with pytest.raises(TrainError, match="a validation group with at least two programs of toy-1c"):
+        run(xgb_config, toy_project, data)
+    assert runs_of(toy_project) == []
 
 
 def test_pooled_training_validates_where_it_can(toy_project: Path, xgb_config: Config) -> None:

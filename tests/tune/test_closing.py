@@ -59,7 +59,7 @@ def told(**values: Any) -> str:
 def network_rows(**beyond: float) -> dict[str, float]:
     keys = ("network_latency", "network_default_latency")
     rows = {f"{key}{end}_s": 0.008 for key in keys for end in ("", "_q1", "_q3")}
-    rows |= {"network_speedup": 1.0, "max_abs_error": 0.0, "max_rel_error": 0.0}
+    rows |= {"network_over_default": 1.0, "max_abs_error": 0.0, "max_rel_error": 0.0}
     rows |= {f"tasks_total_latency_{end}_s": 0.01 for end in ("q1", "q3")}
     return rows | {f"network_unexplained{end}_s": value for end, value in beyond.items()}
 
@@ -79,6 +79,22 @@ def test_a_difference_that_cannot_be_is_told_in_words(
     (row,) = [line for line in text.splitlines() if "beyond its tasks" in line]
     assert said in row
     assert "-" not in row
+
+
+def test_tuned_is_compared_with_what_a_user_would_run_otherwise() -> None:
+    rows = network_rows(**{"": 0.0, "_q1": 0.0, "_q3": 0.0})
+    assert "8.000 ms [8.000, 8.000], 1.00 of unscheduled" in told(**rows)
+    for key, value in (("rules", 0.010), ("onnxruntime", 0.016)):
+        rows |= {f"network_{key}_latency{end}_s": value for end in ("", "_q1", "_q3")}
+        rows |= {f"network_over_{key}": 0.008 / value}
+    lines = told(**{**rows, "network_over_default": 0.01}).splitlines()
+    (tuned,) = [line for line in lines if "network, tuned" in line]
+    assert "8.000 ms [8.000, 8.000], 0.80 of by rule, 0.50 of ONNX Runtime" in tuned
+    assert "unscheduled" not in tuned
+    order = [line.split("│")[1].strip() for line in lines if "network, " in line]
+    assert order[:4] == [
+        "network, unscheduled", "network, by rule", "network, ONNX Runtime", "network, tuned",
+    ]  # fmt: skip
 
 
 def test_a_network_is_compared_with_its_tasks_turn_by_turn() -> None:

@@ -165,14 +165,15 @@ def test_cpp_runs_it(tuned: Path, network: Network, tmp_path: Path) -> None:
     for number, expected in enumerate(network.expected):
         found = np.fromfile(tmp_path / f"output_{number}.bin", np.float32).reshape(expected.shape)
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
-    cut = (tmp_path / "input_0.bin").read_bytes()[:-1]
-    (tmp_path / "input_0.bin").write_bytes(cut)
-    done = subprocess.run(
-        ["./small", "input_0.bin", "input_1.bin"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "input_0.bin: expected 512 bytes" in done.stderr
+    whole = (tmp_path / "input_0.bin").read_bytes()
+    for content in (whole[:-1], whole + b"\0"):
+        (tmp_path / "input_0.bin").write_bytes(content)
+        done = subprocess.run(
+            ["./small", "input_0.bin", "input_1.bin"],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert "input_0.bin: expected 512 bytes" in done.stderr
 
 
 def test_without_a_database_schedules_are_by_rule(
@@ -182,6 +183,16 @@ def test_without_a_database_schedules_are_by_rule(
     assert json.loads((tmp_path / "plain.json").read_text())["tuned_tasks"] == 0
     assert "schedules by rule" in " ".join(capsys.readouterr().err.split())
     assert [run.engine for run in read_runs(f"{tmp_path}-store")] == ["tencost"]
+
+
+def test_after_a_tuning_run_that_ended_early_schedules_are_by_rule(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tuned" / "small-local" / "logs").mkdir(parents=True)
+    workdir = f"tuner.workdir={tmp_path / 'tuned'}"
+    compiled(saved, tmp_path / "plain.so", workdir)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "a tuning run ended there before it had any): schedules by rule. Tune it first" in told
 
 
 def test_a_store_that_cannot_be_written_does_not_undo_what_was_compiled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from tencost.config.composition import compose
 from tencost.errors import RegistryError
 from tencost.features.device import attributes
 from tencost.measure.hardware import detect_host
-from tencost.register import registry
+from tencost.register import notes, registry
 from tencost.train import tracking
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.inputs import SCRATCH, choose_model
@@ -36,17 +37,26 @@ def registered(
     mlflow_database: Path,
     make_bundle: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[str], None]:
-    """Registers a model for a hardware, a hash of all its columns, and makes it the champion."""
+) -> Callable[..., None]:
+    """Registers a model for a hardware, a hash of all its columns, and makes it the champion.
+
+    With a kind it is one of the rows of that kind.
+    """
     shutil.copy(mlflow_database, tmp_path / "mlflow.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     client = registry.connect(tracking.setup(tmp_path))
     experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
 
-    def register(hardware: str) -> None:
+    def register(hardware: str, kind: str = "") -> None:
+        bundle = make_bundle("random", hardware)
+        if kind:
+            bundle = shutil.copytree(bundle, tmp_path / kind)
+            manifest = json.loads((bundle / "bundle.json").read_text())
+            manifest["feature_spec"] |= {"name": kind, "kind": kind}
+            (bundle / "bundle.json").write_text(json.dumps(manifest))
         registry.register_bundle(
             client,
-            make_bundle("random", hardware),
+            bundle,
             run_id=client.create_run(experiment).info.run_id,
             hardware_text="a test",
             description="a test",
@@ -86,6 +96,49 @@ def test_tuning_takes_it_where_a_cpu_has_none(
     found, told = chosen(tmp_path, DESK)
     assert found.name == "models:/tencost-desk/1"
     assert "no registered model" not in told
+
+
+def test_a_model_of_one_s_own_that_was_refused_ranks_and_says_why(
+    tmp_path: Path, registered: Callable[[str], None]
+) -> None:
+    registered("cpu")
+    registered("desk")
+    client = registry.connect(tracking.setup(tmp_path))
+    client.delete_registered_model_alias("tencost-desk", registry.CHAMPION)
+    found, told = chosen(tmp_path, DESK)
+    assert found.name == "models:/tencost-desk/1"
+    assert "desk has no champion: its challenger ranks until this run" in told
+    assert "; nobody has promoted it\n" in told
+
+    reasons = "yes: scores fast\nno: top-1 -0.1 against random\nno: top-5 -0.2 against random"
+    for tag, value in ((registry.VERDICT_TAG, "refused"), (notes.REASONS_TAG, reasons)):
+        client.set_model_version_tag("tencost-desk", "1", tag, value)
+    found, told = chosen(tmp_path, DESK)
+    assert found.name == "models:/tencost-desk/1"
+    assert "; it was not promoted (top-1 -0.1 against random)\n" in told
+
+
+def test_who_asks_for_another_alias_gets_no_challenger(
+    tmp_path: Path, registered: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered("desk")
+    monkeypatch.setenv("TENCOST_ALIAS", "production")
+    found, told = chosen(tmp_path, DESK)
+    assert found.name == SCRATCH
+    assert "has no alias 'production'" in told
+
+
+def test_a_champion_of_other_programs_is_passed_over(
+    tmp_path: Path, registered: Callable[..., None]
+) -> None:
+    registered("desk", "ansor_tiles")
+    found, told = chosen(tmp_path, DESK)
+    assert found.name == SCRATCH
+    assert "No registered model for hardware desk" in told
+    registered("cpu")
+    found, told = chosen(tmp_path, DESK)
+    assert found.name == "models:/tencost-cpu/1"
+    assert "expected a feature set of MetaSchedule's candidates, found ansor_tiles" in told
 
 
 def test_a_gpu_is_no_cpu(tmp_path: Path, registered: Callable[[str], None]) -> None:

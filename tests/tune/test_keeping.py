@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,8 @@ main(sys.argv[1:])
 class Run:
     """`tencost tune --to model.so` of a small network, in a process and a folder of its own."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, ignored: bool = False) -> None:
+        """Start it, with SIGINT ignored if so, as nohup and `&` in a script do."""
         self.folder = folder
         self.library = folder / "model.so"
         command = [
@@ -54,6 +56,9 @@ class Run:
         self.process = subprocess.Popen(
             command, cwd=PROJECT, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "MLFLOW_TRACKING_URI": uri, "COLUMNS": "200"},
+            preexec_fn=partial(
+                signal.signal, signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL
+            ),
         )  # fmt: skip
         self.told = ""
         self._reader = threading.Thread(target=self._read)
@@ -71,14 +76,14 @@ class Run:
         file = self.folder / "tuned" / "small-local" / "database_tuning_record.json"
         return file.read_text().count("\n") if file.exists() else 0
 
-    def interrupt(self, when: Callable[[], bool]) -> int:
-        """Press Ctrl-C once something is the case; return the exit code."""
+    def interrupt(self, when: Callable[[], bool], number: signal.Signals = signal.SIGINT) -> int:
+        """Press Ctrl-C, or send another signal, once something is the case; return the exit code."""
         end = time.monotonic() + PATIENCE_S
         while not when():
             assert self.process.poll() is None, self.told
             assert time.monotonic() < end, self.told
             time.sleep(0.02)
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         return self.wait()
 
     def wait(self) -> int:
@@ -105,8 +110,8 @@ def start(tmp_path: Path, mlflow_database: Path) -> Iterator[Callable[..., Run]]
     save_network(two_layers(), tmp_path / "small.npz")
     with _ended() as started:
 
-        def make(*words: str) -> Run:
-            started.append(Run(tmp_path, *words))
+        def make(*words: str, ignored: bool = False) -> Run:
+            started.append(Run(tmp_path, *words, ignored=ignored))
             return started[-1]
 
         yield make
@@ -146,6 +151,17 @@ def test_while_it_searches_the_best_so_far_is_left(start: Callable[..., Run]) ->
     assert run.interrupt(lambda: run.records >= 8) == 0
     assert "stopped by Ctrl-C" in run.told
     assert 8 <= run.records < 4000
+    assert run.runs()["tuned_tasks"] in (1, 2)
+
+
+def test_sigterm_ends_as_ctrl_c_does_and_nothing_is_said_of_that_where_it_is_ignored(
+    start: Callable[..., Run],
+) -> None:
+    run = start("tuner.trials=4000", ignored=True)
+    assert run.interrupt(lambda: run.records >= 8, signal.SIGTERM) == 0
+    assert "stopped by SIGTERM; the same command continues" in run.told
+    assert "SIGTERM again gives it up" not in run.told
+    assert "Ctrl-C" not in run.told
     assert run.runs()["tuned_tasks"] in (1, 2)
 
 

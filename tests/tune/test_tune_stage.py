@@ -90,13 +90,18 @@ def test_what_another_machine_measures_stays_out_of_the_store(
 
 
 def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
-    root: Path, config: Callable[..., Config], make_bundle: Callable[[str], Path]
+    root: Path,
+    config: Callable[..., Config],
+    make_bundle: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import tvm
     from tvm import relax
 
     from tencost.store.record_store import RecordStore
 
+    # The network takes microseconds: on a busy host one turn may take 20 times the other, and its times be put aside.
+    monkeypatch.setattr("tencost.records.gate.REPEATS", 1e9)
     bundle = make_bundle("xgb")
     folder = run(config(**{"tuner.trials": 16, "model_uri": bundle}), root)
     assert folder == root / "tuned" / "tiny-local"
@@ -136,8 +141,9 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert report["trials"] == 24
     records = (copy / "database_tuning_record.json").read_text().splitlines()
     assert report["compared_tasks"] == len({json.loads(line)[0] for line in records}) > 0
-    ratio = report["network_compared_latency_s"] / report["network_latency_s"]
-    assert report["network_compared_ratio"] == pytest.approx(ratio)
+    for other in ("compared", "rules", "default"):
+        ratio = report["network_latency_s"] / report[f"network_{other}_latency_s"]
+        assert report[f"network_over_{other}"] == pytest.approx(ratio)
 
     database = tvm.s_tir.meta_schedule.database.JSONDatabase(work_dir=str(folder))
     assert len(database) == 24
@@ -157,7 +163,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     runs = rows(root, "select run_uuid, name, status from runs")
     assert [(name, status) for _, name, status in runs] == [("tune · tiny-local", "FINISHED")] * 2
     metrics = {key for (key,) in rows(root, "select distinct key from metrics")}
-    assert {"tune/total_latency_ms", "tune/network_speedup", "tune/failed"} <= metrics
+    assert {"tune/total_latency_ms", "tune/network_over_rules", "tune/failed"} <= metrics
     assert {"tune/network_unexplained_s", "tune/wrong_answers"} <= metrics
     assert {"tune/p_rmse", "tune/top_k", "tune/model_p_rmse", "tune/residual_top_k"} <= metrics
     steps = rows(root, "select step from metrics where key = 'tune/p_rmse' order by step")
@@ -352,7 +358,7 @@ def test_a_network_that_tvm_cannot_compile_is_refused_before_anything_is_measure
     ):
         run(cfg, root)
     assert not list(root.rglob("database_tuning_record.json"))
-    assert "default schedules" not in capsys.readouterr().err
+    assert "unscheduled" not in capsys.readouterr().err
 
 
 def test_an_output_that_says_nothing_is_said_so(

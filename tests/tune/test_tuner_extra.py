@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from installed import environment_of
@@ -22,7 +23,7 @@ from tencost.networks.sources.saved import save_network
 
 ABSENT = {
     "torch", "torchvision", "lightning", "pytorch_lightning", "transformers", "dvc", "deltalake", "duckdb",
-    "polars", "pyarrow", "pandas", "matplotlib", "onnx", "onnxscript", "zstandard", "optuna", "joblib", "sklearn",
+    "polars", "pyarrow", "pandas", "matplotlib", "zstandard", "optuna", "joblib", "sklearn",
 }  # fmt: skip
 """Not in tencost[tuner], whatever else is not."""
 SCRIPT = """
@@ -127,6 +128,35 @@ def test_tencost_tune_runs_to_the_end(
         runs = connection.execute("select name, status from runs").fetchall()
     connection.close()
     assert runs == [("tune · small-local", "FINISHED")]
+
+
+READ = """
+import sys
+from tencost.config import NetworkConfig
+from tencost.networks.network import load_network
+
+network = load_network(NetworkConfig(name="mine", source="onnx", path=sys.argv[1]))
+print([array.shape for array in network.expected], [len(array) for array in network.expected])
+"""
+
+
+@pytest.mark.tvm
+def test_an_onnx_file_is_read(tmp_path: Path, tuner_only: dict[str, str]) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    weights = numpy_helper.from_array(np.eye(4, 6, dtype="float32"), "w")
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (2, 4)), ("y", (2, 6)))
+    )
+    graph = helper.make_graph(nodes, "mine", [x], [y], [weights])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "mine.onnx")
+    done = run(["-c", READ, str(tmp_path / "mine.onnx")], tuner_only)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[(2, 6)] [2]\n"
 
 
 def test_importing_tencost_loads_nothing_heavy() -> None:

@@ -48,6 +48,29 @@ def test_a_second_tuner_is_kept_out(tmp_path: Path) -> None:
         pass
 
 
+def fail(path: Path, error: BaseException, **baseline: float) -> None:
+    with opened(path) as folder:
+        (folder.logs / "import.log").write_text("TVM said something")
+        if baseline:
+            folder.baseline_s |= baseline
+            folder.save_session()
+        raise error
+
+
+def test_a_run_that_fails_before_it_measures_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tuned" / "net-local"
+    for error in (TuneError("refused"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            fail(path, error)
+        assert not (tmp_path / "tuned").exists()
+    with pytest.raises(TuneError, match="later"):
+        fail(path, TuneError("later"), w=0.5)
+    assert path.is_dir(), "what was timed stays"
+    with pytest.raises(TuneError, match="again"):
+        fail(path, TuneError("again"))
+    assert path.is_dir()
+
+
 def test_the_baseline_is_remembered(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as folder:
         folder.baseline_s["w"] = 0.5
@@ -155,6 +178,18 @@ def test_a_damaged_line_between_whole_records_is_refused(tmp_path: Path, line: s
     with pytest.raises(TuneError, match=r"record\.json, line 1: expected \[workload, record\]"):
         opened(tmp_path).__enter__()
     assert file.read_text() == found
+
+
+def test_the_first_mark_half_written_by_a_killed_run_does_not_spoil_the_next(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "adopted.jsonl").write_text('{"line": 1, "record_id": "mi')
+    with opened(tmp_path) as folder:
+        assert folder.adopted == {}
+        folder.mark_next("mine", timed=True)
+        write_database(tmp_path, [WORKLOAD], [program(1.0)])
+    with opened(tmp_path) as folder:
+        assert [mark.record_id for mark in folder.adopted.values()] == ["mine"]
 
 
 @pytest.mark.parametrize(

@@ -206,9 +206,12 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     if at_fault == "source":
         network = replace(network, expected=[1 + one for one in network.expected])
 
-    def compiled(given: Any, target: Any, database: Any, *, by_rule: bool | None = None) -> Any:
+    def compiled(
+        given: Any, target: Any, database: Any, *, by_rule: bool | None = None, note: Any = None
+    ) -> Any:
         wrong = {"rules": True, "together": database is not None}.get(at_fault, False)
-        return compile_network(wrong_mod if wrong else given, target, database, by_rule=by_rule)
+        mod = wrong_mod if wrong else given
+        return compile_network(mod, target, database, by_rule=by_rule, note=note)
 
     monkeypatch.setattr(verify, "compile_network", compiled)
     untuned = compile_untuned(network, hardware.target)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,11 +48,54 @@ def measure(pool: WorkerPool, mod: Any, target: dict[str, Any]) -> Any:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
+    runner = WarmRunner(pool)
     built = WarmBuilder().build([ms.builder.BuilderInput(mod, Target(target))])
     assert built[0].error_msg is None
     args = ms.arg_info.ArgInfo.from_entry_func(mod, False)
     inputs = [ms.runner.RunnerInput(built[0].artifact_path, "cpu", args)]
-    return timing_from_result(WarmRunner(pool).run(inputs)[0].result())
+    return timing_from_result(runner.run(inputs)[0].result())
+
+
+def test_a_builder_without_its_runner_is_refused(
+    matmul: Any, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TVM's runners would record 1e10 s for each of its programs, without an exception."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    monkeypatch.setattr("tencost.workers.runner._RUNNERS", weakref.WeakSet())
+    with pytest.raises(RuntimeError, match=r"runner=WarmRunner\(\), or TVM's LocalBuilder"):
+        WarmBuilder().build([ms.builder.BuilderInput(matmul, Target(target))])
+
+
+def test_a_batch_that_another_runner_took_ends_the_tuning(
+    matmul: Any, target: dict[str, Any], pool: WorkerPool, tmp_path: Path
+) -> None:
+    """A WarmRunner is in use elsewhere in the process; TVM's callback removes what the other runner has had."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    other = WarmRunner(pool)
+    builder, inputs = WarmBuilder(tmp_path), [ms.builder.BuilderInput(matmul, Target(target))]
+    args = ms.arg_info.ArgInfo.from_entry_func(matmul, False)
+    (first,) = builder.build(inputs)
+    other.run([ms.runner.RunnerInput(first.artifact_path, "cpu", args)])
+    shutil.rmtree(Path(str(first.artifact_path)).parent)
+    (second,) = builder.build(inputs)  # what the WarmRunner has read may go
+    (third,) = builder.build(inputs)  # as may a batch that is there and was not measured
+    shutil.rmtree(Path(str(second.artifact_path)).parent)
+    shutil.rmtree(Path(str(third.artifact_path)).parent)
+    with pytest.raises(RuntimeError, match="found another runner"):
+        builder.build(inputs)
+
+
+def test_a_library_of_another_builder_is_refused(pool: WorkerPool, tmp_path: Path) -> None:
+    from tvm.s_tir import meta_schedule as ms
+
+    runner = WarmRunner(pool)
+    with pytest.raises(RuntimeError, match=r"found tvm_tmp_mod\.tar of another builder"):
+        runner.run([ms.runner.RunnerInput(str(tmp_path / "tvm_tmp_mod.tar"), "cpu", [])])
+    assert runner.failure is not None
 
 
 def test_a_program_is_built_and_timed(

@@ -51,7 +51,7 @@ def run(cfg: Config, root: Path) -> Path:
         relations=any(name.startswith("rel_") for name in spec.device_columns),
     )
     data = Data(replace(cfg, features=features), root)
-    truth = build_truth(data.records, data.split, data.tasks, cfg.hardware.name, "test")
+    truth = build_truth(data.judged_records, data.split, data.tasks, cfg.hardware.name, "test")
     tested = program_features(data, bundles[0], cfg.hardware, truth.program_id.tolist())
     modes = [AdaptMode.residual, AdaptMode.scratch]
     if info.family in ("xgb", "blend"):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tencost.config import AdaptMode, ModelConfig
 from tencost.errors import TrainError
+from tencost.evaluate.interval import Interval, seed_interval
 from tencost.features.kind import kind_of
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo
+from tencost.train.families.blend import BlendConfig
 from tencost.train.families.corrected import CorrectedConfig, CorrectedRanker, base_config
+from tencost.train.families.xgb import XgbConfig
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingLoss, RankingMetrics
 from tencost.train.ranker import Ranker, Samples, Scores, Tunable, make_ranker
@@ -26,6 +29,13 @@ TRUSTED = 0.7
 TUNED_ROUNDS = 100
 """fine_tune: further trees a booster."""
 FOLDS = 5
+"""Of labelled tasks, where there are so many."""
+LEAST_TASKS = 3
+"""Labelled tasks with programs to compare without which nobody can say whether the labels helped."""
+DECIDES = "pairwise"
+"""The metric of tasks left out that an adapted model has to be better in."""
+_SCRATCH_LEAF = 1e-3
+"""Least sum of hessians in a leaf where a model is learnt from a few labels only: less than one program of ten adds."""
 _WEIGHTS = np.geomspace(0.05, 6.0, 25)
 _LARGE: dict[str, Any] = {
     "num_rounds": 300,
@@ -64,6 +74,20 @@ class Source:
         return self.info.feature_spec
 
 
+class LeftOut(NamedTuple):
+    """A metric on labelled tasks that the adaptation did not see: means over tasks.
+
+    Attributes:
+        before: of the model as it was.
+        after: of the adapted model.
+        gain: after minus before, task by task: its mean and 95 % interval over the tasks.
+    """
+
+    before: float
+    after: float
+    gain: Interval
+
+
 @dataclass(frozen=True)
 class Adapted:
     """A model for the new hardware: its family's settings and the model itself."""
@@ -97,6 +121,7 @@ def adapt(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> Adapte
                 "adapt.mode=scratch: expected labels to learn from, found no task with two of them. Ask for more: "
                 "labels=100"
             )
+        own = _splitting(own)
         ranker = make_ranker(own, source.spec)
         train, valid = _halves(labels)
         ranker.fit(train, valid, seed=seed, log=lambda *_: None)
@@ -110,6 +135,20 @@ def adapt(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> Adapte
     corrected = CorrectedRanker(config, source.spec)
     corrected.correct(source.ranker, source.spread, featurized(labels), seed)
     return Adapted(config, corrected)
+
+
+def _splitting(config: ModelConfig) -> ModelConfig:
+    """Return settings whose trees, those of a blend's members too, split where there are a few labels only.
+
+    A ranking loss divides by the length of a list: with the settings for a whole dataset all trees would be one leaf.
+    """
+    if isinstance(config, XgbConfig):
+        return replace(config, min_child_weight=_SCRATCH_LEAF)
+    if isinstance(config, BlendConfig):
+        smaller = {"min_child_weight": _SCRATCH_LEAF}
+        members = [{**one, **(smaller if one["family"] == "xgb" else {})} for one in config.members]
+        return replace(config, members=members)
+    return config
 
 
 def correction(source: Source, labels: Samples) -> CorrectedConfig:
@@ -143,28 +182,57 @@ def score_weight(scaled: Scores, labels: Samples) -> float:
     )  # convex in the weight: least where its slope is nothing
 
 
-def left_out(
-    source: Source, mode: AdaptMode, labels: Samples, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Return metric -> (as the model was, adapted), of labelled tasks that the adaptation did not see.
+def left_out(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> dict[str, LeftOut]:
+    """Judge an adaptation by labelled tasks that it did not see: a fifth of them at a time, learning from the others.
 
-    Tasks are left out a fifth at a time. Empty where there are too few.
+    Returns:
+        metric -> its values. Empty where fewer than LEAST_TASKS tasks have programs to compare, or a fold leaves
+        nothing to learn from.
     """
     tasks = int(labels.group.max()) + 1 if len(labels) else 0
-    if tasks < FOLDS or mode is AdaptMode.zero_shot:
+    if tasks < LEAST_TASKS or mode is AdaptMode.zero_shot:
         return {}
-    fold = np.random.default_rng(seed).permutation(tasks) % FOLDS
+    fold = np.random.default_rng(seed).permutation(tasks) % min(FOLDS, tasks)
     raw = np.full(len(labels), -np.inf)
-    for index in range(FOLDS):
+    for index in range(min(FOLDS, tasks)):
         out = fold[labels.group] == index
-        if not (_of_two(labels, out) and _of_two(labels, ~out)):
+        if not _of_two(labels, ~out):
             return {}
         model = adapt(source, mode, _some(labels, ~out), seed).ranker
         raw[out] = model.predict(labels.features.take(np.flatnonzero(out)))
-    watch = RankingMetrics(labels.label, labels.group)
-    before = watch(source.ranker.predict(labels.features))
-    after = watch(raw)
-    return {name: (before[name], after[name]) for name in ("pairwise", "top1") if name in before}
+    before, after = (
+        _by_task(labels, scores) for scores in (source.ranker.predict(labels.features), raw)
+    )
+    if len(before) < LEAST_TASKS:
+        return {}
+    return {
+        name: LeftOut(
+            float(np.mean([one[name] for one in before])),
+            float(np.mean([one[name] for one in after])),
+            seed_interval([new[name] - old[name] for old, new in zip(before, after, strict=True)]),
+        )
+        for name in ("pairwise", "top1")
+    }
+
+
+def gains(figures: dict[str, LeftOut]) -> bool:
+    """Say whether tasks that were left out show that an adapted model is better, beyond what chance may do.
+
+    Args:
+        figures: of :func:`left_out`; empty ones show nothing.
+    """
+    return DECIDES in figures and figures[DECIDES].gain.low > 0.0
+
+
+def _by_task(labels: Samples, scores: Scores) -> list[dict[str, float]]:
+    """Return the metrics of each task whose labels differ."""
+    found = []
+    for task in range(int(labels.group.max()) + 1):
+        own = labels.group == task
+        if len(np.unique(labels.label[own])) > 1:
+            group = np.zeros(int(own.sum()), np.int64)
+            found.append(RankingMetrics(labels.label[own], group)(scores[own]))
+    return found
 
 
 def committee(

@@ -97,7 +97,7 @@ def read_pool(
         FeatureError: the model's features are not built for the dataset, or are others.
         TrainError: nothing may be labelled.
     """
-    split, records = data.split, data.records
+    split, records = data.split, data.judged_records
     test = records.join(split.filter(part="test").select("record_id"), on="record_id", how="semi")
     open_ = records.join(test.select("workload_id").unique(), on="workload_id", how="anti")
     if recorded:

@@ -1,4 +1,8 @@
-"""Stage adapt: a registered model and a hundred labels to a registered model of new hardware."""
+"""Stage adapt: a registered model and a hundred labels to a registered model of new hardware.
+
+What was adapted is registered where labelled tasks that it did not see show it to be better than the model as it was,
+beyond their 95 % interval. Otherwise the model as it was stands in for the hardware, so that tuning finds it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +18,22 @@ import polars as pl
 from rich.console import Console
 
 from tencost.adapt.choice import diverse, uncertain
-from tencost.adapt.fitting import Adapted, Source, adapt, committee, left_out
+from tencost.adapt.fitting import (
+    DECIDES,
+    LEAST_TASKS,
+    Adapted,
+    LeftOut,
+    Source,
+    adapt,
+    committee,
+    gains,
+    left_out,
+)
 from tencost.adapt.measuring import Labeller
 from tencost.adapt.pool import Pool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
-from tencost.features.ragged import FloatArray, IntArray
+from tencost.features.ragged import FloatArray, IntArray, Ragged
 from tencost.features.summary import summarize
 from tencost.measure.hardware import check_device, check_target, resolve_hardware
 from tencost.register import registry
@@ -29,6 +44,7 @@ from tencost.train import tracking
 from tencost.train.bundle import (
     Bundle,
     BundleInfo,
+    content_digest,
     load_bundle,
     plain_config,
     save_bundle,
@@ -38,6 +54,9 @@ from tencost.train.calibration import fit_calibration
 from tencost.train.data import Data
 from tencost.train.provenance import content_hash, installed_versions
 from tencost.train.ranker import Samples
+
+_SOURCE_TAG = "source_digest"
+"""Of a version: the content digest of the model that it was adapted from."""
 
 _Ask = Callable[[IntArray], npt.NDArray[np.float64]]
 
@@ -51,10 +70,31 @@ class Chosen:
     how: str
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What a version says of its adaptation.
+
+    Attributes:
+        mode: that was asked for.
+        chosen: what was labelled.
+        figures: of labelled tasks left out.
+        refused: whether the model as it was is offered, as the labels did not show the adapted one to be better.
+        source: content digest of the model that was adapted.
+    """
+
+    mode: AdaptMode
+    chosen: Chosen
+    figures: dict[str, LeftOut]
+    refused: bool
+    source: str
+
+
 def run(cfg: Config, root: Path) -> Version:
     """Adapt cfg.model_uri to cfg.hardware with cfg.labels labels, register it under the hardware's name; return it.
 
-    Labels are the dataset's records of the hardware, or are measured here.
+    Labels are the dataset's records of the hardware, or are measured here. Where they do not show that the adapted
+    model is better (:func:`tencost.adapt.fitting.gains`), it is not registered: the model as it was is, as champion,
+    where the hardware has none; else its champion is returned.
 
     Raises:
         ConfigError: no model is named, or one that cannot be adapted to this hardware.
@@ -94,25 +134,39 @@ def run(cfg: Config, root: Path) -> Version:
         made = adapt(source, mode, labels, cfg.seeds[0])
         _check_ranks(made, pool, labels)
         figures = left_out(source, mode, labels, cfg.seeds[0])
-        info = _info(cfg, data, bundle, made, pool, labels, figures)
-        with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
-            folder = Path(scratch) / "bundles" / f"seed{cfg.seeds[0]}"
-            save_bundle(folder, made.ranker, info)
-            tracked.set_tag(tracking.BUNDLES_TAG, training_digest(folder.parent))
-            tracked.log_artifacts(folder.parent, registry.BUNDLES)
-            for name, (before, after) in figures.items():
-                tracked.log_metrics(
-                    {f"adapt/as_it_was_{name}": before, f"adapt/left_out_{name}": after}
-                )
+        for name, figure in figures.items():
             tracked.log_metrics(
-                {"adapt/labels": float(len(chosen.positions)), "adapt/failed": _failed(chosen)}
+                {
+                    f"adapt/as_it_was_{name}": figure.before,
+                    f"adapt/left_out_{name}": figure.after,
+                    f"adapt/gain_low_{name}": figure.gain.low,
+                }
             )
-            starts = shipped_starts(bundle.folder)
-            offered = (
-                folder if starts is None else ship(folder, starts, Path(scratch) / folder.name)
-            )
-            version = _register(cfg, root, tracked, offered, chosen, mode, figures)
-    _say(console, version, chosen, pool, mode, figures)
+        tracked.log_metrics(
+            {"adapt/labels": float(len(chosen.positions)), "adapt/failed": _failed(chosen)}
+        )
+        client = registry.connect(tracking.setup(root, cfg.experiment_name))
+        champion = registry.find_champion(client, registry.model_name(hardware.name))
+        refused = mode is not AdaptMode.zero_shot and not gains(figures)
+        if refused and champion is not None:
+            version = champion
+        else:
+            if refused:
+                labels = pool.labelled(np.zeros(0, np.int64))
+                made = adapt(source, AdaptMode.zero_shot, labels, cfg.seeds[0])
+            info = _info(cfg, data, bundle, made, pool, labels, {} if refused else figures)
+            with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
+                folder = Path(scratch) / "bundles" / f"seed{cfg.seeds[0]}"
+                save_bundle(folder, made.ranker, info)
+                tracked.set_tag(tracking.BUNDLES_TAG, training_digest(folder.parent))
+                tracked.log_artifacts(folder.parent, registry.BUNDLES)
+                starts = shipped_starts(bundle.folder)
+                offered = (
+                    folder if starts is None else ship(folder, starts, Path(scratch) / folder.name)
+                )
+                outcome = _Outcome(mode, chosen, figures, refused, content_digest(bundle.info))
+                version = _register(cfg, client, tracked, offered, outcome, champion, pool.features)
+    _say(console, version, chosen, pool, mode, figures, champion, refused=refused)
     return version
 
 
@@ -215,7 +269,7 @@ def _info(
     made: Adapted,
     pool: Pool,
     labels: Samples,
-    figures: dict[str, tuple[float, float]],
+    figures: dict[str, LeftOut],
 ) -> BundleInfo:
     """Say what the adapted model is; its scores have the spread that the first model's have on the same programs."""
     same = made.ranker is bundle.ranker
@@ -241,7 +295,7 @@ def _info(
         seed=cfg.seeds[0],
         device=device_values(bundle.info.feature_spec, cfg.hardware),
         versions=installed_versions(),
-        metrics={f"left_out_{name}": after for name, (_, after) in figures.items()},
+        metrics={f"left_out_{name}": figure.after for name, figure in figures.items()},
         files={},
         refit={},
     )
@@ -249,23 +303,29 @@ def _info(
 
 def _register(
     cfg: Config,
-    root: Path,
+    client: Any,
     tracked: tracking.TrackedRun,
     folder: Path,
-    chosen: Chosen,
-    mode: AdaptMode,
-    figures: dict[str, tuple[float, float]],
+    outcome: _Outcome,
+    champion: Version | None,
+    programs: Ragged,
 ) -> Version:
-    """Make it a version; the champion only where the hardware has none: the rule judges models by held-out records."""
-    client = registry.connect(tracking.setup(root, cfg.experiment_name))
+    """Make it a version.
+
+    It is promoted where the hardware has no champion, or the champion is the very model, as it was, that it is better
+    than; otherwise the rule judges models by held-out records.
+    """
     name = registry.model_name(cfg.hardware.name)
-    champion = registry.find_champion(client, name)
+    used = AdaptMode.zero_shot if outcome.refused else outcome.mode
+    count = len(outcome.chosen.positions)
     lines = [
-        f"Adapted ({mode.value}) from `{cfg.model_uri}` with {len(chosen.positions)} labels: {chosen.how}.",
+        f"Adapted ({used.value}) from `{cfg.model_uri}` with {0 if outcome.refused else count} labels.",
+        *([f"Labels: {count}, {outcome.chosen.how}."] if count else []),
         *(
-            f"- {metric} of labelled tasks left out: {before:.3f} as it was, {after:.3f} adapted"
-            for metric, (before, after) in figures.items()
+            f"- {_figure(metric, figure, outcome.mode)}"
+            for metric, figure in outcome.figures.items()
         ),
+        *([_refusal(outcome.mode, outcome.figures)] if outcome.refused else []),
     ]
     version, _ = registry.register_bundle(
         client,
@@ -273,18 +333,47 @@ def _register(
         run_id=tracked.run_id,
         hardware_text=cfg.hardware.description or cfg.hardware.name,
         description="\n".join(lines),
+        programs=programs,
     )
     tags = {
         "adapted_from": str(cfg.model_uri),
-        "adapt_mode": mode.value,
-        "labels": str(len(chosen.positions)),
+        "adapt_mode": used.value,
+        "labels": "0" if outcome.refused else str(count),
+        _SOURCE_TAG: outcome.source,
     }
     for key, value in tags.items():
         client.set_model_version_tag(name, str(version.number), key, value)
-    if champion is None:
+    if champion is None or (used is not AdaptMode.zero_shot and _is_source(champion, outcome)):
         registry.promote(client, version)
     found = registry.list_versions(client, name)
     return next(one for one in found if one.number == version.number)
+
+
+def _is_source(champion: Version, outcome: _Outcome) -> bool:
+    """Say whether a champion is the model that was adapted, as it was."""
+    tags = champion.tags
+    same = tags.get(_SOURCE_TAG) == outcome.source
+    return same and tags.get("adapt_mode") == AdaptMode.zero_shot.value
+
+
+def _figure(metric: str, figure: LeftOut, mode: AdaptMode) -> str:
+    return (
+        f"{metric} of labelled tasks left out: {figure.before:.3f} as it was, {figure.after:.3f} {mode.value}, "
+        f"difference {figure.gain.mean:+.3f} [{figure.gain.low:+.3f}, {figure.gain.high:+.3f}]"
+    )
+
+
+def _refusal(mode: AdaptMode, figures: dict[str, LeftOut]) -> str:
+    """Say why what was adapted is not offered."""
+    if figures:
+        return (
+            f"{mode.value} is not better than the model as it was beyond the 95 % interval ({DECIDES} of tasks left "
+            "out), so it is not registered."
+        )
+    return (
+        f"These labels cannot show whether {mode.value} is better than the model as it was (expected at least "
+        f"{LEAST_TASKS} tasks with programs to compare), so it is not registered. Ask for more: labels=100."
+    )
 
 
 def _parameters(cfg: Config) -> dict[str, str]:
@@ -307,7 +396,10 @@ def _say(
     chosen: Chosen,
     pool: Pool,
     mode: AdaptMode,
-    figures: dict[str, tuple[float, float]],
+    figures: dict[str, LeftOut],
+    champion: Version | None,
+    *,
+    refused: bool,
 ) -> None:
     count = len(chosen.positions)
     if count:
@@ -315,13 +407,25 @@ def _say(
         console.print(
             f"{count} labels of {tasks} of {pool.num_tasks} tasks ({chosen.how}), {_failed(chosen):.0f} failed"
         )
-    for metric, (before, after) in figures.items():
-        console.print(
-            f"{metric} of labelled tasks left out: {before:.3f} as it was, {after:.3f} {mode.value}"
-        )
-    champion = registry.CHAMPION in version.aliases
+    for metric, figure in figures.items():
+        console.print(_figure(metric, figure, mode), soft_wrap=True, markup=False)
+    if refused:
+        console.print(_refusal(mode, figures), soft_wrap=True, markup=False)
     console.print(
-        f"{version.name} version {version.number} ({version.semver}): registered, "
-        + ("champion: the hardware had none" if champion else "challenger; the champion stays"),
+        f"{version.name} version {version.number} ({version.semver}): "
+        + _became(version, champion, refused=refused),
         style="bold",
+        soft_wrap=True,
     )
+
+
+def _became(version: Version, champion: Version | None, *, refused: bool) -> str:
+    """Say what became of a version; `champion` is the hardware's before."""
+    if champion is None:
+        as_it_was = " as it was" if refused else ""
+        return f"registered{as_it_was}, champion: the hardware had none"
+    if refused:
+        return "stays champion, nothing is registered"
+    if version.number != champion.number and registry.CHAMPION in version.aliases:
+        return f"registered, champion: better than version {champion.number}, the model as it was"
+    return "registered, challenger; the champion stays"

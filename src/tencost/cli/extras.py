@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from tencost.errors import MissingDependencyError
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "tuner": ("alembic", "mlflow", "onnxruntime", "scipy", "sqlalchemy", "tvm", "tvm_ffi", "xgboost"),
+    "tuner": (
+        "alembic", "mlflow", "onnx", "onnxruntime", "onnxscript", "scipy", "sqlalchemy", "tvm", "tvm_ffi", "xgboost",
+    ),
     "latency": ("alembic", "mlflow", "onnx", "onnxscript", "sqlalchemy", "xgboost"),
     "pipeline": (
         "deltalake", "duckdb", "dvc", "flask", "hydra_plugins", "jinja2", "joblib", "lightning", "matplotlib",
@@ -52,6 +54,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "records export": (*_LOGS, "duckdb"),
     "records quarantine": _TABLES,
     "records compact": _TABLES,
+    "records migrate": _TABLES,
     "records rename": _TABLES,
     "records delete": _TABLES,
     "records compare": _TABLES,
@@ -120,7 +123,9 @@ def missing(command: str, error: ModuleNotFoundError) -> MissingDependencyError 
 
 
 def _error(command: str, absent: list[str]) -> MissingDependencyError:
-    extra = next((name for name in EXTRAS if set(absent) <= _brought(name)), "graphs")
+    # `graphs latency` works with the smaller of the two extras that bring onnx.
+    first = ("latency",) if command.startswith("tencost graphs latency") else ()
+    extra = next((name for name in (*first, *EXTRAS) if set(absent) <= _brought(name)), "graphs")
     return MissingDependencyError(
         f"`{command}` needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: "
         f"pip install 'tencost[{extra}]'"

@@ -26,7 +26,7 @@ from tencost.cli import grammar
     type=grammar.Text("NAME"),
     default="mine",
     show_default=True,
-    help="Name of the device that programs are measured on.",
+    help="Name of the device that programs are measured on; of logs, where they do not name it.",
 )
 @grammar.option(
     "--logs",
@@ -36,11 +36,19 @@ from tencost.cli import grammar
 def init(folder: Path, hardware: str, logs: Path | None) -> None:
     """Start a project of one's own: conf/, params.yaml, dvc.yaml.
 
-    The folder is new or empty.
+    The folder is new or empty. Logs are read once: devices, features and split are those that they allow.
     """
     from tencost import __version__
     from tencost.config import project
 
-    project.init(folder, hardware=hardware, logs=logs, version=__version__)
+    project.check(folder, hardware=hardware, logs=logs)
+    brought = None
+    if logs is not None:
+        from tencost.measure.brought import look_at
+
+        brought = look_at(logs, hardware, project.templates()[0])
+        for note in brought.notes:
+            sys.stderr.write(f"{note}\n")
+    project.init(folder, hardware=hardware, logs=logs, version=__version__, brought=brought)
     first = project.first_command(folder, hardware=hardware, logs=logs)
     sys.stdout.write(f"a project in {folder}; next: cd {shlex.quote(str(folder))} && {first}\n")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tencost import signals
 from tencost.cli import completion, extras, grammar, stages
 from tencost.cli.adapt import ADAPT
 from tencost.cli.evaluate import EVALUATE
@@ -20,7 +21,7 @@ from tencost.cli.profiles import PROFILES
 from tencost.cli.register import REGISTER
 from tencost.cli.serve import serve
 from tencost.cli.tune import TUNE
-from tencost.errors import TencostError, printable
+from tencost.errors import TencostError, printable, refusal
 
 QUIET_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
@@ -112,18 +113,27 @@ TENCOST.params.append(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; exits with 2 and one message on a user's mistake, 130 on Ctrl-C."""
+    """Run one command; exits with 2 and one message on a user's mistake, 130 on Ctrl-C, 143 on SIGTERM."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     for name, value in QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        TENCOST.main(arguments, "tencost", complete_var=completion.VARIABLE, standalone_mode=False)
+        with signals.listening():
+            TENCOST.main(
+                arguments, "tencost", complete_var=completion.VARIABLE, standalone_mode=False
+            )
     except click.Abort:
-        fail("interrupted; what was finished is kept, run the command again to continue", 130)
+        ended, code = ("ended by SIGTERM", 143) if signals.terminated() else ("interrupted", 130)
+        fail(f"{ended}; what was finished is kept, run the command again to continue", code)
     except click.ClickException as error:
         fail(_told(error), 2)
     except TencostError as error:
         fail(str(error), error.exit_code)
+    except OSError as error:
+        sentence = refusal(error)
+        if sentence is None:
+            raise
+        fail(sentence, 2)
     except ModuleNotFoundError as error:
         told = extras.missing(" ".join(["tencost", *arguments[:1]]), error)
         if told is None:

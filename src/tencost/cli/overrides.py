@@ -214,7 +214,12 @@ class StageCommand(grammar.Command):
         from tencost.config import composition
 
         choices = composition.group_choices()
-        rows = [(group, ", ".join(choices[group])) for group in choices if group in self.uses]
+        first = dict(word.split("=", 1) for word in self._defaults)
+        rows = [
+            (group, ", ".join(sorted(choices[group], key=lambda one: one != first.get(group))))
+            for group in choices
+            if group in self.uses
+        ]
         with formatter.section("Choices (group=choice), the default first"):
             formatter.write_dl([*rows, ("experiment", ", ".join(choices["experiment"]))])
         for title, told in sections(self.uses):

@@ -62,6 +62,14 @@ def _target(function: F) -> F:
     return option("--target", type=Text("TEXT"), help=text)(function)
 
 
+def _generator(function: F) -> F:
+    text = (
+        "Records of this code generator only, as `query stats --by generator` names it. [default: of each workload "
+        "the newest one with enough programs]"
+    )
+    return option("--generator", type=Text("TEXT"), help=text)(function)
+
+
 def _workload(text: str = "One workload", **keywords: Any) -> Callable[[F], F]:
     named = f"{text}: its id, the beginning of one, or its task's name."
     return option("--workload", type=Text("ID"), help=named, **keywords)
@@ -284,6 +292,7 @@ _DEVICE = "The device, as the store names it."
 @_target
 @_workload()
 @option("--n", type=Whole(1), default=1, show_default=True, help="Programs of each workload.")
+@_generator
 @_answer
 def best(**keywords: Any) -> None:
     """Print the n fastest programs of a workload, or of each."""
@@ -305,6 +314,7 @@ def best(**keywords: Any) -> None:
     help="All measurements of this program: its id, its record's, or the beginning of one.",
 )
 @_target
+@_generator
 @_answer
 def history(**keywords: Any) -> None:
     """Print how a workload got faster, trial by trial, or every measurement of a program."""

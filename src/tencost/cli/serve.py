@@ -50,6 +50,13 @@ from tencost.errors import ConfigError
     show_default=True,
     help="After which a request is given up.",
 )
+@grammar.option(
+    "--body-seconds",
+    type=grammar.Whole(1),
+    default=30,
+    show_default=True,
+    help="After which a request whose body is not here is given up.",
+)
 def serve(
     model: str,
     port: int,
@@ -58,6 +65,7 @@ def serve(
     candidates: int,
     megabytes: int,
     seconds: int,
+    body_seconds: int,
 ) -> None:
     """Score candidates over HTTP until Ctrl-C, for tuners that are not in Python's process.
 
@@ -69,6 +77,11 @@ def serve(
 
     if port > 65535:
         raise ConfigError(f"expected --port from 0 to 65535, found {port}")
-    limits = Limits(candidates=candidates, megabytes=megabytes, seconds=float(seconds))
+    limits = Limits(
+        candidates=candidates,
+        megabytes=megabytes,
+        seconds=float(seconds),
+        body_seconds=float(body_seconds),
+    )
     root = composition.config_folder()[0]
     run(model, root, host=host, port=port, jobs=jobs, limits=limits)

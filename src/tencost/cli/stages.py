@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
+from click.core import ParameterSource
 
+from tencost import signals
 from tencost.cli import grammar
 from tencost.cli.overrides import StageCommand, stage_function
 from tencost.config import Config, ExecutionKind
-from tencost.errors import MissingDependencyError, RegistryError
+from tencost.errors import ConfigError, MissingDependencyError, RegistryError
+
+_SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
 
 FETCH = StageCommand(
     "fetch",
@@ -47,6 +57,7 @@ COMPILE = StageCommand(
     "compile",
     stage_function("tencost.tune.compiled"),
     uses=("network", "hardware", "tuner.workdir", "paths.store"),
+    defaults=("hardware=local",),
     options=(
         grammar.ValueOption(
             ["--to"],
@@ -61,7 +72,7 @@ COMPILE = StageCommand(
     ),
     examples=(
         "tencost compile network=bert_tiny hardware=epyc-avx512-1c --to model.so",
-        "tencost compile network=onnx network.path=model.onnx hardware=local --database tuned",
+        "tencost compile network=onnx network.path=model.onnx --database tuned",
     ),
     help="Write a tuned network as one library that TVM's runtime runs.\n\nRunners in Python and C++ lie beside it.",
 )
@@ -71,12 +82,17 @@ def train_and_score(config: Config, root: Path) -> float:
     """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
     from tencost.train.data import Data
     from tencost.train.stage import run
+    from tencost.train.tracking import check_tracking
 
+    check_tracking(config, root)
     data = Data(config, root)
+    if config.score_test:
+        from tencost.evaluate.stage import load_truth, score_run
+
+        # Refuses a part that nothing can be judged on now, not after the training.
+        load_truth(data, "test")
     result = run(config, root, data)
     if config.score_test:
-        from tencost.evaluate.stage import score_run
-
         score_run(data, result.folder)
     return float(result.valid_score)
 
@@ -223,7 +239,7 @@ def pipeline(words: tuple[str, ...]) -> None:
     restored first, and the items of params.yaml are written from its lists.
     """
     from tencost.config import lockfile
-    from tencost.config.pipeline import write_items
+    from tencost.config.pipeline import allow_no_git, write_items
     from tencost.config.schema import project_root
 
     root = project_root()
@@ -232,17 +248,57 @@ def pipeline(words: tuple[str, ...]) -> None:
     if lockfile.release(root):
         sys.stderr.write("what a killed command still held of DVC's paths is released\n")
     write_items(root)
+    allow_no_git(root)
     os.chdir(root)
-    os.execv(sys.executable, [sys.executable, "-m", "dvc", "repro", *words])
+    code = _repro(words)
+    if signals.terminated():
+        raise click.Abort
+    raise SystemExit(code)
+
+
+def _repro(words: Sequence[str]) -> int:
+    """Run `dvc repro` in this process; SIGTERM goes to the stage that DVC waits for, whose end is waited for."""
+    from dvc.cli import main as dvc
+
+    def end_stages() -> None:
+        if signals.terminated():
+            stages = list(_stages(psutil.Process()))
+            for stage in stages:
+                with suppress(psutil.NoSuchProcess):
+                    stage.terminate()
+            while any(_runs(stage) for stage in stages):
+                time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    with signals.handled(end_stages):
+        return int(dvc(["repro", *words]))
+
+
+def _stages(process: psutil.Process) -> Iterator[psutil.Process]:
+    """Yield the commands that a process waits for; a shell waits for its own."""
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):
+            if child.name() in _SHELLS and child.children():
+                yield from _stages(child)
+            else:
+                yield child
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Say whether a child runs; one that has ended is left to whoever waits for it."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @click.command("ui", cls=grammar.Command, examples=["tencost ui", "tencost ui --port 5001"])
 @grammar.option(
     "--port",
-    type=grammar.Whole(1),
+    type=grammar.Whole(0),
     default=5000,
     show_default=True,
-    help="The port that it listens on, 1 to 65535.",
+    help="The port that it listens on, up to 65535; 0, or none given and 5000 taken: any that is free.",
 )
 @grammar.option(
     "--host",
@@ -260,7 +316,9 @@ def ui(port: int, host: str) -> None:
     from tencost.config import composition
 
     if port > 65535:
-        raise click.UsageError(f"expected --port from 1 to 65535, found {port}")
+        raise click.UsageError(f"expected --port from 0 to 65535, found {port}")
+    chosen = click.get_current_context().get_parameter_source("port")
+    port = _port_to_listen_on(host, port, or_another=chosen is ParameterSource.DEFAULT)
     from mlflow import MlflowClient
 
     from tencost.evaluate import runs_view
@@ -278,8 +336,35 @@ def ui(port: int, host: str) -> None:
     if host not in ("127.0.0.1", "localhost", "::1"):
         command += ["--allowed-hosts", "*"]
     page = runs_view.keep(MlflowClient(tracking_uri=uri), tracking.EXPERIMENT)
-    sys.stderr.write(f"runs with their headline figures: http://{host}:{port}{page or '/'}\n")
+    where = f"[{host}]" if ":" in host else host
+    sys.stderr.write(f"runs with their headline figures: http://{where}:{port}{page or '/'}\n")
     try:
         os.execve(executable, [*command, "--backend-store-uri", uri], environment)
     except OSError as error:
         raise RegistryError(f"cannot start {executable}: {error}") from error
+
+
+def _port_to_listen_on(host: str, port: int, *, or_another: bool) -> int:
+    """Return a port that is free now.
+
+    Args:
+        host: the address that it belongs to.
+        port: the one that is asked for; 0: any.
+        or_another: whether another one will do where it is taken.
+
+    Raises:
+        ConfigError: it is taken, or there is no such address here.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, port), family=family) as listener:
+            return int(listener.getsockname()[1])
+    except OSError as error:
+        if or_another and error.errno == errno.EADDRINUSE:
+            return _port_to_listen_on(host, 0, or_another=False)
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or error
+        raise ConfigError(
+            f"expected to listen on {host} port {port}, cannot: {reason}. Choose another with --port "
+            "(0: any that is free) or --host"
+        ) from error

@@ -1,4 +1,4 @@
-"""`tencost records quarantine`, `compact`, `vacuum`, `rename` and `delete`: what changes a record store."""
+"""`tencost records quarantine`, `compact`, `vacuum`, `migrate`, `rename` and `delete`: what changes a record store."""
 
 from __future__ import annotations
 
@@ -36,6 +36,21 @@ def compact(store: str | None) -> None:
     from tencost.records import store_commands
 
     store_commands.compact(project(), store_uri=store)
+
+
+@RECORDS.command(
+    "migrate", examples=["tencost records migrate --dry-run", "tencost records migrate"]
+)
+@_dry_run
+@store_option
+def migrate(dry_run: bool, store: str | None) -> None:
+    """Bring a store of an earlier version up to date: each record gets its code generator.
+
+    Records get ids that tell the generator, and keep the ids that they had as aliases. A second call changes nothing.
+    """
+    from tencost.records import store_commands
+
+    store_commands.migrate(project(), store_uri=store, dry_run=dry_run)
 
 
 @RECORDS.command(

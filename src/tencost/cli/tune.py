@@ -18,10 +18,11 @@ TUNE = StageGroup(
         ),
         examples=(
             "tencost tune network=bert_tiny hardware=epyc-avx512-1c tuner.trials=128",
-            "tencost tune network=onnx network.path=model.onnx hardware=local model_uri=models:/tencost-epyc-avx2-1c/1",
+            "tencost tune network=onnx network.path=model.onnx model_uri=models:/tencost-epyc-avx2-1c/1",
             "tencost tune network=saved network.path=bert_tiny.npz model_uri=champion",
             "tencost tune network=bert_tiny hardware=local hardware.cores=2 --to model.so",
         ),
+        defaults=("hardware=local",),
         options=(
             ValueOption(
                 ["--to"],

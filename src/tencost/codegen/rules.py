@@ -18,7 +18,7 @@ A function that a rule does not fit stays as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version as tvm_version
@@ -37,12 +37,14 @@ from tencost.codegen.blocks import (
     size_of,
     tried,
 )
+from tencost.codegen.index_arithmetic import compares_data, kept_in_order, network_kept_in_order
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
 
-Infinities stay what they are: masks of transformers are full of them. A network that asks what is no number keeps what
-it would find: it gets no leave for that.
+Infinities stay what they are: masks of transformers are full of them. A network that asks what is no number, or makes
+data of a comparison, keeps what it would find: it gets no leave for that. What becomes whole numbers keeps its order
+(:mod:`tencost.codegen.index_arithmetic`).
 """
 _NO_NUMBERS = "fast-math-nnan"
 _ASKS = {"isnan", "isinf", "isfinite"}
@@ -82,7 +84,7 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
 
     tiled = registers.by_rule(IRModule({"main": function}), target)
     if tiled is not None:
-        return tiled["main"]
+        return kept_in_order(tiled["main"])
     schedule = Schedule(IRModule({"main": function}))
     for step in (_inline, _split, _order):
         tried(step, schedule)
@@ -90,7 +92,7 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     cores = int(target.get("num-cores", 1))
     if cores > 1:
         tried(_parallel, schedule, cores)
-    return schedule.mod["main"]
+    return kept_in_order(schedule.mod["main"])
 
 
 def leave(mod: Any, target: dict[str, Any]) -> dict[str, Any]:
@@ -106,17 +108,26 @@ def leave(mod: Any, target: dict[str, Any]) -> dict[str, Any]:
 
     granted = lenient(target)
     for function in mod.functions.values():
-        if isinstance(function, tirx.PrimFunc) and called(function.body) & _ASKS:
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        if called(function.body) & _ASKS or compares_data(function.body):
             return {name: value for name, value in granted.items() if name != _NO_NUMBERS}
     return granted
 
 
-def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
+def schedule_rest(
+    mod: Any, target: dict[str, Any], refused: Callable[[str, Exception], object] | None = None
+) -> Any:
     """Return a network's module in which every function without a schedule has that of the rules.
 
     Args:
         mod: Relax module, a database's programs already in it.
         target: the network's; the rules are for CPUs, others get the module as it is.
+        refused: is told the name of a function that no schedule can be made for, which stays as it was, and why; None:
+            the error is raised.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: what TVM raises, without `refused`.
     """
     from tvm import IRModule, tirx
 
@@ -126,8 +137,13 @@ def schedule_rest(mod: Any, target: dict[str, Any]) -> Any:
     for name, function in functions.items():
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
-            functions[name] = scheduled(function, target)
-    return IRModule(functions, attrs=mod.attrs)
+            try:
+                functions[name] = scheduled(function, target)
+            except (RuntimeError, ValueError, TypeError) as error:
+                if refused is None:
+                    raise
+                refused(str(name.name_hint), error)
+    return network_kept_in_order(IRModule(functions, attrs=mod.attrs))
 
 
 def _inline(schedule: Any) -> None:

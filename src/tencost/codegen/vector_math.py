@@ -1,4 +1,4 @@
-"""exp, erf, tanh, sigmoid and powers of single-precision vectors, written out, for what LLVM compiles.
+"""exp, erf, tanh, sigmoid and powers of vectors, written out in single precision, for what LLVM compiles.
 
 TVM 0.27 leaves these functions to libm, one number at a time: a GELU takes 16 ns a number and a softmax's exp 3 ns,
 where a core adds sixteen numbers in one. :func:`register` gives TVM expressions in their place, which LLVM vectorizes
@@ -10,14 +10,18 @@ like any sum. What is within a fraction of 1e-6 of libm's answer, infinities and
     sigmoid  1 / (1 + exp(-x))
     pow      products and square roots where the exponent is a small constant; else libm's
 
-Other types, and other targets than llvm, keep what TVM has.
+Numbers of half precision (float16, bfloat16) are computed in single precision and rounded once. Doubles keep libm, a
+vector of them number by number; so do other powers. Other targets than llvm keep what TVM has.
 """
 
 from __future__ import annotations
 
 import math
 from functools import cache
+from importlib.metadata import version as tvm_version
 from typing import Any
+
+from tencost.store.generator import generator
 
 _LEVEL = 90
 """TVM's own rules have lower ones."""
@@ -48,8 +52,27 @@ _TANH_ABOVE = (
 _TANH_BELOW = (
     1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03,
 )  # fmt: skip
+_HALVES = ("float16", "bfloat16")
 _WHOLE_POWERS = 8
 """Whole exponents up to this are products."""
+
+
+VERSION = 1
+"""Raise it where the expressions change: times of programs that use them are of another code generator."""
+
+
+@cache
+def current_generator(target_kind: str) -> str:
+    """Return the code generator of the programs that this process's workers build, see store/generator.py.
+
+    Args:
+        target_kind: kind of their target.
+    """
+    from tvm.target.codegen import llvm_version_major
+
+    llvm = llvm_version_major(allow_none=True)
+    math = VERSION if target_kind == "llvm" else 0
+    return generator(math, tvm_version("apache-tvm"), None if llvm is None else int(llvm))
 
 
 @cache
@@ -59,15 +82,45 @@ def register() -> None:
 
     rules = {"exp": _exp, "erf": _erf, "tanh": _tanh, "sigmoid": _sigmoid, "pow": _pow}
     for name, rule in rules.items():
-        register_intrin_lowering(f"tirx.{name}", target="llvm", f=_single(rule), level=_LEVEL)
+        register_intrin_lowering(f"tirx.{name}", target="llvm", f=_by_type(rule), level=_LEVEL)
 
 
-def _single(rule: Any) -> Any:
+def _by_type(rule: Any) -> Any:
+    """Return the rule for calls of any type, from one for single precision.
+
+    What no rule fits is returned as it is, and TVM's default calls libm. It has none for half precision or vectors.
+    """
+
     def lowered(call: Any) -> Any:
-        kind = str(call.ty.dtype)
-        return rule(call) if kind == "float32" or kind.startswith("float32x") else call
+        kind, _, lanes = str(call.ty.dtype).partition("x")
+        if kind in _HALVES:
+            return _in_single_precision(call, lanes)
+        written = rule(call) if kind == "float32" else call
+        return _number_by_number(call, int(lanes)) if lanes and written is call else written
 
     return lowered
+
+
+def _in_single_precision(call: Any, lanes: str) -> Any:
+    from tvm import tirx
+
+    single = f"float32x{lanes}" if lanes else "float32"
+    numbers = [tirx.Cast(single, argument) for argument in call.args]
+    return tirx.Cast(str(call.ty.dtype), tirx.call_intrin(single, call.op, *numbers))
+
+
+def _number_by_number(call: Any, lanes: int) -> Any:
+    """Return a vector of calls, each with one number of the arguments' vectors."""
+    from tvm import tirx
+
+    kind = str(call.ty.dtype).partition("x")[0]
+    calls = [
+        tirx.call_intrin(
+            kind, call.op, *(tirx.Shuffle([argument], [lane]) for argument in call.args)
+        )
+        for lane in range(lanes)
+    ]
+    return tirx.Shuffle(calls, list(range(lanes)))
 
 
 def _number(value: float, like: Any) -> Any:

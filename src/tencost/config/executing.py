@@ -29,9 +29,12 @@ class ExecutionConfig:
     """ray: host:port of a running cluster's head; None starts one on this host, which ends with the command."""
     store_mb: int = 256
     """ray: shared memory of a cluster that is started here, MiB; what does not fit is kept on disk."""
+    limit_s: float | None = None
+    """seconds that a piece of work may take before its worker is ended and another one gets it; None: 600 for a chunk
+    of programs, 3600 for a model or a task, 14400 for a training."""
 
     def __post_init__(self) -> None:
-        within("execution", self, store_mb="[100, inf)")
+        within("execution", self, store_mb="[100, inf)", limit_s="(0, inf)")
         if self.address is not None and not re.fullmatch(r"\[?[\w.:-]+\]?:\d{1,5}", self.address):
             raise ConfigError(
                 f"execution.address must be host:port, such as 10.0.0.5:6379, found {self.address!r}"

@@ -111,14 +111,23 @@ def _mend(root: Path, name: str) -> str | None:
     if _is_sound(copy):
         lock.write_bytes(copy.read_bytes())
         return "the copy that the last stage kept"
-    shown = subprocess.run(
-        ["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, check=False
-    )
-    if shown.returncode == 0:
-        lock.write_bytes(shown.stdout)
+    committed = _committed(root, name)
+    if committed is not None:
+        lock.write_bytes(committed)
         return "the last commit"
     lock.unlink()
     return "nowhere: all stages are checked anew"
+
+
+def _committed(root: Path, name: str) -> bytes | None:
+    """Return a file of the last commit; None where there is no repository, no such file, or no git."""
+    try:
+        shown = subprocess.run(
+            ["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        return None
+    return shown.stdout if shown.returncode == 0 else None
 
 
 def _is_sound(path: Path) -> bool:

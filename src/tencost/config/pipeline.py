@@ -94,3 +94,19 @@ def _settings(conf: Path, model: str) -> dict[str, Any]:
     values = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(values, dict)
     return {str(name): value for name, value in values.items()}
+
+
+def allow_no_git(root: Path) -> None:
+    """Set DVC's local `core.no_scm` where the project is in no git repository; DVC refuses every command otherwise.
+
+    An exported tree and the Docker image have no .git. Settings that are there stay.
+    """
+    from dvc.config import Config
+
+    folder = root / ".dvc"
+    # As DVC, which looks at the project's folder and those above it; .git is a file in a worktree.
+    if not folder.is_dir() or any((parent / ".git").exists() for parent in (root, *root.parents)):
+        return
+    if "no_scm" not in Config(str(folder), validate=False).get("core", {}):
+        with Config(str(folder), validate=False).edit("local") as settings:
+            settings.setdefault("core", {})["no_scm"] = True

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,12 @@ ARCHIVES = {
 }
 """How a file that `fetch` unpacks ends (`fetch.unpack.SUFFIXES`; a test compares), and the bytes it begins with."""
 _CODE = "src/tencost/"
-_MODELS = {"per_store": ["random", "tvm_xgb"], "per_store_tiles": ["xgb"]}
+_JOINED = "features_joined"
+"""The stage of dvc.yaml that joins feature sets that are there."""
+SEEDS = "0,1,2,3,4"
+"""As many as the rule of promotion asks for."""
+_LEARNT = "xgb"
+"""The model of a new project that is to become champion, beside the references."""
 _IGNORED = """\
 # Outputs of the pipeline are in DVC's cache; of them only the metrics are in git, so that `dvc metrics diff` works.
 /data/*
@@ -43,6 +50,7 @@ _IGNORED = """\
 /measured/
 /tuned/
 /compiled/
+dvc_plots/
 """
 _README = """\
 # A tencost project
@@ -57,6 +65,31 @@ _README = """\
 What is built stands in params.yaml; definitions of its words in conf/. `tencost measure run` ends with the lines for
 params.yaml that fit what was measured: one small network has too few tasks to hold some out (`split: within_task`).
 """
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What the logs that somebody brings are of, and what can be built of them; see tencost.measure.brought.
+
+    Attributes:
+        hardware: devices that have enough programs to learn from.
+        described: of those that conf/hardware/ does not have: what the logs say of them, fields of HardwareConfig.
+        devices: file or folder below the logs -> its device, where they are of several that they do not name.
+        features: the feature set that is learnt from, one of conf/features/.
+        base: the set that references read: its first part, or the set itself.
+        split: a split of conf/split/ that the records fill.
+        valid_fraction: what that split needs to be filled; None: its own.
+        notes: what a person should know, a sentence or two each.
+    """
+
+    hardware: Sequence[str]
+    features: str
+    base: str
+    split: str
+    valid_fraction: float | None = None
+    described: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def templates() -> tuple[Path, Path]:
@@ -77,18 +110,17 @@ def templates() -> tuple[Path, Path]:
     )
 
 
-def init(folder: Path, *, hardware: str, logs: Path | None, version: str) -> None:
-    """Write a project.
+def check(folder: Path, *, hardware: str, logs: Path | None) -> None:
+    """Refuse what no project can be made of, before logs are read and before anything is written.
 
     Args:
-        folder: where; made if it is not there.
+        folder: where it is to be.
         hardware: name of the device, which `tencost measure hardware` describes.
         logs: measured programs that are there already, a folder or an archive; None: they will be measured.
-        version: of tencost.
 
     Raises:
-        ConfigError: the folder is not empty, it cannot be written, the name is no device's, or `logs` is neither a
-            folder with files in it nor an archive.
+        ConfigError: the folder is not empty or cannot be read, the name is no device's, or `logs` is neither a folder
+            with files in it nor an archive.
     """
     if re.fullmatch(r"[A-Za-z0-9][\w.\-]*", hardware) is None:
         raise ConfigError(
@@ -105,8 +137,36 @@ def init(folder: Path, *, hardware: str, logs: Path | None, version: str) -> Non
             raise ConfigError(
                 f"expected a new or an empty folder, found {folder} with something in it"
             )
+    except OSError as error:
+        raise ConfigError(f"cannot read {folder}: {error.strerror or error}") from error
+
+
+def init(
+    folder: Path,
+    *,
+    hardware: str,
+    logs: Path | None,
+    version: str,
+    brought: Brought | None = None,
+) -> None:
+    """Write a project.
+
+    Args:
+        folder: where; made if it is not there.
+        hardware: name of the device, which `tencost measure hardware` describes.
+        logs: measured programs that are there already, a folder or an archive; None: they will be measured.
+        version: of tencost.
+        brought: what those logs are of; None: what `tencost measure` will make.
+
+    Raises:
+        ConfigError: as `check`, or the folder cannot be written.
+    """
+    check(folder, hardware=hardware, logs=logs)
+    if brought is None:
+        brought = Brought((hardware,), "per_store_tiles", "per_store", "by_task")
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder.resolve(), hardware, logs, version)
+        _write(folder.resolve(), hardware, logs, version, brought)
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from error
 
@@ -142,14 +202,32 @@ def _check_logs(logs: Path) -> None:
 
 def first_command(folder: Path, *, hardware: str, logs: Path | None) -> str:
     """Return what is to be typed first in the project in `folder`: the device, if nothing describes it, comes first."""
-    if not (folder / "conf" / "hardware" / f"{hardware}.yaml").is_file():
-        return f"tencost measure hardware hardware.name={hardware}"
     if logs is not None:
         return "tencost pipeline"
+    if not (folder / "conf" / "hardware" / f"{hardware}.yaml").is_file():
+        return f"tencost measure hardware hardware.name={hardware}"
     return f"tencost measure networks network=bert_tiny hardware={hardware}"
 
 
-def _write(root: Path, hardware: str, logs: Path | None, version: str) -> None:
+def models_of(conf: Path, brought: Brought) -> dict[str, list[str]]:
+    """Return the models of a new project by the feature set they read: references, and what is to beat them.
+
+    Args:
+        conf: the folder of choices.
+        brought: which feature sets its records allow.
+    """
+    references = []
+    for path in sorted((conf / "model").glob("*.yaml")):
+        settings = OmegaConf.to_container(OmegaConf.load(path))
+        assert isinstance(settings, dict)
+        if settings.get("reference") and brought.base in settings["reads"]:
+            references.append(path.stem)
+    if brought.base == brought.features:
+        return {brought.base: [*references, _LEARNT]}
+    return {brought.base: references, brought.features: [_LEARNT]}
+
+
+def _write(root: Path, hardware: str, logs: Path | None, version: str, brought: Brought) -> None:
     conf, project = templates()
     shutil.copytree(
         conf,
@@ -160,7 +238,7 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str) -> None:
     )
     (root / "conf" / "dataset").mkdir(exist_ok=True)
     config = (conf / "config.yaml").read_text(encoding="utf-8")
-    for group, choice in (("dataset", DATASET), ("hardware", "local"), ("split", "by_task")):
+    for group, choice in (("dataset", DATASET), ("hardware", "local"), ("split", brought.split)):
         config = re.sub(rf"(?m)^(  - {group}:) \S+", rf"\1 {choice}", config)
     _put(root / "conf" / "config.yaml", config)
     dataset = {
@@ -169,22 +247,25 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str) -> None:
         "sha256": None,
         "description": "",
         "hardware": None if logs is None else hardware,
+        **({"devices": dict(brought.devices)} if brought.devices else {}),
     }
     head = "# Written anew by `tencost measure run`; or give a folder, an archive or a URL of logs as source.\n"
     _put(root / "conf" / "dataset" / f"{DATASET}.yaml", head + _yaml(dataset))
+    _describe(root, brought)
+    models = models_of(root / "conf", brought)
     pipeline = OmegaConf.to_container(OmegaConf.load(project / "dvc.yaml"), resolve=False)
     head = (
         "# The map of the data flow. What is built stands in params.yaml. Made by `tencost init`.\n"
     )
-    _put(root / "dvc.yaml", head + _yaml(own_pipeline(pipeline, hardware)))
+    _put(root / "dvc.yaml", head + _yaml(own_pipeline(pipeline, brought.hardware, models)))
     params = {
         "tencost": version,
         "dataset": DATASET,
-        "split": "by_task",
-        "hardware": [hardware],
-        "features": ["per_store"],
-        "models": _MODELS,
-        "seeds": "0,1,2",
+        "split": brought.split,
+        "hardware": list(brought.hardware),
+        "features": [one for one in models if not _is_joined(pipeline, one)],
+        "models": models,
+        "seeds": SEEDS,
     }
     head = (
         "# What the pipeline builds. `tencost` is the version that it is built with: write the new one here after an\n"
@@ -193,37 +274,73 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str) -> None:
     _put(root / "params.yaml", head + _yaml(params))
     write_items(root)
     _put(root / ".gitignore", _IGNORED)
-    _put(root / "README.md", _README.format(hardware=hardware, dataset=DATASET))
+    _put(root / "README.md", _README.format(hardware=brought.hardware[0], dataset=DATASET))
     _begin_dvc(root)
 
 
-def own_pipeline(pipeline: Any, hardware: str) -> dict[str, Any]:
+def _describe(root: Path, brought: Brought) -> None:
+    """Write what the logs say into the project's choices: their devices, and what splits and features need to fit."""
+    head = (
+        "# What the logs say of the device, written by `tencost init`; what they do not say stands in `unknown`.\n"
+        "# Correct it from a data sheet: cores (a GPU's multiprocessors), simd_bits (32 times a warp), caches in KiB.\n"
+    )
+    for name, fields in brought.described.items():
+        _put(root / "conf" / "hardware" / f"{name}.yaml", head + _yaml(dict(fields)))
+    if brought.valid_fraction is not None:
+        path = root / "conf" / "split" / f"{brought.split}.yaml"
+        text = path.read_text(encoding="utf-8")
+        _put(
+            path,
+            re.sub(r"(?m)^valid_fraction: .*$", f"valid_fraction: {brought.valid_fraction}", text),
+        )
+    if any(fields.get("unknown") for fields in brought.described.values()):
+        path = root / "conf" / "features" / f"{brought.features}.yaml"
+        text = path.read_text(encoding="utf-8")
+        away = "relations: false  # conf/hardware/ does not say enough of the device; true once it does"
+        _put(path, re.sub(r"(?m)^relations: true$", away, text))
+
+
+def _is_joined(pipeline: Any, features: str) -> bool:
+    """Say whether the pipeline has a stage that joins this feature set of others."""
+    joined = pipeline["stages"].get(_JOINED)
+    return joined is not None and joined["cmd"].endswith(f" features={features}")
+
+
+def own_pipeline(
+    pipeline: Any, hardware: Sequence[str], models: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """Return the content of dvc.yaml for a project of one's own: no dependency on code, but on tencost's version.
 
     Args:
-        pipeline: that of the repository.
+        pipeline: that of the repository; the stage that joins features is taken from it where no model reads them.
         hardware: whose plots are shown.
+        models: feature set -> models that read it.
     """
+    if not any(_is_joined(pipeline, features) for features in models):
+        pipeline["stages"].pop(_JOINED, None)
     for stage in pipeline["stages"].values():
         inner = stage.get("do", stage)
         inner["deps"] = [one for one in inner["deps"] if not one.startswith(_CODE)]
         if not inner["deps"]:
             del inner["deps"]
         inner["params"] = ["tencost", *inner.get("params", [])]
-    csv = f"data/reports/{DATASET}/{hardware}/plots/top_k.csv"
-    lines = [f"{model}-{features}" for features, models in _MODELS.items() for model in models]
-    pipeline["plots"] = [
-        {
-            f"top_k_{hardware}": {
-                "title": f"Top-k score on held-out tasks, {hardware}",
-                "x": {csv: "k"},
-                "y": {csv: [*(line for line in lines if line != "random-per_store"), "random_floor"]},
-                "x_label": "programs measured per task",
-                "y_label": "top-k score",
-            }
-        }
-    ]  # fmt: skip
+    lines = [f"{model}-{features}" for features, some in models.items() for model in some]
+    shown = [*(line for line in lines if not line.startswith("random-")), "random_floor"]
+    pipeline["plots"] = [_top_k_plot(one, shown) for one in hardware]
     return {str(key): value for key, value in pipeline.items()}
+
+
+def _top_k_plot(hardware: str, lines: Sequence[str]) -> dict[str, Any]:
+    csv = f"data/reports/{DATASET}/{hardware}/plots/top_k.csv"
+    return {
+        f"top_k_{hardware}": {
+            "title": f"Top-k score on held-out tasks, {hardware}",
+            "x": {csv: "k"},
+            "y": {csv: list(lines)},
+            "x_label": "programs measured per task",
+            "y_label": "top-k score",
+        }
+    }
 
 
 def _begin_dvc(root: Path) -> None:

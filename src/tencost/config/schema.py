@@ -76,6 +76,8 @@ class DatasetConfig:
     """One sentence for the dataset's MLflow entry."""
     hardware: str | None = None
     """The device of its logs where they do not name it: Ansor and AutoTVM logs, say."""
+    devices: dict[str, str] = field(default_factory=dict)
+    """Of logs of several devices that do not name them: a folder or a file below the source -> its device."""
     graphs: bool = False
     """Whole networks as graphs with their latencies (`tencost graphs`), not measured programs."""
 
@@ -90,6 +92,10 @@ class DatasetConfig:
             raise ConfigError(
                 "dataset.sha256 must be null where dataset.parts has the checksums, found both"
             )
+
+
+DEVICE_AMOUNTS = ("cores", "simd_bits", "l1d_kib", "l2_kib", "l3_kib")
+"""Fields of HardwareConfig that columns of the device are made of."""
 
 
 @dataclass(kw_only=True)
@@ -122,6 +128,8 @@ class HardwareConfig:
     """Bytes that one core can write to its nearest cache at most, billions a second; None: not known."""
     members: list[str] = field(default_factory=list)
     """Not one device: the hardware that one model is for, by name, or [all] of the dataset with the target's kind."""
+    unknown: list[str] = field(default_factory=list)
+    """Which of cores, simd_bits, l1d_kib, l2_kib and l3_kib nobody has said: no column is made of them."""
     requires: list[str] = field(default_factory=list)
     """Instruction sets, in /proc/cpuinfo's spelling, without which its programs crash."""
     detect: bool = False
@@ -141,20 +149,22 @@ class HardwareConfig:
         within("hardware", self, cores="[1, inf)", simd_bits="[1, inf)", clock_ghz="(0, inf)")
         within("hardware", self, l1d_kib="[0, inf)", l2_kib="[0, inf)", l3_kib="[0, inf)")
         within("hardware", self, port="[1, 65535]")
+        for name in self.unknown:
+            one_of("hardware.unknown", name, DEVICE_AMOUNTS)
         within("hardware", self, peak_gflops="(0, inf)", bandwidth_gbs="(0, inf)")
 
     def device_columns(self) -> dict[str, float]:
-        """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB."""
+        """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB.
+
+        What is not known is left out.
+        """
         import math
 
-        amounts = {
-            "device_log2_cores": self.cores,
-            "device_log2_simd_bits": self.simd_bits,
-            "device_log2_l1d_kib": self.l1d_kib,
-            "device_log2_l2_kib": self.l2_kib,
-            "device_log2_l3_kib": self.l3_kib,
+        return {
+            f"device_log2_{name}": math.log2(1.0 + getattr(self, name))
+            for name in DEVICE_AMOUNTS
+            if name not in self.unknown
         }
-        return {name: math.log2(1.0 + amount) for name, amount in amounts.items()}
 
 
 @dataclass(kw_only=True)

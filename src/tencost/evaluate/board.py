@@ -50,7 +50,7 @@ class Row:
     metrics: dict[str, Interval] = field(default_factory=dict)
     """Metric -> mean over seeds with its 95 % interval, all networks."""
     tasks: dict[str, Difference] = field(default_factory=dict)
-    """Headline metric -> mean over seeds with its 95 % interval over tasks; empty in older leaderboards."""
+    """Headline metric -> mean over seeds, its 95 % interval over networks and tasks; empty in older leaderboards."""
     networks: dict[str, dict[str, float]] = field(default_factory=dict)
     """Network -> metric -> mean over seeds."""
     valid_pairwise: tuple[float, ...] = ()
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """A model minus another one, with paired bootstrap intervals over tasks."""
+    """A model minus another one, with paired bootstrap intervals over networks and tasks."""
 
     model: str
     opponent: str
@@ -93,7 +93,7 @@ class Board:
     rows: tuple[Row, ...]
     """Models by falling geo1, then the floor and the oracle."""
     gains: tuple[Gain, ...] = ()
-    """The winner against every reference."""
+    """The winner against every other candidate, then against every reference."""
     losses: tuple[TaskLoss, ...] = ()
     """Where the winner loses its time, largest first; empty in leaderboards written before it was told."""
     left_out: tuple[LeftOut, ...] = ()

@@ -53,7 +53,7 @@ class Folds:
         """
         name = ", ".join(networks)
         if name not in self._truths:
-            records = self._data.records
+            records = self._data.judged_records
             split = pl.DataFrame({"record_id": record_ids}).with_columns(part=pl.lit("test"))
             found = {}
             for hardware in self._data.hardware():

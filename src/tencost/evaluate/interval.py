@@ -57,7 +57,7 @@ def seed_interval(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """Figure of A, or of A minus that of B on the same tasks, with its 95 % bootstrap interval over tasks."""
+    """Figure of A, or of A minus that of B on the same tasks, with its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -65,44 +65,67 @@ class Difference:
     num_resamples: int
 
 
-def resample_tasks(stratum: Ints, num_resamples: int, seed: int) -> Floats:
-    """Draw tasks with replacement inside each stratum: every network keeps its number of tasks.
+def resample_tasks(
+    stratum: Ints, num_resamples: int, seed: int, *, clusters: Ints | None = None
+) -> Floats:
+    """Draw tasks with replacement inside each stratum: every network that is drawn keeps its number of tasks.
 
     Args:
         stratum: int64 [T], the network of each task.
         num_resamples: B.
         seed: of the draw; the same seed gives the same resamples, which is what makes a comparison
             paired.
+        clusters: int64 [T], what is drawn with replacement first, as many as there are; each holds whole strata. The
+            interval is then one over other networks, not over other tasks of the same ones: the tasks of a network
+            that is drawn twice are drawn twice, those of one that is not drawn are not. None: nothing is.
 
     Returns:
         float64 [B, T]: how often each task was drawn.
     """
     generator = np.random.default_rng(seed)
     counts = np.zeros((num_resamples, len(stratum)))
+    times = np.ones((num_resamples, 1), dtype=np.int64)
+    cluster = np.zeros(len(stratum), dtype=np.int64)
+    if clusters is not None:
+        values, cluster = np.unique(clusters, return_inverse=True)
+        equal = np.full(len(values), 1.0 / len(values))
+        times = generator.multinomial(len(values), equal, size=num_resamples)
     for value in np.unique(stratum):
         members = np.flatnonzero(stratum == value)
         share = np.full(len(members), 1.0 / len(members))
-        counts[:, members] = generator.multinomial(len(members), share, size=num_resamples)
+        draws = len(members) * times[:, cluster[members[0]]]
+        counts[:, members] = generator.multinomial(draws, share)
     return counts
 
 
 def bootstrap(
-    a: Statistic, stratum: Ints, *, seed: int = 0, num_resamples: int = 2000
+    a: Statistic,
+    stratum: Ints,
+    *,
+    seed: int = 0,
+    num_resamples: int = 2000,
+    clusters: Ints | None = None,
 ) -> Difference:
     """a(tasks) on all tasks, with its 2.5 and 97.5 percentiles over resampled tasks: the difference to nothing."""
-    counts = resample_tasks(stratum, num_resamples, seed)
+    counts = resample_tasks(stratum, num_resamples, seed, clusters=clusters)
     return _difference(a(np.ones((1, len(stratum)))), a(counts))
 
 
 def paired_bootstrap(
-    a: Statistic, b: Statistic, stratum: Ints, *, seed: int = 0, num_resamples: int = 2000
+    a: Statistic,
+    b: Statistic,
+    stratum: Ints,
+    *,
+    seed: int = 0,
+    num_resamples: int = 2000,
+    clusters: Ints | None = None,
 ) -> Difference:
     """a(tasks) − b(tasks) on all tasks, with its 2.5 and 97.5 percentiles over resampled tasks.
 
     Both statistics see the same resamples, so what makes a task hard for both cancels.
     """
     full = np.ones((1, len(stratum)))
-    counts = resample_tasks(stratum, num_resamples, seed)
+    counts = resample_tasks(stratum, num_resamples, seed, clusters=clusters)
     return _difference(a(full) - b(full), a(counts) - b(counts))
 
 
@@ -113,6 +136,7 @@ def seeded_bootstrap(
     *,
     seed: int = 0,
     num_resamples: int = 2000,
+    clusters: Ints | None = None,
 ) -> Difference:
     """As `paired_bootstrap`, of means over training seeds, with tasks and seeds both resampled.
 
@@ -125,9 +149,10 @@ def seeded_bootstrap(
         stratum: int64 [T], the network of each task.
         seed: of the draws.
         num_resamples: B.
+        clusters: see `resample_tasks`.
     """
     full = np.ones((1, len(stratum)))
-    counts = resample_tasks(stratum, num_resamples, seed)
+    counts = resample_tasks(stratum, num_resamples, seed, clusters=clusters)
     generator = np.random.default_rng([seed, 1])
 
     def drawn(seeds: Sequence[Statistic]) -> Floats:

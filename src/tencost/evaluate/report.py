@@ -195,7 +195,8 @@ def _is_best(board: Board, row: Row, metric: str) -> bool:
 
 def _notes(board: Board) -> list[str]:
     lines = [
-        "mean ± 95 % interval over seeds (of training), [95 % bootstrap interval over the test tasks]; geo1: geometric "
+        "mean ± 95 % interval over seeds (of training), [95 % bootstrap interval over the test networks and their "
+        "tasks]; geo1: geometric "
         "mean over tasks of best latency / latency of the program ranked first; geo1, top-k, peak, pairwise, search "
         "score: higher is better, trials per task: lower is better; search score: 0 = random order, 1 = optimum at once"
     ]
@@ -205,17 +206,18 @@ def _notes(board: Board) -> list[str]:
             for name, item in gain.differences.items()
         ]
         lines.append(
-            f"{gain.model} minus {gain.opponent}, 95 % bootstrap over tasks: {', '.join(parts)}"
+            f"{gain.model} minus {gain.opponent}, 95 % bootstrap over networks and tasks: {', '.join(parts)}"
         )
     lines += _choice_notes(board)
     if board.losses:
         named = decisive(board.losses)
         share = sum(one.share for one in named)
         where = "; ".join(_loss(one) for one in named)
+        judged = sum(one.tasks_scored for one in board.coverage.values())
         lost = sum(one.lost_ms for one in board.losses)
         lines.append(
             f"share of the lost time: of {lost:.3g} ms that {_winner(board)}'s first choices lose, {share:.0%} are in "
-            f"{len(named)} of {len(board.losses)} tasks: {where}"
+            f"{len(named)} of the {judged} tasks judged: {where}"
         )
     if board.left_out:
         shown = sorted(board.left_out, key=lambda one: -one.weight * one.best_ms)[:_LISTED]

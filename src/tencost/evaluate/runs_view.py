@@ -15,6 +15,8 @@ import orjson
 from tencost.evaluate.scoring import HEADLINE
 
 KEY = "tencost"
+WORKFLOW = "machine_learning"
+"""Which of its two faces the page shows, models that are trained or generative AI; the latter unless it is asked."""
 PARAMETERS = ("model.name", "features.name", "hardware.name", "split.name", "seeds")
 ORDER = "metrics.`evaluate/pairwise`"
 """What decides the order: of the headline figures the one that scatters least over tasks."""
@@ -72,4 +74,6 @@ def keep(client: Any, experiment: str) -> str | None:
     name, value = f"mlflow.sharedViewState.{KEY}", orjson.dumps(state()).decode()
     if found.tags.get(name) != value:
         client.set_experiment_tag(found.experiment_id, name, value)
-    return f"/#/experiments/{found.experiment_id}/runs?viewStateShareKey={KEY}"
+    return (
+        f"/#/experiments/{found.experiment_id}/runs?viewStateShareKey={KEY}&workflowType={WORKFLOW}"
+    )

@@ -169,7 +169,7 @@ def statistic(name: str, truth: Truth, seeds: Sequence[SeedScore]) -> Statistic:
         if name == "pairwise":
             records = counts * truth.num_programs
             return np.asarray((records @ seed.pairwise) / records.sum(axis=-1))
-        return _overall(name, truth, seed.best, counts * truth.weight)
+        return _overall(name, truth, seed.best, counts)
 
     def figure(counts: Floats) -> Floats:
         return np.mean([of(seed, counts) for seed in seeds], axis=0)
@@ -178,24 +178,36 @@ def statistic(name: str, truth: Truth, seeds: Sequence[SeedScore]) -> Statistic:
 
 
 def over_tasks(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Difference]:
-    """Return each HEADLINE figure, mean over seeds, with its 95 % bootstrap interval over tasks."""
-    return {name: bootstrap(statistic(name, truth, seeds), truth.stratum) for name in HEADLINE}
+    """Return each HEADLINE figure, mean over seeds, with its 95 % bootstrap interval over networks and their tasks."""
+    return {
+        name: bootstrap(statistic(name, truth, seeds), truth.stratum, clusters=truth.network)
+        for name in HEADLINE
+    }
 
 
-def _overall(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats:
-    """One figure of all networks from best-so-far curves; weight is [..., T], the answer [...]."""
+def _overall(name: str, truth: Truth, best: Floats, counts: Floats) -> Floats:
+    """One figure of all networks from best-so-far curves, float64 [...]; counts [..., T]: how often a task is drawn.
+
+    A network that a bootstrap drew twice counts twice, one that it did not draw does not count.
+    """
+    weight = counts * truth.weight
     if name.startswith("pooled_top"):
         k = int(name.removeprefix("pooled_top"))
         return metrics.pooled_top_k_score(best, truth.optimum_s, weight, k)
-    return _mean(_by_network(name, truth, best, weight))
+    times = np.stack(
+        [counts[..., truth.stratum == index].mean(axis=-1) for index in range(len(truth.networks))]
+    )
+    return _mean(_by_network(name, truth, best, weight), times)
 
 
 def _by_network(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats:
-    """The same for each network, float64 [M, ...]."""
+    """The same for each network, float64 [M, ...]; one without weight has the figure of all its tasks."""
     values = []
     for index in range(len(truth.networks)):
         of = truth.stratum == index
         network_weight, optimum_s = weight[..., of], truth.optimum_s[of]
+        absent = network_weight.sum(axis=-1, keepdims=True) == 0
+        network_weight = np.where(absent, truth.weight[of], network_weight)
         if name == "search_score":
             curve = search.network_curve(best[of], network_weight)
             random_curve = search.network_curve(truth.random_best[of], network_weight)
@@ -209,18 +221,19 @@ def _by_network(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats
     return np.stack(values)
 
 
-def _mean(values: Floats) -> Floats:
-    """Mean over the first axis of what is defined; NaN where nothing is."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=0)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+def _mean(values: Floats, times: Floats) -> Floats:
+    """Mean over the first axis of what is defined, each counted so many times; NaN where nothing is."""
+    counted = np.where(np.isnan(values), 0.0, times)
+    count = counted.sum(axis=0)
+    total = (np.where(np.isnan(values), 0.0, values) * counted).sum(axis=0)
+    return np.asarray(np.where(count > 0, total / np.where(count > 0, count, 1.0), np.nan))
 
 
 def _summarize(truth: Truth, best: Floats, per_task: dict[str, Floats]) -> SeedScore:
     """Aggregate figures of tasks (see `Metrics` for how) over all networks and over each."""
     weight = truth.weight
-    overall = {name: float(_overall(name, truth, best, weight)) for name in CURVE_METRICS}
+    once = np.ones(len(truth.tasks))
+    overall = {name: float(_overall(name, truth, best, once)) for name in CURVE_METRICS}
     by_network = {}
     for index, network in enumerate(truth.networks):
         values = {
@@ -231,7 +244,7 @@ def _summarize(truth: Truth, best: Floats, per_task: dict[str, Floats]) -> SeedS
             **values, **_task_means(truth, per_task, truth.stratum == index)
         )
     every = np.ones(len(truth.tasks), dtype=np.bool_)
-    top_k = [float(_overall(f"top{k}", truth, best, weight)) for k in range(1, CURVE_STEPS + 1)]
+    top_k = [float(_overall(f"top{k}", truth, best, once)) for k in range(1, CURVE_STEPS + 1)]
     return SeedScore(
         Metrics(**overall, **_task_means(truth, per_task, every)),
         by_network,

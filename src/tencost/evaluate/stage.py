@@ -166,7 +166,7 @@ def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> 
         networks = cfg.split.test if held_out else []
     chosen = data.hardware()
     found = {
-        name: build_truth(data.records, data.split, data.tasks, name, part, networks)
+        name: build_truth(data.judged_records, data.split, data.tasks, name, part, networks)
         for name in chosen
     }
     return joined(found) if cfg.hardware.members else found[chosen[0]]
@@ -186,7 +186,10 @@ def differences(
     """Compare two models on the same tasks: the HEADLINE figures with paired bootstrap intervals."""
     return {
         metric: paired_bootstrap(
-            statistic(metric, truth, a), statistic(metric, truth, b), truth.stratum
+            statistic(metric, truth, a),
+            statistic(metric, truth, b),
+            truth.stratum,
+            clusters=truth.network,
         )
         for metric in HEADLINE
     }
@@ -272,8 +275,8 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Bo
             opponent=row.model,
             differences=differences(truth, by_name[best.model].test, by_name[row.model].test),
         )
-        for row in board.models
-        if row.reference
+        for row in sorted(board.models, key=lambda row: row.reference)
+        if row.model != best.model
     )
     names = {
         (network, workload): name

@@ -20,6 +20,8 @@ from tencost.store.status import Status
 if TYPE_CHECKING:
     import polars as pl
 
+_ON = " on "
+"""Stands between network and hardware where several hardware are judged together."""
 MOST_TIMED_OUT = 0.25
 """Share of a task's programs beyond the time limit from which on it is listed and not summed."""
 
@@ -99,6 +101,13 @@ class Truth:
         """Index of the network of each task, int64 [T]."""
         index = {name: position for position, name in enumerate(self.networks)}
         return np.array([index[task.network] for task in self.tasks], dtype=np.int64)
+
+    @cached_property
+    def network(self) -> Ints:
+        """Index of the network of each task whatever hardware it was measured on, int64 [T], see `joined`."""
+        names = [task.network.split(_ON)[0] for task in self.tasks]
+        index = {name: position for position, name in enumerate(dict.fromkeys(names))}
+        return np.array([index[name] for name in names], dtype=np.int64)
 
     @cached_property
     def weight(self) -> Floats:
@@ -335,4 +344,4 @@ def joined(truths: Mapping[str, Truth]) -> Truth:
 
 def on_hardware(network: str, hardware: str) -> str:
     """Return what a network is called where several hardware are judged together."""
-    return f"{network} on {hardware}"
+    return f"{network}{_ON}{hardware}"

@@ -4,6 +4,8 @@
 :mod:`tencost.execution.ray_tasks` with Ray. What is done when a worker dies is decided here, for both: its item is
 given out again, and an item whose workers die again and again is divided until the part that kills them is known.
 
+A worker that hangs is made one that died, by whoever fulfils the interface: an item may take a number of seconds only.
+
 A worker that dies in a process pool takes the pool along, and nobody knows who was guilty: all items that were in work
 are then run again one by one. Ray tells whose worker died.
 """
@@ -20,6 +22,9 @@ Result = TypeVar("Result")
 
 WINDOW = 4
 """Results that may wait for an earlier one, and items in work, by worker: more are not begun."""
+
+HANGS_S = 3600.0
+"""Seconds that an item may take before its worker is thought to hang, where nobody says another number."""
 
 Work = Callable[[Any, Any], Sequence[Any]]
 """``work(shared, item)`` -> its results, a sequence; a function of a module, as workers import it."""

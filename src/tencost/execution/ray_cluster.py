@@ -46,8 +46,15 @@ _ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 _REFUSALS = (OSError, RuntimeError, ValueError, ray.exceptions.RayError)
-CONNECT_SECONDS, CHECK_SECONDS = 1.5, 6.0
-"""How long an address may take to accept a connection, and then to say that it is a cluster."""
+CONNECT_SECONDS, ANSWER_SECONDS = 1.5, 10.0
+"""How long an address may take to accept a connection, and then to say that it is a cluster. On a busy host the process
+that asks needs longer than that to import Ray, which is not counted."""
+_ASK = """
+import sys
+from ray.scripts import scripts
+print("asking", flush=True)
+scripts.cli(["health-check", "--address", sys.argv[1]])
+"""
 _PREFIX, _LOCK = "tencost-ray-", "tencost.lock"
 _YOUNG_SECONDS = 60.0
 """A lock may be nobody's for as long: it is just being made."""
@@ -146,17 +153,25 @@ def _check(address: str) -> None:
         raise ExecutionError(
             f"execution.address={address}: expected the head of a Ray cluster, nobody answers ({error}). {hint}"
         ) from error
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=CHECK_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        reason = "what listens there does not speak Ray's protocol"
-    else:
-        if done.returncode == 0:
-            return
-        reason = _last_line(done.stderr or done.stdout) or "its health check fails"
+    with subprocess.Popen(
+        [sys.executable, "-c", _ASK, address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # "asking", or nothing where it has failed
+        try:
+            output, errors = process.communicate(timeout=ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            reason = (
+                f"it did not answer in {ANSWER_SECONDS:g} s: it is busy, or no Ray listens there"
+            )
+        else:
+            if process.returncode == 0:
+                return
+            reason = _last_line(errors or output) or "its health check fails"
     raise ExecutionError(
         f"execution.address={address}: expected the head of a Ray {ray.__version__} cluster that this command's token "
         f"opens (RAY_AUTH_TOKEN), found: {reason}. {hint}"

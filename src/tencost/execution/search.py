@@ -27,11 +27,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from tencost.config import ExecutionConfig
-from tencost.errors import TrainError
+from tencost.errors import ExecutionError, TrainError
 from tencost.execution.ray_cluster import (  # before Ray, whose environment it prepares
     environment,
     running,
 )
+from tencost.execution.ray_tasks import require_code
+from tencost.execution.sources import code
 
 # isort: split
 from ray import tune
@@ -155,6 +157,7 @@ def search(
             are kept, the others go on where their folder says they were.
 
     Raises:
+        ExecutionError: a machine of the cluster runs other code.
         TrainError: every trial failed.
     """
     if not resume:
@@ -163,7 +166,7 @@ def search(
     with _running(plan), _watched(watch, plan):
         function = tune.with_resources(
             tune.with_parameters(
-                functools.partial(_trial, trial, str(plan.folder / _TRAINING)), data=data
+                functools.partial(_trial, trial, str(plan.folder / _TRAINING), code()), data=data
             ),
             {"cpu": plan.cpus_a_trial},
         )
@@ -176,6 +179,9 @@ def search(
         with contextlib.redirect_stdout(io.StringIO()):
             results = tuner.fit()
     shutil.rmtree(plan.folder / _TRAINING, ignore_errors=True)
+    for error in results.errors:
+        if isinstance(error, ExecutionError):
+            raise ExecutionError(str(error).strip().splitlines()[-1])
     told = [
         found
         for found in results
@@ -238,8 +244,11 @@ def _identity(trial: Any) -> str:
     return str(trial.trial_id)
 
 
-def _trial(function: TrialFunction, folder: str, config: Settings, data: Any) -> None:
-    """Run a trial in a process of Ray's."""
+def _trial(
+    function: TrialFunction, folder: str, expected: str, config: Settings, data: Any
+) -> None:
+    """Run a trial in a process of Ray's, where the code is that of the command."""
+    require_code(expected)
     identity = tune.get_context().get_trial_id()
     function(_plain(config), data, Path(folder) / str(identity))
 

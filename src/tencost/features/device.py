@@ -30,7 +30,12 @@ _LANE_BITS = 32
 
 
 def attributes(hardware: HardwareConfig) -> dict[str, float]:
-    """Return what a hardware's columns are made of: HardwareConfig.device_columns, and log2 of its vector registers."""
+    """Return what a hardware's columns are made of: HardwareConfig.device_columns, and log2 of its vector registers.
+
+    What the hardware's description calls unknown is left out; registers follow from the width of the vectors.
+    """
+    if "simd_bits" in hardware.unknown:
+        return hardware.device_columns()
     registers = math.log2(1.0 + _vector_registers(hardware))
     return {**hardware.device_columns(), _REGISTERS: registers}
 
@@ -88,7 +93,9 @@ def with_device(
     missing = [name for name in dict.fromkeys((*constants, *needed)) if name not in device]
     if missing:
         raise FeatureError(
-            f"feature set {spec.name} needs the device's {', '.join(missing)}, found none"
+            f"feature set {spec.name} needs the device's {', '.join(missing)}, found none. Say them in its file in "
+            "conf/hardware/ (and take them off its list `unknown`), or choose a feature set without device_columns "
+            "and relations"
         )
     size = len(features)
     every = {name: np.broadcast_to(np.float64(device[name]), size) for name in device}
@@ -108,7 +115,11 @@ def device_of_each(hardware: Sequence[str], devices: Mapping[str, Attributes]) -
 
     Args:
         hardware: the hardware of each program.
-        devices: hardware -> its attributes, the same ones for all.
+        devices: hardware -> its attributes; those that one of them lacks are left out.
     """
-    names = next(iter(devices.values()))
+    names = [
+        name
+        for name in next(iter(devices.values()))
+        if all(name in attributes for attributes in devices.values())
+    ]
     return {name: np.array([devices[one][name] for one in hardware], np.float64) for name in names}

@@ -1,9 +1,10 @@
 """Only the tensor intrinsics that a target's programs can use: for a CPU 1 s instead of 17 s at the first TuneContext.
 
 TuneContext imports ``tvm.s_tir.tensor_intrin``, whose ``__init__`` registers the intrinsics of every architecture,
-thousands of CUDA and ROCm ones among them. In our own processes (featurizing workers, ``tencost tune``) a package of
-the same name and place stands in for it: its submodules load as usual, when asked for. Never done in a process that is
-not ours.
+thousands of CUDA and ROCm ones among them; a script that has imported MLflow waits minutes on a busy host. In our own
+processes (featurizing workers, ``tencost tune``), and where a cost model is loaded for a tuner, a package of the same
+name and place stands in for it: its submodules load as usual, when asked for. A process that tunes for other kinds of
+targets, too, calls :func:`register_intrinsics` for each; where TVM's package is there already, it stays.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def joined(parts: Mapping[str, FeatureKind]) -> FeatureKind:
         derived=first.derived,
         relations=_relations(parts),
         parts=dict(parts),
+        preference=sum(kind.preference for kind in parts.values()),
         for_tests={
             name: value for kind in parts.values() for name, value in kind.for_tests.items()
         },

@@ -113,6 +113,8 @@ class FeatureKind:
     """How its programs relate to a device; None for not at all."""
     parts: Mapping[str, FeatureKind] = field(default_factory=dict)
     """The kinds that a joined kind puts side by side, by name in order, see :mod:`tencost.features.joined`."""
+    preference: int = 0
+    """Of the kinds that can be computed from somebody's records, a new project takes the one with the highest."""
     for_tests: Mapping[str, Any] = field(default_factory=dict)
     """Settings of FeaturesConfig with which tests make small rows."""
 

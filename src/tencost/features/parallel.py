@@ -14,6 +14,8 @@ from tencost.features.spec import FeatureSpec
 
 CHUNK = 32
 """Programs of one workload that a worker gets at once."""
+CHUNK_LIMIT_S = 600.0
+"""Seconds that they may take; most chunks need less than one, the first of a worker imports TVM."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def featurize(
         work: the function that a worker runs; a parameter so that tests can make one die.
         execution: where they are; None: on this host.
     """
-    workers = open_workers(work, spec, execution, jobs)
+    workers = open_workers(work, spec, execution, jobs, CHUNK_LIMIT_S)
     return in_order(workers, chunks, Rescue(_died, halves=_halves))
 
 

@@ -49,7 +49,9 @@ def run(cfg: Config, root: Path) -> Path:
             put_folder(whole, folder, scratch)
         else:
             _bring(cfg.dataset, root, content, scratch, console)
-            other = cfg.dataset.graphs or cfg.dataset.hardware is not None
+            other = (
+                cfg.dataset.graphs or cfg.dataset.hardware is not None or bool(cfg.dataset.devices)
+            )
             put_folder(dataset_top(content, logs=other), folder, scratch)
     files = sum(1 for item in folder.rglob("*") if item.is_file())
     console.print(f"fetched {cfg.dataset.name}: {files} files in {folder}")

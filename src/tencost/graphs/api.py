@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ def load_graph_model(uri: str) -> GraphBundle:
 def graphs_of(*networks: Path | str | Any) -> GraphSet:
     """Return the graphs of some networks, in the order given.
 
+    A network with operators or settings that a graph cannot state (a dilation, say) gives a UserWarning that names
+    them: models predict as if they were not there.
+
     Args:
         networks: paths of ONNX files, or onnx.ModelProto.
 
@@ -39,8 +43,14 @@ def graphs_of(*networks: Path | str | Any) -> GraphSet:
 
 
 def _graph(network: Path | str | Any) -> GraphSet:
-    if not isinstance(network, Path | str):
-        return canonical_network(network, name=str(network.graph.name)).graphs
-    path = Path(network)
-    config = NetworkConfig(name=path.stem, source="onnx", path=str(path.resolve()))
-    return canonical_network(network_to_onnx(config), name=path.stem).graphs
+    if isinstance(network, Path | str):
+        path = Path(network)
+        config = NetworkConfig(name=path.stem, source="onnx", path=str(path.resolve()))
+        found = canonical_network(network_to_onnx(config), name=path.stem)
+    else:
+        found = canonical_network(network, name=str(network.graph.name))
+    unmodelled = found.unmodelled()
+    if unmodelled:
+        name = str(found.graphs.name[0])
+        warnings.warn(f"{name}: {'; '.join(unmodelled)}", UserWarning, stacklevel=3)
+    return found.graphs

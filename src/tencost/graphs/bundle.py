@@ -147,8 +147,16 @@ def save_graph_bundle(
     return written
 
 
-def register_for(folder: Path, hardware: str, target: Path) -> GraphBundleInfo:
+def register_for(
+    folder: Path, hardware: str, target: Path, extra: Mapping[str, bytes] | None = None
+) -> GraphBundleInfo:
     """Copy a bundle and set the device that it is registered for.
+
+    Args:
+        folder: of the bundle.
+        hardware: the device.
+        target: folder of the copy.
+        extra: further files by name (.json).
 
     Raises:
         BundleError: it was not trained for that hardware.
@@ -158,7 +166,9 @@ def register_for(folder: Path, hardware: str, target: Path) -> GraphBundleInfo:
     with whole_folder(target) as content:
         for name in info.files:
             (content / name).write_bytes((folder / name).read_bytes())
-        own = replace(info, hardware=hardware)
+        for name, text in (extra or {}).items():
+            (content / name).write_bytes(text)
+        own = replace(info, hardware=hardware, files=hash_weights(content))
         write_manifest(content, _values(own))
     return own
 

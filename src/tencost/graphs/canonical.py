@@ -18,14 +18,15 @@ What TensorFlow's graphs of 2020 do that exporters of today do not, and what is 
 - What is broadcast over an image says the image's shape of its output.
 - The shuffle of channels (Reshape, Transpose, Reshape) computes its shapes in the graph: Const, StridedSlice, Pack.
 
-An operator that CG's data lack is one of the further OPERATORS, or Other; both are counted.
+An operator that CG's data lack is one of the further OPERATORS, or Other; both are counted. So are settings that no
+column states: dilations, groups of a transposed convolution, weights that are not float32.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -67,11 +68,27 @@ class CanonicalNetwork:
         graphs: one graph.
         foreign: how many nodes are of an operator that CG's data do not have, by that operator.
         other: how many nodes no operator stands for, by their ONNX operator.
+        unstated: how many nodes (or weights) have a setting that no column states, such as a dilation, by a text that
+            names it. The graph is that of a network without the setting.
     """
 
     graphs: GraphSet
     foreign: dict[str, int]
     other: dict[str, int]
+    unstated: dict[str, int] = field(default_factory=dict)
+
+    def unmodelled(self) -> tuple[str, ...]:
+        """Return a sentence for each operator and each setting that models cannot see."""
+        return (
+            *(
+                f"{operator} ({count} times): no operator that is known here, it counts as nothing"
+                for operator, count in self.other.items()
+            ),
+            *(
+                f"{setting} ({count} times): a graph cannot state this, the network is predicted as without it"
+                for setting, count in self.unstated.items()
+            ),
+        )
 
 
 def canonical_network(
@@ -97,7 +114,20 @@ def canonical_network(
         )
     names = Counter(writer.nodes.operators)
     foreign = {operator: count for operator, count in names.items() if operator not in CG_OPERATORS}
-    return CanonicalNetwork(graph, foreign, dict(writer.other))
+    unstated = dict(writer.unstated + _other_precisions(model))
+    return CanonicalNetwork(graph, foreign, dict(writer.other), unstated)
+
+
+def _other_precisions(model: Any) -> Counter[str]:
+    """Return how many weights have floating-point numbers of another size than the data's networks (float32)."""
+    from onnx import TensorProto
+
+    names = (TensorProto.DataType.Name(tensor.data_type) for tensor in model.graph.initializer)
+    return Counter(
+        f"weights in {name.lower()}"
+        for name in names
+        if name == "DOUBLE" or ("FLOAT" in name and name != "FLOAT")
+    )
 
 
 class _Network:
@@ -107,6 +137,7 @@ class _Network:
         self.tensors = tensors
         self.nodes = NodeWriter(tensors)
         self.other: Counter[str] = Counter()
+        self.unstated: Counter[str] = Counter()
         self._unfold = unfold
         self._done: set[str] = set()
         self._rules: dict[str, Callable[[Any], None]] = {
@@ -186,6 +217,9 @@ class _Network:
             operator, channels = "DepthwiseConv2dNative", (groups, weight[0] // groups)
         elif groups > 1:
             operator = "GroupConv2D"
+        self._count_dilation(node, operator)
+        if node.op_type == "ConvTranspose" and groups > 1:
+            self.unstated[f"{operator} with {groups} groups"] += 1
         strides = attribute(node, "strides") or [1] * rank
         returned = self.tensors.shape(node.output[0])
         made = self.nodes.add(
@@ -203,6 +237,12 @@ class _Network:
             made = self.nodes.add(after, [made], returned, returned)
         self.nodes.made(node.output, made)
 
+    def _count_dilation(self, node: Any, operator: str) -> None:
+        """Count a node whose kernel is dilated: the columns have no dilation."""
+        dilations = [int(step) for step in attribute(node, "dilations") or []]
+        if any(step != 1 for step in dilations):
+            self.unstated[f"{operator} with dilation {'x'.join(map(str, dilations))}"] += 1
+
     def _pool(self, node: Any) -> None:
         given, returned = self.nodes.shape(node.input[0]), self.tensors.shape(node.output[0])
         kernel = attribute(node, "kernel_shape")
@@ -213,8 +253,10 @@ class _Network:
         if node.op_type == "AveragePool" and covers and prod(returned[1:-1]) == 1:
             self._global_pool(node)
             return
+        operator = "AvgPool" if node.op_type == "AveragePool" else "MaxPool"
+        self._count_dilation(node, operator)
         made = self.nodes.add(
-            "AvgPool" if node.op_type == "AveragePool" else "MaxPool",
+            operator,
             self.nodes.sources(node.input[:1]),
             given,
             returned,

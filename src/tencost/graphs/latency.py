@@ -1,7 +1,8 @@
 """A network's latency by a model of graphs: milliseconds, an interval, what the model cannot know, where they go.
 
-The interval (:func:`tencost.graphs.learnt.log_error_bounds`) holds for networks like those that were held out. A
-network unlike them is told by the warnings.
+The interval (:func:`tencost.graphs.learnt.log_error_bounds`) holds for networks like those that were learnt from. A
+network with sizes beyond them gets the interval of families that were held out (:mod:`tencost.graphs.left_out`); one
+with an operator that no network had gets none, as no error was ever measured on such. `basis` says which it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tencost.errors import GraphError
 from tencost.graphs.family import GraphModel
 from tencost.graphs.graph_set import GraphSet
 from tencost.graphs.learnt import OperatorRange, TrainingRange
+from tencost.graphs.left_out import FARTHEST, LeftOut
 from tencost.graphs.operators import COLUMNS, INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
 
 
@@ -54,11 +56,12 @@ class Latency:
     Attributes:
         hardware: the device.
         ms: milliseconds.
-        low: lower end of the interval, milliseconds.
+        low: lower end of the interval, milliseconds; NaN where there is no interval.
         high: upper end.
-        coverage: share of networks like those learnt from whose latency is in such an interval.
+        coverage: share of networks whose latency is in such an interval.
         warnings: what the training data did not hold, a sentence each, the worst first.
         costliest: operators that cost most; empty for a model that does not add up nodes.
+        basis: for which networks the interval holds, or why there is none.
     """
 
     hardware: str
@@ -68,6 +71,7 @@ class Latency:
     coverage: float
     warnings: tuple[str, ...]
     costliest: tuple[OperatorCost, ...]
+    basis: str = ""
 
 
 def latencies(
@@ -79,6 +83,8 @@ def latencies(
     *,
     coverage: float = 0.9,
     top: int = 10,
+    unmodelled: Sequence[str] = (),
+    left_out: LeftOut | None = None,
 ) -> tuple[Latency, ...]:
     """Predict one network on every device of a model.
 
@@ -90,6 +96,8 @@ def latencies(
         learnt: what the model has learnt from.
         coverage: that the bounds are for.
         top: how many of the costliest operators are listed.
+        unmodelled: operators and settings of the network that its graph cannot state, a sentence each.
+        left_out: errors on families held out; None where they were not measured.
 
     Raises:
         GraphError: not one graph.
@@ -97,26 +105,74 @@ def latencies(
     if len(graph) != 1:
         raise GraphError(f"expected the graph of one network, found {len(graph)}")
     predicted = model.predict(graph)[0]
-    told = warnings_for(graph, learnt)
+    novelties = _novelties(graph, learnt)
+    warnings = (*unmodelled, *(text for _, text in novelties))
+    beyond = float("inf") if unmodelled else max((times for times, _ in novelties), default=0.0)
     costs = model.node_costs(graph) if isinstance(model, Additive) else None
-    return tuple(
-        Latency(
-            name,
-            float(ms),
-            float(ms * np.exp(low)),
-            float(ms * np.exp(high)),
-            coverage,
-            told,
-            () if costs is None else costliest(graph, costs[:, device], top),
+    answers = []
+    for device, (name, ms) in enumerate(zip(hardware, predicted, strict=True)):
+        low, high, basis = interval_bounds(bounds[device], beyond, left_out)
+        answers.append(
+            Latency(
+                name,
+                float(ms),
+                float(ms * np.exp(low)),
+                float(ms * np.exp(high)),
+                coverage,
+                warnings,
+                () if costs is None else costliest(graph, costs[:, device], top),
+                basis,
+            )
         )
-        for device, (name, ms, (low, high)) in enumerate(
-            zip(hardware, predicted, bounds, strict=True)
+    return tuple(answers)
+
+
+def interval_bounds(
+    bounds: NDArray[np.float64], beyond: float, left_out: LeftOut | None
+) -> tuple[float, float, str]:
+    """Return the bounds of log(actual / predicted) for a network, and for which networks they hold.
+
+    Args:
+        bounds: float64 [2]; on networks like those learnt from, NaN where nobody measured.
+        beyond: how many times the network is beyond the sizes learnt from: 0 within them, inf for what no network had.
+        left_out: errors on families held out, None where they were not measured.
+
+    Returns:
+        Low, high and a sentence; NaN and the reason where no errors were measured on such networks.
+    """
+    low, high = (float(bound) for bound in bounds)
+    if not beyond:
+        if np.isnan(low):
+            return low, high, "No interval: no network was measured to compare with."
+        return low, high, "The interval holds for networks like those learnt from."
+    if beyond == float("inf"):
+        reason = "how far off the model is on what no network learnt from has was never measured."
+    elif left_out is None:
+        reason = (
+            "sizes are beyond those learnt from, and this model does not hold its errors on families held out "
+            "(register one of graph_split=by_family, which holds out two or more)."
         )
-    )
+    elif beyond > FARTHEST:
+        reason = (
+            f"a size is {beyond:.0f} times beyond those learnt from; "
+            f"errors were measured up to {FARTHEST:.0f} times."
+        )
+    else:
+        basis = (
+            f"The interval is wider than for networks like those learnt from: it is for families never learnt, from "
+            f"errors on {', '.join(left_out.families)}."
+        )
+        return float(np.fmin(low, left_out.low)), float(np.fmax(high, left_out.high)), basis
+    return float("nan"), float("nan"), f"No interval: {reason}"
 
 
 def warnings_for(graph: GraphSet, learnt: TrainingRange) -> tuple[str, ...]:
     """Return what a network has that the training data do not, a sentence each, the worst first."""
+    return tuple(text for _, text in _novelties(graph, learnt))
+
+
+def _novelties(graph: GraphSet, learnt: TrainingRange) -> list[tuple[float, str]]:
+    """Return (how many times beyond the training data, sentence), the worst first; inf for an operator of its own."""
     found: list[tuple[float, str]] = []
     count = len(graph.operator)
     if count > learnt.max_nodes:
@@ -134,7 +190,7 @@ def warnings_for(graph: GraphSet, learnt: TrainingRange) -> tuple[str, ...]:
             found.append((float("inf"), f"{name} ({nodes}): no network learnt from has it"))
             continue
         found += _beyond(name, columns, known)
-    return tuple(text for _, text in sorted(found, key=lambda pair: (-pair[0], pair[1])))
+    return sorted(found, key=lambda pair: (-pair[0], pair[1]))
 
 
 def _beyond(

@@ -10,6 +10,7 @@ from typing import Any
 
 from tencost.codegen.spaces import is_register_tile
 from tencost.records.databases import Import
+from tencost.store.generator import age
 from tencost.store.schema import Record
 from tencost.store.status import Status
 from tencost.workers.evaluator import coefficient_of_variation
@@ -43,12 +44,23 @@ def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str 
         _MADE,
         "## Networks\n\n" + _table(_networks(imported)),
         "## Hardware\n\n" + _table(_hardware(records)),
+        "## Code generators\n\n" + _table(generator_rows(records)),
         "## How it was measured\n\n" + _table(_sessions(records)),
         "Noise is the time of a fixed reference kernel over its best time in the session; spread is the standard "
         "deviation of a record's times over their mean, for records with more than one time. Programs slower than "
         "`slow_ms` were timed once. Failures are statuses, never times.",
     ]
     return "\n\n".join([*parts, *([notes] if notes else [])]) + "\n"
+
+
+def generator_rows(records: Iterable[Record]) -> list[list[str]]:
+    """Return the rows of a table of records by hardware and code generator, a head first."""
+    counts = Counter((record.hardware, record.generator) for record in records)
+    rows = sorted(counts.items(), key=lambda item: (item[0][0], age(item[0][1])))
+    return [
+        ["hardware", "code generator", "records"],
+        *([hardware, text, str(number)] for (hardware, text), number in rows),
+    ]
 
 
 def _register_tiles(records: Sequence[Record]) -> int:

@@ -36,6 +36,15 @@ _TUNING = re.compile(
 )
 
 
+def in_words(hardware: HardwareConfig) -> str:
+    """Return for what hardware programs are, in words: name, CPU, what LLVM calls it, cores."""
+    target = hardware.target
+    kind = target.get("mcpu") or target.get("arch") or target.get("kind")
+    cores = f"{hardware.cores} core{'s' if hardware.cores > 1 else ''}"
+    parts = [part for part in (hardware.model, str(kind), cores) if part]
+    return f"for hardware={hardware.name} ({', '.join(parts)})"
+
+
 def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
     """Return the hardware as it is configured, or the host's where `detect` is set.
 
@@ -303,7 +312,7 @@ def another_machine(hardware: HardwareConfig) -> str:
         if expected and present and expected != present:
             found.append(f"a level-{level[0]} cache of {present:g} KiB instead of {expected:g} KiB")
     model = model_name()
-    if hardware.model and hardware.model not in (model, re.sub(r" \([^()]*\)$", "", model)):
+    if hardware.model not in ("", "unknown", model, re.sub(r" \([^()]*\)$", "", model)):
         found.insert(0, f"{model} instead of {hardware.model}")
     return ", ".join(found)
 

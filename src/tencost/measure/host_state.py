@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from tencost.codegen import vector_math
 from tencost.config import HardwareConfig, RunnerKind
 from tencost.measure.hardware import CPUINFO, caches_kib, clock_ghz, model_name
 
@@ -58,6 +59,7 @@ def collect(
             "tencost": _version("tencost"),
             "llvm": _llvm_version(),
             "python": platform.python_version(),
+            "vector_math": vector_math.VERSION if _is_cpu(hardware) else 0,
         },
         "build_config": {"target": dict(hardware.target)},
         "runtime_config": {

@@ -27,6 +27,7 @@ from tencost.measure.journal import mend
 from tencost.records.databases import Import, import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE
 from tencost.splits.policies import assign, can_be_learnt, filling_share
+from tencost.store.status import Status
 
 PARTS = ("network_info", "to_measure_programs", "measure_records", "tasks.json")
 """What goes into the archive, beside the card as README.md."""
@@ -112,14 +113,8 @@ def _notes(collection: Collection) -> str:
 
 
 def fitting_split(root: Path, imported: Import) -> tuple[str, str, float | None]:
-    """Return the strictest split of conf/split that the dataset fills, and why the stricter ones do not fit.
-
-    A few networks are too few to hold some out, a few tasks too few to divide; programs of a task can always be,
-    but where there are few of them the share that is kept for validation has to be larger.
-
-    Returns:
-        Name of the split, why not those before it, and the `valid_fraction` that it needs, None: its own.
-    """
+    """Return the strictest split that a collection fills, as :func:`strictest_split`, of what has a time if any has."""
+    timed = [record for record in imported.records if record.status is Status.ok]
     records = pl.DataFrame(
         [
             {
@@ -130,13 +125,33 @@ def fitting_split(root: Path, imported: Import) -> tuple[str, str, float | None]
                 "hardware": record.hardware,
                 "timestamp": record.provenance.timestamp,
             }
-            for record in imported.records
+            for record in timed or imported.records
         ]
     )
     tasks = pl.DataFrame([asdict(task) for task in imported.tasks])
+    return strictest_split(root / "conf", records, tasks)
+
+
+def strictest_split(
+    conf: Path, records: pl.DataFrame, tasks: pl.DataFrame, names: Sequence[str] = SPLITS
+) -> tuple[str, str, float | None]:
+    """Return the strictest split of conf/split that the dataset fills, and why the stricter ones do not fit.
+
+    A few networks are too few to hold some out, a few tasks too few to divide; programs of a task can always be,
+    but where there are few of them the share that is kept for validation has to be larger.
+
+    Args:
+        conf: the project's folder of choices.
+        records: those that have a time, as `splits.policies.assign` takes them.
+        tasks: as it takes them.
+        names: splits from the strictest on.
+
+    Returns:
+        Name of the split, why not those before it, and the `valid_fraction` that it needs, None: its own.
+    """
     reasons = []
-    for name in SPLITS:
-        path = root / "conf" / "split" / f"{name}.yaml"
+    for name in names:
+        path = conf / "split" / f"{name}.yaml"
         if not path.is_file():
             continue
         values = OmegaConf.to_container(OmegaConf.load(path))
@@ -152,9 +167,9 @@ def fitting_split(root: Path, imported: Import) -> tuple[str, str, float | None]
             return name, "; ".join(reasons), None
         reasons.append(f"not {name}: no workload has two programs in its valid or test part")
         last = filling_share(records, tasks, config)
-        if name == SPLITS[-1] and last is not None:
+        if name == names[-1] and last is not None:
             return name, "; ".join(reasons[:-1]), last
-    return SPLITS[-1], "; ".join([*reasons, "measure more programs first"]), None
+    return names[-1], "; ".join([*reasons, "measure more programs first"]), None
 
 
 def _origins(collection: Collection) -> Counter[str]:

@@ -64,6 +64,23 @@ def resolve_shapes(
     return shapes
 
 
+def batch_notes(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> list[str]:
+    """Return what a user may not know of a dynamic batch that nothing was said about: it is 1."""
+    names = [
+        name
+        for name, item in declared.items()
+        if item.dims
+        and isinstance(item.dims[0], str)
+        and not {name, option_name(name)} & set(config.inputs)
+    ]
+    if config.batch != 1 or not names:
+        return []
+    return [
+        f"the first dimension of {', '.join(names)} is dynamic in {config.path}: it is built for 1. For another batch: "
+        "network.batch=8"
+    ]
+
+
 def _given(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> dict[str, tuple[int, ...]]:
     by_option = {option_name(name): name for name in declared} | {name: name for name in declared}
     given = {}
@@ -156,8 +173,8 @@ def draw_inputs(
 ) -> dict[str, Array]:
     """Draw the inputs of a file's network with the configured seed: normal floats, integers below `high`.
 
-    Masks that nothing is said about are ones: what a random mask hides differs from run to run, and a row that is
-    hidden altogether is not a number.
+    Integers begin with 0 and end with the largest, high - 1, so that the ends of what they index are read. Masks that
+    nothing is said about hide the last quarter of their last axis: a row that is hidden altogether is not a number.
 
     Raises:
         ConfigError: an input of a type that cannot be drawn.
@@ -169,11 +186,20 @@ def draw_inputs(
         if item.dtype == "bool" or (
             settings is None and item.dtype in _INTEGERS and "mask" in name.lower()
         ):
-            arrays[name] = np.ones(shapes[name], item.dtype)
+            arrays[name] = _mask(shapes[name], item.dtype)
         else:
             high = (settings or NetworkInput(shape=[])).high
             arrays[name] = draw(rng, shapes[name], item.dtype, high, f"input {name}")
+            if item.dtype in _INTEGERS and arrays[name].size > 1:
+                arrays[name].flat[0], arrays[name].flat[-1] = 0, high - 1
     return arrays
+
+
+def _mask(shape: tuple[int, ...], dtype: str) -> Array:
+    mask = np.ones(shape, dtype)
+    if shape and shape[-1] > 1:
+        mask[..., -max(1, shape[-1] // 4) :] = 0
+    return mask
 
 
 def draw(

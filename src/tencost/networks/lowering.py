@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -19,7 +20,14 @@ def _repaired(mod: Any) -> Any:
     from tvm import relax
     from tvm.relax.expr_functor import PyExprMutator, mutator
 
-    repairs = {"relax.cumsum": _counted}
+    repairs = {
+        "relax.cumsum": _counted,
+        "relax.argmax": _a_place,
+        "relax.argmin": _a_place,
+        "relax.not_equal": _no_number,
+        "relax.equal": _no_number,
+    }
+    lowerings = {"relax.max": _extreme, "relax.min": _extreme}
     repairs |= {
         f"relax.nn.{kind}_pool{rank}d": _clipped for kind in ("avg", "max") for rank in (1, 2, 3)
     }
@@ -28,8 +36,10 @@ def _repaired(mod: Any) -> Any:
     class Repair(PyExprMutator):
         def visit_call_(self, call: Any) -> Any:
             call = self.visit_expr_post_order(call)
-            repair = repairs.get(getattr(call.op, "name", ""))
-            return call if repair is None else repair(call)
+            name = getattr(call.op, "name", "")
+            if name in lowerings:
+                return lowerings[name](self.builder_, call)
+            return repairs[name](call) if name in repairs else call
 
     repaired = Repair(mod)
     for name, function in mod.functions.items():
@@ -47,6 +57,67 @@ def _counted(call: Any) -> Any:
         return call
     axis = None if attrs.axis is None else int(attrs.axis)
     return relax.op.cumsum(data, axis, "int64", bool(attrs.exclusive))
+
+
+def _a_place(call: Any) -> Any:
+    """Have argmax of nothing but -inf be 0: TVM leaves the place -1, which nothing is at."""
+    from tvm import relax
+
+    if not str(call.args[0].ty.dtype).startswith("float"):
+        return call
+    return relax.op.maximum(call, relax.const(0, str(call.ty.dtype)))
+
+
+def _extreme(builder: Any, call: Any) -> Any:
+    """Begin a maximum of floats with -inf, a minimum with inf: TVM begins with the largest finite number.
+
+    So an attention mask's row of -inf, or no value at all, has its extreme.
+    """
+    from tvm import te, tirx
+
+    data, attrs = call.args[0], call.attrs
+    if not str(call.ty.dtype).startswith("float"):
+        return call
+    rank = len(data.ty.shape)
+    axes = list(range(rank)) if attrs.axis is None else [int(axis) % rank for axis in attrs.axis]
+    keep, largest = bool(attrs.keepdims), call.op.name == "relax.max"
+    better = tirx.max if largest else tirx.min
+    reducer = te.comm_reducer(
+        lambda one, other: better(one, other),
+        lambda dtype: tirx.const(-math.inf if largest else math.inf, dtype),
+    )
+
+    def reduced(values: Any) -> Any:
+        over = {axis: te.reduce_axis((0, values.shape[axis]), f"k{axis}") for axis in axes}
+        shape = [
+            1 if axis in over else values.shape[axis]
+            for axis in range(rank)
+            if keep or axis not in over
+        ]
+
+        def value(*places: Any) -> Any:
+            others = iter(places)
+            index = []
+            for axis in range(rank):
+                place = next(others) if keep or axis not in over else None
+                index.append(over.get(axis, place))
+            return reducer(values(*index), axis=list(over.values()))
+
+        return te.compute(shape, value, name="extreme")
+
+    primfunc = "max" if largest else "min"
+    return builder.call_te(reduced, data, primfunc_name_hint=primfunc)
+
+
+def _no_number(call: Any) -> Any:
+    """Ask what is no number where floats are compared with themselves: TVM takes x != x for false, x == x for true."""
+    from tvm import relax
+
+    left, right = call.args
+    if not left.same_as(right) or "float" not in str(left.ty.dtype):
+        return call
+    asked = relax.op.isnan(left)
+    return asked if call.op.name == "relax.not_equal" else relax.op.logical_not(asked)
 
 
 def _clipped(call: Any) -> Any:

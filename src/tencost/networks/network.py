@@ -21,8 +21,6 @@ from tencost.networks.lowering import compilable, fuse
 from tencost.networks.rewriting import with_free_weights, written_as
 from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
 
-_POOLED = "pooler_output"
-"""What transformers calls the summary of the last layer: the end of a network whose last_hidden_state is compared."""
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
 
 
@@ -54,10 +52,12 @@ class Network:
         mod: fused Relax IRModule; ``main`` takes the inputs, then the weights.
         params: the weights as TVM tensors, in the order of the parameters.
         inputs: input arrays by name, drawn with the configured seed.
-        expected: what PyTorch or onnxruntime computes for the inputs, all tensor outputs in order.
+        expected: what `computed_by` computes for the inputs, all tensor outputs in order.
         output: index of the output that network.output chose.
         outputs: names of the outputs.
         packed: programs may ask for the weights in the order in which they read them, see network.pack_weights.
+        computed_by: what computed `expected`, for example PyTorch.
+        notes: sentences that a user should read: what was settled without her.
     """
 
     name: str
@@ -68,12 +68,14 @@ class Network:
     output: int
     outputs: list[str]
     packed: bool = False
+    computed_by: str = "PyTorch"
+    notes: tuple[str, ...] = ()
 
     @property
     def compared(self) -> dict[str, int]:
-        """Name and index of the outputs that are compared: the chosen one, and `pooler_output` where there is one."""
-        pooled = [index for index, name in enumerate(self.outputs) if name == _POOLED]
-        return {self.outputs[index]: index for index in [self.output, *pooled]}
+        """Name and index of the outputs, which are all compared: the chosen one first."""
+        others = [index for index in range(len(self.outputs)) if index != self.output]
+        return {self.outputs[index]: index for index in [self.output, *others]}
 
     def tasks(self, target: dict[str, Any], min_mflop: float = 0.0) -> list[NetworkTask]:
         """Return the workloads with at least so many MFLOP a call, the costliest first."""
@@ -135,7 +137,16 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
         MissingDependencyError: a package that reads this source is not installed.
     """
     source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
-    imported = source.read(config, source_file(config, source, root))
+    return lowered(config, source.read(config, source_file(config, source, root)))
+
+
+def lowered(config: NetworkConfig, imported: Imported) -> Network:
+    """Return an imported network with its operators written as network.graph says, lowered and fused.
+
+    Raises:
+        ConfigError: network.output is none of its outputs, or network.graph is for a network that is not fused yet.
+        MeasureError: TVM cannot lower it.
+    """
     output = _output_index(config, imported)
     if imported.fused and config.graph is not GraphChoice.as_is:
         raise ConfigError(
@@ -162,6 +173,8 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
         output,
         list(imported.outputs),
         config.pack_weights,
+        imported.computed_by,
+        imported.notes,
     )
 
 

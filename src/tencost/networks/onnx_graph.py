@@ -9,35 +9,34 @@ are constants, every other tensor is a weight. A layer then gives the same workl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
-import numpy as np
-
+from tencost.networks.onnx_nodes import constant_value, graphs
+from tencost.networks.onnx_operators import written_anew
 from tencost.networks.source import held_log
 
 _CONSTANT_INPUTS = {"BatchNormalization": (3, 4), "Resize": (1, 2, 3), "Upsample": (1,)}
 """Operators and which of their inputs are settings or statistics though they are floating-point tensors."""
 
 
-def graphs(graph: Any) -> Iterator[Any]:
-    """Yield a graph, then the graphs in its nodes (the branches of an If)."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs(attribute.g)
-
-
 def prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Fix the shapes of a model's inputs, fold constants and sort its tensors, all in place."""
+    """Fix a model's input shapes, fold constants, write anew what TVM gets wrong and sort its tensors, all in place.
+
+    Raises:
+        Refused: an operator that TVM's frontend computes wrongly.
+    """
     fix_shapes(model.graph, shapes)
-    with contextlib.suppress(
-        Exception
-    ):  # a graph that cannot be folded may be imported all the same
-        fold(model)
+    _fold_if_possible(model)
+    if written_anew(model):
+        _fold_if_possible(model)
     _sort_tensors(model.graph)
+
+
+def _fold_if_possible(model: Any) -> None:
+    """A graph that cannot be folded may be imported all the same."""
+    with contextlib.suppress(Exception):
+        fold(model)
 
 
 def fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -123,24 +122,3 @@ def _tensors(graph: Any) -> tuple[dict[str, Any], list[Any]]:
         else:
             tensors[node.output[0]] = value
     return tensors, nodes
-
-
-def constant_value(node: Any) -> Any | None:
-    """Return the tensor of a Constant node in whatever way it is written; None for any other node."""
-    from onnx import numpy_helper
-
-    if node.op_type != "Constant" or len(node.attribute) != 1:
-        return None
-    attribute = node.attribute[0]
-    if attribute.name == "value":
-        return attribute.t
-    plain: dict[str, tuple[Any, str]] = {
-        "value_float": (attribute.f, "float32"),
-        "value_floats": (list(attribute.floats), "float32"),
-        "value_int": (attribute.i, "int64"),
-        "value_ints": (list(attribute.ints), "int64"),
-    }
-    if attribute.name not in plain:
-        return None
-    value, dtype = plain[attribute.name]
-    return numpy_helper.from_array(np.array(value, dtype))

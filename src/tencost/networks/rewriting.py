@@ -90,9 +90,49 @@ def channels_last(mod: Any) -> Any:
     from tvm import relax
 
     mod = _as_comparisons(mod)
-    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(mod)
+    apart = _kept_apart(mod)
+    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(apart or mod)
+    if apart is not None:
+        mod = _together(relax.transform.Normalize()(mod))
     mod = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
     return relax.transform.DeadCodeElimination()(_without_round_trips(mod))
+
+
+def _kept_apart(mod: Any) -> Any:
+    """Put a reshape, whose layout no pass changes, before each operator that TVM cannot turn; None: there is none.
+
+    A transposed convolution of NHWC is not lowered, and a layer norm over several axes would read its weights in
+    another order than the numbers.
+    """
+    from tvm import relax
+
+    found: list[str] = []
+
+    def rewrite(call: Any) -> Any:
+        name = call.op.name
+        several = name == "relax.nn.layer_norm" and len(call.attrs.axes) > 1
+        if not several and name != "relax.nn.conv2d_transpose":
+            return call
+        found.append(name)
+        data, *others = call.args
+        data = relax.op.reshape(data, data.ty.shape)
+        return relax.Call(call.op, [data, *others], call.attrs, call.ty_args)
+
+    apart = _rewritten(mod, rewrite)
+    return apart if found else None
+
+
+def _together(mod: Any) -> Any:
+    """Take out what :func:`_kept_apart` put in: reshapes that change nothing."""
+    from tvm_ffi import structural_equal
+
+    def rewrite(call: Any) -> Any:
+        if call.op.name != "relax.reshape":
+            return call
+        data = call.args[0]
+        return data if structural_equal(data.ty.shape, call.args[1]) else call
+
+    return _rewritten(mod, rewrite)
 
 
 def _as_comparisons(mod: Any) -> Any:
@@ -232,6 +272,10 @@ def _rewritten(mod: Any, rewrite: Any) -> Any:
     return relax.transform.Normalize()(rewriting.builder_.get())
 
 
+_REORDERS = "meta_schedule.layout_rewrite_preproc"
+"""What MetaSchedule and our rules write at a block that reorders a weight."""
+
+
 def with_free_weights(mod: Any) -> Any:
     """Let programs have constant weights in another order of their own; nothing else of the workloads changes.
 
@@ -251,11 +295,31 @@ def with_free_weights(mod: Any) -> Any:
 
 
 def with_packed_weights(mod: Any) -> Any:
-    """Reorder the weights now, as the programs that are in the module ask for, instead of at each call."""
-    from tvm import relax
+    """Reorder the weights now, as the programs that are in the module ask for, instead of at each call.
 
-    split = relax.transform.SplitLayoutRewritePreproc()(mod)
-    return relax.transform.FoldConstant()(split)
+    Only these programs are shown to TVM, whose pass refuses others: loops without blocks, as of ScatterElements.
+    """
+    from tvm import IRModule, relax, tirx
+
+    others = {
+        name: function
+        for name, function in mod.functions.items()
+        if isinstance(function, tirx.PrimFunc) and not _reorders(function)
+    }
+    asked = {name: one for name, one in mod.functions.items() if name not in others}
+    split = relax.transform.SplitLayoutRewritePreproc()(IRModule(asked, attrs=mod.attrs))
+    whole = IRModule({**split.functions, **others}, attrs=split.attrs)
+    return relax.transform.FoldConstant()(relax.transform.DeadCodeElimination()(whole))
+
+
+def _reorders(function: Any) -> bool:
+    """Say whether a program begins with a block that reorders a weight."""
+    from tvm.s_tir import SBlock
+    from tvm_ffi import structural_walk
+
+    found: list[bool] = []
+    structural_walk(function, (SBlock, lambda one: found.append(_REORDERS in one.annotations)))
+    return any(found)
 
 
 def _bindings(function: Any) -> dict[Any, Any]:

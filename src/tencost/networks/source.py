@@ -29,6 +29,8 @@ class Imported:
         outputs: names of the outputs.
         compared: name of the output that is compared where network.output says nothing; "" if it has to.
         fused: whether the module's operators are lowered and fused already.
+        computed_by: what computed `expected`.
+        notes: sentences that a user should read: what was settled without her.
     """
 
     mod: Any
@@ -38,6 +40,8 @@ class Imported:
     outputs: list[str]
     compared: str = ""
     fused: bool = False
+    computed_by: str = "PyTorch"
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -164,9 +164,10 @@ def join(program_ids: Iterable[str], stores: Sequence[str]) -> Joined:
         if not records.exists():
             raise RecordError(f"expected a record store at {uri}, found none")
         asked.append(uri)
-        rows = records.read(columns=["record_id", "workload_id"], quarantined=True)
-        rows = rows.filter(pl.col("record_id").is_in(wanted.implode()))
-        workload.update(zip(rows["record_id"], rows["workload_id"], strict=True))
+        rows = records.read(columns=["record_id", "alias", "workload_id"], quarantined=True)
+        for name in ("alias", "record_id"):
+            named = rows.filter(pl.col(name).is_in(wanted.implode()))
+            workload.update(zip(named[name], named["workload_id"], strict=True))
     return Joined(workload, tuple(asked))
 
 

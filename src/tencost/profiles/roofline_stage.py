@@ -121,8 +121,19 @@ def run(
     if not drawn:
         console.print("no plot: it needs matplotlib, which is not installed", style="yellow")
     console.print(f"written to {folder}", markup=False, highlight=False, soft_wrap=True)
+    if measured:
+        hardware = as_measured(hardware, roofs)
     _track(cfg, root, hardware, name, folder, placed, found.told, roofs.told)
     return placed
+
+
+def as_measured(hardware: HardwareConfig, roofs: Roofs) -> HardwareConfig:
+    """Return a hardware of one core with the peak and the nearest cache's bandwidth that were measured on it."""
+    return replace(
+        hardware,
+        peak_gflops=None if roofs.flops is None else round(roofs.flops / 1e9, 1),
+        bandwidth_gbs=round(roofs.levels[0].bandwidth / 1e9, 1) if roofs.levels else None,
+    )
 
 
 def task_of(
@@ -309,7 +320,7 @@ def _track(
     flatten("network", asdict(cfg.network), parameters)
     flatten("hardware", asdict(hardware), parameters)
     with start_run(
-        cfg,
+        replace(cfg, hardware=hardware),
         root,
         stage="evaluate roofline",
         name=f"roofline · {name}-{hardware.name}",

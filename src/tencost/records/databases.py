@@ -23,6 +23,7 @@ from tencost.records.raw_layout import (
     read_provenance,
     read_tasks,
 )
+from tencost.store.generator import inferred
 from tencost.store.ids import program_id, record_id
 from tencost.store.schema import NetworkWeight, Provenance, Record, Source
 from tencost.store.status import Status, timing_from_log
@@ -192,13 +193,21 @@ def _record(program: LoggedProgram, measurement: Measurement | None, context: _C
     logged = timing_from_log(program.run_secs)
     timing = logged if measurement is None else measurement.timing(program.run_secs)
     identity = program_id(program.workload.workload_id, program.target["kind"], program.trace)
+    about = context.provenance
+    generator = inferred(
+        program.target["kind"],
+        about.engine_version,
+        about.engine_config,
+        about.additional_info,
+        about.timestamp,
+    )
     extra: dict[str, Any] | None = None
     if timing.status is not Status.ok:
         extra = {"raw_run_secs": repr(program.run_secs)}
     if measurement is not None:
         extra = {**(extra or {}), "session": measurement.session, **measurement.extra}
     return Record(
-        record_id=record_id(identity, program.target, context.hardware),
+        record_id=record_id(identity, program.target, context.hardware, generator),
         program_id=identity,
         workload_id=program.workload.workload_id,
         task_name=context.task_name,
@@ -212,8 +221,9 @@ def _record(program: LoggedProgram, measurement: Measurement | None, context: _C
         error=timing.error,
         source=Source(context.dataset, context.file, program.line),
         workload_args=program.args_info,
-        provenance=context.provenance,
+        provenance=about,
         extra=extra,
+        generator=generator,
     )
 
 

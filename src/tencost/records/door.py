@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tencost.config.composition import group_choices
-from tencost.records.gate import GROUP, Known, judged
+from tencost.records.gate import GROUP, GroupKey, Known, judged
 from tencost.store.layout import latency
 from tencost.store.record_store import Added, RecordStore
 from tencost.store.remote import is_remote
@@ -87,7 +87,7 @@ class Apart:
         return path
 
 
-def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, str], Known]:
+def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, Known]:
     """Return what a store has of the groups of a frame with the columns of GROUP."""
     names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
     if not names:
@@ -102,8 +102,9 @@ def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[tuple[str, str, st
         .agg(latency().min().alias("fastest_s"), pl.len().alias("count"))
     )
     return {
-        (row["workload_id"], row["target"], row["hardware"]): Known(row["fastest_s"], row["count"])
-        for row in have.iter_rows(named=True)
+        key: Known(fastest_s, number)
+        for *group, fastest_s, number in have.select(*GROUP, "fastest_s", "count").iter_rows()
+        for key in [(group[0], group[1], group[2], group[3])]
     }
 
 

@@ -7,8 +7,8 @@ suspicious, and no more than that; nothing is thrown away, a quarantined record 
 - a time that the device cannot reach: below FLOOR_S, which a call takes on any device, or more than FASTER times below
   what the workload's FLOP take at `peak_gflops` (of types narrower than 32 bits: as many times more), or the bytes
   that it writes at `bandwidth_gbs` (conf/hardware/<name>.yaml, all cores together). What is not known limits nothing;
-- a record that would become the best of its workload, on its hardware and for its target, and is more than MARGIN
-  times faster than the next best of at least CROWD others.
+- a record that would become the best of its workload, on its hardware, for its target and of its code generator, and
+  is more than MARGIN times faster than the next best of at least CROWD others.
 
 Bytes are those of the last argument alone, for inputs may be read in part. FLOP are counted, not measured: a count
 above one multiply-add for each pair of an input's and an output's element takes in padding that a program may leave
@@ -30,7 +30,7 @@ import pyarrow as pa
 from tencost.config import HardwareConfig
 from tencost.config.checking import instantiate
 from tencost.config.composition import choice_values, group_choices
-from tencost.store.layout import latency
+from tencost.store.layout import known_generator, latency
 from tencost.store.schema import SCHEMA
 
 MARGIN = 10.0
@@ -39,7 +39,10 @@ REPEATS = 20.0
 FLOOR_S = 50e-9
 FASTER = 2.0
 """A reported clock may be the nominal one; turbo and a counted multiply-add too many stay within twice of it."""
-GROUP = ("workload_id", "target", "hardware")
+GROUP = ("workload_id", "target", "hardware", "generator")
+"""Whose times are compared: never those of two hardware, targets or code generators."""
+GroupKey = tuple[str, str, str, str]
+"""Values of GROUP."""
 JUDGED = (*GROUP, "workload_args", "run_secs", "status", "measurements", "quarantine")
 """Columns that `judged` looks at."""
 
@@ -76,11 +79,12 @@ def devices(names: Iterable[str]) -> dict[str, HardwareConfig]:
 def judged(
     table: pa.Table,
     flop: Mapping[str, float],
-    known: Mapping[tuple[str, str, str], Known] | None = None,
+    known: Mapping[GroupKey, Known] | None = None,
 ) -> pa.Table:
     """Return a table of the schema with a reason in `quarantine` for each row that is to be kept out."""
     frame = pl.from_arrow(table.select(JUDGED))
     assert isinstance(frame, pl.DataFrame)
+    frame = frame.with_columns(known_generator())
     limits = Limits(flop, devices(frame["hardware"].unique()))
     reasons = frame["quarantine"].zip_with(
         frame["quarantine"].is_not_null(), quarantine(frame, known, limits)
@@ -94,14 +98,14 @@ def judged(
 
 def quarantine(
     records: pl.DataFrame,
-    known: Mapping[tuple[str, str, str], Known] | None = None,
+    known: Mapping[GroupKey, Known] | None = None,
     limits: Limits | None = None,
 ) -> pl.Series:
     """Return a reason for each record that is to be quarantined, null for the others.
 
     Args:
         records: rows with the columns of GROUP, run_secs and status; workload_args and measurements if they have any.
-        known: what the store has already, by (workload_id, target, hardware).
+        known: what the store has already, by the values of GROUP.
         limits: what devices can do.
     """
     reasons = _contradictory(records)
@@ -116,8 +120,8 @@ def quarantine(
         .group_by(GROUP, maintain_order=True)
         .agg("row", "latency_s")
     )
-    for workload, target, hardware, rows, latencies in groups.iter_rows():
-        have = (known or {}).get((workload, target, hardware))
+    for workload, target, hardware, generator, rows, latencies in groups.iter_rows():
+        have = (known or {}).get((workload, target, hardware, generator))
         for row, reason in _too_fast(rows, np.asarray(latencies), have):
             reasons[row] = reason
     return pl.Series("quarantine", reasons, dtype=pl.String)
@@ -148,7 +152,7 @@ def _impossible(records: pl.DataFrame, limits: Limits) -> list[tuple[int, str]]:
         .with_columns(fastest_s=pl.col("run_secs").list.min())
     )
     found = []
-    for (workload, _, hardware), rows in fastest.group_by(GROUP, maintain_order=True):
+    for (workload, _, hardware, _), rows in fastest.group_by(GROUP, maintain_order=True):
         text = rows["workload_args"][0] if known else None
         device = limits.devices.get(str(hardware))
         flop = limits.flop.get(str(workload), 0.0)

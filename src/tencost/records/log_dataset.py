@@ -18,6 +18,7 @@ import pyarrow as pa
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import DatasetError
 from tencost.records.databases import Workload
+from tencost.records.devices import Devices
 from tencost.records.logs import Logs, find_logs, log_modules, read_logs
 from tencost.records.raw_layout import Task
 from tencost.records.reading.protocol import Reject
@@ -37,7 +38,7 @@ class LogDataset:
 def read_log_dataset(
     folder: Path,
     dataset: str,
-    hardware: str | None,
+    hardware: Devices | str | None,
     on_file: Callable[[int, int], None] | None = None,
 ) -> LogDataset:
     """Read every log of a folder.

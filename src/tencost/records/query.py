@@ -4,8 +4,8 @@ Each function reads the version that the store was opened at, the latest by defa
 and the row groups that the question needs. Rows in quarantine are left out, except where a function says otherwise.
 All answers are Polars frames; their columns:
 
-    best        rank (from 1), workload_id, task_name, hardware, target (canonical JSON), latency_s, mean_s, spread,
-                num_runs, program_id, record_id, program_format, timestamp, dataset, file, line
+    best        rank (from 1), workload_id, task_name, hardware, target (canonical JSON), generator, latency_s, mean_s,
+                spread, num_runs, program_id, record_id, program_format, timestamp, dataset, file, line
     history     trial (from 1), timestamp, elapsed_s (since the first time stamp), status, latency_s, best_s (fastest
                 so far), improved, program_id, record_id, dataset, file, line
     history of  measurement (from 1), timestamp, elapsed_s, status, latency_s, num_runs, error, quarantine, dataset,
@@ -21,7 +21,8 @@ All answers are Polars frames; their columns:
 deviation of a record's run_secs over their mean (no unit), null for a single run; in `statistics` it is the median over
 records. `timestamp` is seconds since 1970. `target` as an argument is a mapping, its JSON, or the text of an older TVM
 (``cuda -keys=cuda,gpu``); targets that differ in an empty tag only are the same. Nothing that answers with a time
-crosses hardware or targets.
+crosses hardware, targets or code generators: of each workload the records of one generator answer, the one asked for
+or the preferred one (store/generator.py).
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ __all__ = [
 GROUPINGS = {
     "hardware": "hardware",
     "target": "target",
+    "generator": "generator",
     "workload": "workload_id",
     "task": "task_name",
     "status": "status",
@@ -106,6 +108,7 @@ _RANKED = (
     "workload_id",
     "task_name",
     "hardware",
+    "generator",
     "run_secs",
     "execution_elapsed_ms_mean",
     "execution_elapsed_ms_std",
@@ -126,6 +129,7 @@ def best(
     workload: str | None = None,
     n: int = 1,
     columns: Sequence[str] = (),
+    generator: str | None = None,
 ) -> pl.DataFrame:
     """Return the n fastest programs of a workload, or of each, on a hardware for a target, fastest first.
 
@@ -136,6 +140,7 @@ def best(
         workload: a workload's id; None: all workloads.
         n: programs of each workload, at least 1.
         columns: further columns of the record schema, `program` for example.
+        generator: of this code generator only; None: of each workload the preferred one.
 
     Returns:
         Rows ordered by task name (the least of a workload), workload and rank; none where nothing was measured
@@ -149,12 +154,16 @@ def best(
     further = _known(columns)
     wanted = list(dict.fromkeys([*_RANKED, *further]))
     if workload is None:
-        rows = Tables(store).fastest(hardware, target, n, wanted)
+        rows = Tables(store).fastest(hardware, target, n, wanted, generator)
     else:
         name = canonical(target)
-        rows = store.best(workload, hardware=hardware, target=name, n=n, columns=wanted)
+        rows = store.best(
+            workload, hardware=hardware, target=name, n=n, columns=wanted, generator=generator
+        )
         if rows.is_empty():
-            Tables(store).targets(hardware, target)
+            tables = Tables(store)
+            tables.targets(hardware, target)
+            tables.compare_generator(generator)
     source = pl.col("source").struct
     return rows.select(
         pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("workload_id").alias("rank"),
@@ -162,6 +171,7 @@ def best(
         "task_name",
         "hardware",
         pl.lit(canonical(target)).alias("target"),
+        "generator",
         latency().alias("latency_s"),
         pl.col("run_secs").list.mean().alias("mean_s"),
         _SPREAD,
@@ -181,6 +191,7 @@ def history(
     *,
     hardware: str,
     target: Target,
+    generator: str | None = None,
 ) -> pl.DataFrame:
     """Return every trial of a workload on a hardware for a target in order of time, with the best so far.
 
@@ -192,10 +203,11 @@ def history(
     """
     tables = Tables(store)
     texts = tables.targets(hardware, target)
+    tables.compare_generator(generator)
     rows = tables.ask(
         f"""
         SELECT timestamp, status, latency_s, program_id, record_id, {_SOURCE}
-        FROM records
+        FROM comparable
         WHERE hardware = $hardware AND target IN {in_list(texts)} AND {_one("workload_id", workload)}
         ORDER BY timestamp NULLS FIRST, dataset, file, line, record_id
         """,
@@ -228,7 +240,7 @@ def program_history(store: Records, program: str, *, hardware: str, target: Targ
 
     Args:
         store: where to look.
-        program: a program's or a record's id, or the beginning of one.
+        program: a program's or a record's id (also the one before its store was migrated), or the beginning of one.
         hardware: the device, exactly as the store names it.
         target: what was compiled for.
 
@@ -238,7 +250,8 @@ def program_history(store: Records, program: str, *, hardware: str, target: Targ
     tables = Tables(store)
     texts = tables.targets(hardware, target)
     begins = (
-        f"starts_with(program_id, {quoted(program)}) OR starts_with(record_id, {quoted(program)})"
+        f"starts_with(program_id, {quoted(program)}) OR starts_with(record_id, {quoted(program)}) "
+        f"OR starts_with(alias, {quoted(program)})"
     )
     columns = (
         "program_id",
@@ -344,6 +357,7 @@ def compare(
         RecordError: no store, no such hardware or target in it.
     """
     tables = Tables(store)
+    tables.compare_generator()
     sides = []
     for name, wanted in zip(hardware, target, strict=True):
         texts = tables.targets(name, wanted)
@@ -351,7 +365,7 @@ def compare(
             tables.ask(
                 f"""
                 SELECT workload_id, program_id, min(task_name) AS task_name, min(latency_s) AS latency_s
-                FROM records
+                FROM comparable
                 WHERE hardware = $hardware AND target IN {in_list(texts)} AND status = 'ok'
                     AND {_one("workload_id", workload)}
                 GROUP BY workload_id, program_id
@@ -396,8 +410,8 @@ def statistics(
 
     Args:
         store: where to look.
-        by: names of :data:`GROUPINGS`. With `workload`, groups are also divided by hardware and target, and there
-            are `best_s` and `median_s` of latencies, which mean nothing across workloads, hardware or targets.
+        by: names of :data:`GROUPINGS`. With `workload`, groups are also divided by hardware, target and code
+            generator, and there are `best_s` and `median_s` of latencies, which mean nothing across those.
         hardware: of this device only; None: of all.
         workload: of this workload's id only; None: of all.
 
@@ -411,7 +425,7 @@ def statistics(
         )
     names = list(dict.fromkeys(by))
     if "workload" in names:
-        names = list(dict.fromkeys(["workload", "hardware", "target", *names]))
+        names = list(dict.fromkeys(["workload", "hardware", "target", "generator", *names]))
     tables = Tables(store)
     tables.register_canonical()
     per_workload = "workload" in names

@@ -67,6 +67,7 @@ def best(
     target: str | None = None,
     workload: str | None = None,
     n: int = 1,
+    generator: str | None = None,
 ) -> None:
     """Print the n fastest programs of a workload, or of each, on a hardware.
 
@@ -82,8 +83,11 @@ def best(
         target=target_of(store, target, hardware),
         workload=_workload(store, workload, hardware),
         n=n,
+        generator=generator,
     )
-    hidden = ("hardware", "target", "program_format", "timestamp", "record_id", "file", "line")
+    hidden = ["hardware", "target", "program_format", "timestamp", "record_id", "file", "line"]
+    if found["generator"].n_unique() < 2:
+        hidden.append("generator")
     _show(found, form, hidden)
 
 
@@ -95,6 +99,7 @@ def history(
     workload: str | None = None,
     program: str | None = None,
     target: str | None = None,
+    generator: str | None = None,
 ) -> None:
     """Print how a workload got faster on a hardware, trial by trial, or all measurements of a program.
 
@@ -113,7 +118,7 @@ def history(
         return
     identity = query.find_workload(store, str(workload), hardware=hardware)
     _show(
-        query.history(store, identity, hardware=hardware, target=chosen),
+        query.history(store, identity, hardware=hardware, target=chosen, generator=generator),
         form,
         ("timestamp", "record_id", "file", "line"),
     )

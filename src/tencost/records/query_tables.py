@@ -2,6 +2,8 @@
 
     all_records   the schema's columns and `latency_s`, the median of run_secs in seconds
     records       those that are not in quarantine
+    comparable    those of them whose times may be compared: of each workload, hardware and target the records of one
+                  code generator, the one asked for or the preferred one (store/generator.py); after `compare_generator`
 
 Files are read through Polars: only those of the hardware asked for, the columns asked for, and the row groups that the
 filters leave. Columns that a file of an earlier schema lacks are null.
@@ -19,6 +21,7 @@ import pyarrow as pa
 from tencost.errors import RecordError
 from tencost.records.reading.targets import parse_target
 from tencost.store.delta import whole_files
+from tencost.store.generator import ENOUGH_PROGRAMS, age
 from tencost.store.ids import canonical_target
 from tencost.store.layout import COLUMNS, PARTITION
 from tencost.store.reading import Records, StoreView, View
@@ -74,14 +77,57 @@ class Tables:
         assert isinstance(frame, pl.DataFrame)
         return frame
 
+    def compare_generator(self, generator: str | None = None) -> None:
+        """Make the table `comparable`.
+
+        Args:
+            generator: the code generator whose records it has; None: of each workload the preferred one.
+
+        Raises:
+            RecordError: no record is of that generator; the message names those that there are.
+        """
+        held = self.ask("SELECT DISTINCT generator FROM records")["generator"].to_list()
+        if generator is not None and generator not in held:
+            raise RecordError(
+                f"expected a code generator of the records in {self._uri}, found {generator!r}. There are: "
+                + "; ".join(sorted(held, key=age, reverse=True))
+            )
+        if generator is not None:
+            chosen = f"SELECT * FROM records WHERE generator = {quoted(generator)}"
+        elif len(held) < 2:
+            chosen = "SELECT * FROM records"
+        else:
+            ages = {text: number for number, text in enumerate(sorted(held, key=age))}
+            columns = {"generator": list(ages), "age": list(ages.values())}
+            self._connection.register("generator_ages", pa.table(columns))
+            group = "workload_id, hardware, target"
+            chosen = f"""
+                WITH counted AS (
+                    SELECT {group}, generator, count(*) FILTER (status = 'ok') AS ok, any_value(age) AS age
+                    FROM records JOIN generator_ages USING (generator) GROUP BY ALL
+                ), preferred AS (
+                    SELECT {group}, generator FROM counted
+                    QUALIFY row_number() OVER (PARTITION BY {group} ORDER BY ok >= {ENOUGH_PROGRAMS} DESC,
+                        CASE WHEN ok >= {ENOUGH_PROGRAMS} THEN age ELSE ok END DESC, age DESC) = 1
+                )
+                SELECT records.* FROM records SEMI JOIN preferred USING ({group}, generator)
+            """
+        self._connection.execute(f"CREATE OR REPLACE VIEW comparable AS {chosen}")
+
     def fastest(
-        self, hardware: str, target: Target, n: int, columns: Sequence[str]
+        self,
+        hardware: str,
+        target: Target,
+        n: int,
+        columns: Sequence[str],
+        generator: str | None = None,
     ) -> pl.DataFrame:
         """Return the rows of the n fastest records of each workload, by workload's task name, workload and rank."""
         texts = self.targets(hardware, target)
+        self.compare_generator(generator)
         chosen = self.ask(
             f"""
-            SELECT record_id FROM records
+            SELECT record_id FROM comparable
             WHERE hardware = $hardware AND target IN {in_list(texts)} AND status = 'ok'
             QUALIFY row_number() OVER (PARTITION BY workload_id ORDER BY latency_s, record_id) <= {n}
             ORDER BY min(task_name) OVER (PARTITION BY workload_id), workload_id, latency_s, record_id

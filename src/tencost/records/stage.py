@@ -17,9 +17,11 @@ from rich.table import Table
 from tencost.config import Config
 from tencost.errors import DatasetError
 from tencost.records.databases import Import, import_dataset, import_parts
+from tencost.records.devices import Devices
 from tencost.records.gate import judged
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
+from tencost.store.generator import UNKNOWN, age
 from tencost.store.measured import count, one_of_each
 from tencost.store.schema import to_arrow
 from tencost.store.tables import TASKS, WORKLOADS, write_records
@@ -64,7 +66,8 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
         return import_parts([raw / part for part in cfg.dataset.parts], on_database=on_file)
     if is_measured(raw):
         return import_dataset(raw, cfg.dataset.name, on_database=on_file)
-    return read_log_dataset(raw, cfg.dataset.name, cfg.dataset.hardware, on_file)
+    devices = Devices(cfg.dataset.hardware, cfg.dataset.devices)
+    return read_log_dataset(raw, cfg.dataset.name, devices, on_file)
 
 
 def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
@@ -99,6 +102,7 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     columns = (table.column(name).to_pylist() for name in ("hardware", "status"))
     for hardware, status in zip(*columns, strict=True):
         counts.setdefault(hardware, Counter())[status] += 1
+    generators = table.column("generator").to_pylist()
     summary = {
         "records": table.num_rows,
         "measured_again": measured - table.num_rows,
@@ -108,6 +112,11 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         "workloads": len(table.column("workload_id").unique()),
         "tasks": len(imported.tasks),
         "networks": sorted({task.network for task in imported.tasks}),
+        "generators": dict(
+            sorted(
+                Counter(text or UNKNOWN for text in generators).items(), key=lambda one: age(one[0])
+            )
+        ),
         "status": {name: dict(sorted(count.items())) for name, count in sorted(counts.items())},
         "rejects": len(imported.rejects),
     }
@@ -131,3 +140,5 @@ def _report(summary: dict[str, Any], console: Console) -> None:
         f"{summary['quarantined']} quarantined, "
         f"{summary['rejects']} rejected lines (rejects.jsonl)"
     )
+    for text, number in summary["generators"].items():
+        console.print(f"{number} records of the code generator {text}", highlight=False)

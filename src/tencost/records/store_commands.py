@@ -1,4 +1,4 @@
-"""`tencost records quarantine`, `compact`, `vacuum`, `rename` and `delete`: changes of the live store."""
+"""`tencost records quarantine`, `compact`, `vacuum`, `migrate`, `rename` and `delete`: changes of the live store."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tencost.config.checking import plain_name
 from tencost.errors import RecordError, printable
 from tencost.records import query
 from tencost.store import editing
+from tencost.store.generator import age
+from tencost.store.migration import migrate as migrate_store
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import open_records
 
@@ -76,6 +78,31 @@ def vacuum(root: Path, *, hours: int, store_uri: str | None = None, dry_run: boo
         f"{'would be deleted' if dry_run else 'deleted'}: {number} files of {place} that no version of the last "
         f"{hours} hours has\n"
     )
+
+
+def migrate(root: Path, *, store_uri: str | None = None, dry_run: bool = False) -> None:
+    """Give the records of a store of an earlier version their code generator, and say how many have which.
+
+    Args:
+        root: the project's.
+        store_uri: the record store; None: the live one.
+        dry_run: say it only.
+
+    Raises:
+        RecordError: no store.
+    """
+    place = _place(store_uri, root)
+    done = migrate_store(place, dry_run=dry_run)
+    verb = "would get" if dry_run else "got"
+    lines = [
+        f"{done.records} records of {place} {verb} their code generator; {done.divided} of them held measurements of "
+        "several and are one record a generator"
+    ]
+    lines += [
+        f"  {number} of {text}"
+        for text, number in sorted(done.generators.items(), key=lambda item: age(item[0]))
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def rename(

@@ -6,6 +6,7 @@ import os
 import re
 
 from tencost.errors import ConfigError
+from tencost.register.pull import CHAMPION
 
 ALIAS = r"[a-z][a-z0-9-]{0,62}"
 """What an environment's alias looks like."""
@@ -18,7 +19,7 @@ def default_alias() -> str:
     Raises:
         ConfigError: TENCOST_ALIAS is no alias.
     """
-    alias = os.environ.get(ALIAS_VARIABLE) or "champion"
+    alias = os.environ.get(ALIAS_VARIABLE) or CHAMPION
     if not re.fullmatch(ALIAS, alias):
         raise ConfigError(
             f"{ALIAS_VARIABLE} must be an alias such as staging or production, found {alias!r}. Unset it for champion"

@@ -70,12 +70,12 @@ def compare(
     b: Sequence[SeedScore],
     milliseconds: float | None = None,
 ) -> Comparison:
-    """Return a minus b, one score a training seed on each side, with intervals over tasks and seeds."""
+    """Return a minus b, one score a training seed on each side, with intervals over networks, tasks and seeds."""
 
     def difference(metric: str) -> Difference:
         own = [statistic(metric, truth, [seed]) for seed in a]
         other = [statistic(metric, truth, [seed]) for seed in b]
-        return seeded_bootstrap(own, other, truth.stratum)
+        return seeded_bootstrap(own, other, truth.stratum, clusters=truth.network)
 
     return Comparison(
         opponent=opponent,
@@ -84,6 +84,7 @@ def compare(
         top1=difference("top1"),
         top5=difference("top5"),
         pairwise=difference("pairwise"),
+        search_score=difference("search_score"),
         num_seeds=len(b),
         predict_ms=milliseconds,
     )

@@ -6,15 +6,17 @@ The rule, on the test part of the split, means over training seeds:
 2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher geo1, top-1, top-5 and pairwise.
 3. Against the champion, where there is one: higher geo1, and top-1, top-5 and pairwise not lower by
    more than `Rule.margin`.
+   Against all of them: a search score that is not known to be lower, its interval not below 0.
 4. Prediction takes no longer than `Rule.max_predict_ms` per 1,000 programs, and no longer than
    `Rule.max_slowdown` times the champion's (times below `Rule.free_predict_ms` are not compared).
 5. What a tuning round asks of the model, features included, takes no longer than
    `Rule.max_round_slowdown` times the champion's (below `Rule.free_round_s` it does not matter; a
    time that could not be measured does not block).
 
-What a tuner gains decides, on tasks that count alike: geo1. The search score does not, though it
-replays a search: weighted by time, a few tasks decide it (five of 66 were 58 % of it), and its
-interval is three times that of geo1. RMSE and R² do not, because models that are
+What a tuner gains decides, on tasks that count alike: geo1. The search score, though it replays a
+search, only forbids: weighted by time, a few of the tasks judged decide it (the leaderboard tells
+which), and its interval is three times that of geo1. So a model that is lower by luck is not held
+back, and one that searches worse beyond its interval is. RMSE and R² do not, because models that are
 bad at both have been the best tuners (TenSet). The 95 % bootstrap interval of every difference is
 part of the verdict: an interval that contains 0 is reported as such and does not block, since the
 tasks of a small test split cannot decide a small gain.
@@ -78,6 +80,7 @@ class Comparison:
         top1: difference of the mean top-1 score over networks.
         top5: difference of the mean top-5 score over networks.
         pairwise: difference of the mean share of pairs in the right order.
+        search_score: difference of the mean score of replayed search over networks; None where it is not compared.
         num_seeds: training seeds behind the opponent's figures.
         predict_ms: the opponent's milliseconds for 1,000 programs; None where not compared.
         round_s: the opponent's seconds a tuning round; None where not compared or not measured.
@@ -89,6 +92,7 @@ class Comparison:
     top1: Difference
     top5: Difference
     pairwise: Difference
+    search_score: Difference | None = None
     num_seeds: int = 1
     predict_ms: float | None = None
     round_s: float | None = None
@@ -185,7 +189,18 @@ def _against_references(
         for metric in METRICS:
             difference: Difference = getattr(item, metric)
             checks.append((difference.mean > 0.0, _sentence(metric, difference, item.opponent)))
+        checks += _search(item)
     return checks
+
+
+def _search(item: Comparison) -> list[_Check]:
+    """Return the check that the challenger does not search worse: a difference whose interval lies below 0 forbids."""
+    found = item.search_score
+    if found is None or math.isnan(found.mean):
+        return []
+    worse = found.high < 0.0
+    text = f"search score {interval_text(found)} against {item.opponent}"
+    return [(not worse, f"{text}, {'' if worse else 'not '}known to be lower")]
 
 
 def _against_champion(champion: Comparison, rule: Rule) -> list[_Check]:
@@ -195,7 +210,7 @@ def _against_champion(champion: Comparison, rule: Rule) -> list[_Check]:
         difference: Difference = getattr(champion, metric)
         text = _sentence(metric, difference, champion.opponent)
         checks.append((difference.mean >= -rule.margin, f"{text}, tolerated -{rule.margin:g}"))
-    return checks
+    return [*checks, *_search(champion)]
 
 
 def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[_Check]:

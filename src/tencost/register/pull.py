@@ -45,6 +45,8 @@ from tencost.writing import put_folder, scratch_beside, whole_file
 DIGEST_TAG = "bundle_sha256"
 """Tag of a model version: sha256 of its bundle.json."""
 
+CHAMPION, CHALLENGER = "champion", "challenger"
+"""Aliases: the version to tune with, and the one that was proposed last."""
 EVERY_CPU = "cpu"
 """What models of any CPU are registered as (tencost-cpu): conf/hardware/all.yaml."""
 
@@ -94,6 +96,22 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
         return _pull_run(tracking, cache, runs["run"], runs["path"] or "")
     except BundleError as error:
         raise BundleError(f"{uri}: {error}") from error  # the folder that it names may be temporary
+
+
+def objection(name: str, alias: str, *, root: Path | None = None) -> str:
+    """Return why the version that an alias points to was refused as champion, the first reason of its verdict.
+
+    Empty where it was not refused, where there is no such version, and where the registry does not answer.
+    """
+    tracking = registry_uri(root)
+    try:
+        client = _connect(tracking)
+        with _reaching(tracking):
+            tags = client.get_model_version_by_alias(name, alias).tags
+    except _Unreachable:
+        return ""
+    refused = tags.get("reasons", "").splitlines() if tags.get("verdict") == "refused" else []
+    return next((line.removeprefix("no: ") for line in refused if line.startswith("no: ")), "")
 
 
 def _check_known(tracking: str, name: str) -> None:

@@ -26,19 +26,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from tencost.errors import RegistryError
+from tencost.features.ragged import Ragged
+from tencost.register.pull import CHALLENGER as CHALLENGER
+from tencost.register.pull import CHAMPION as CHAMPION
 from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
 from tencost.train.bundle import content_digest, read_info
 from tencost.train.pyfunc_model import save_pyfunc
 from tencost.train.reaching import reach
 from tencost.train.tracking import log_model
 
-CHAMPION, CHALLENGER = "champion", "challenger"
 CONTENT_TAG = "content_digest"
 PROMOTED_TAG = "promoted"
 VERDICT_TAG = "verdict"
@@ -125,7 +128,13 @@ def find_champion(client: Any, name: str) -> Version | None:
 
 
 def register_bundle(
-    client: Any, bundle: Path, *, run_id: str, hardware_text: str, description: str
+    client: Any,
+    bundle: Path,
+    *,
+    run_id: str,
+    hardware_text: str,
+    description: str,
+    programs: Ragged | None = None,
 ) -> tuple[Version, bool]:
     """Make a bundle a new version with alias challenger.
 
@@ -137,6 +146,7 @@ def register_bundle(
         run_id: MLflow run that trained it; the artifact is logged there.
         hardware_text: what the registered model is for, one line.
         description: Markdown, shown with the version.
+        programs: some as the bundle reads them; the first are the example of a question that is kept beside the model.
 
     Returns:
         The version, and whether it is new.
@@ -157,7 +167,7 @@ def register_bundle(
             **_fitted(info.refit),
         },
         model_text=_model_description(model_name(info.hardware), hardware_text),
-        save=save_pyfunc,
+        save=partial(save_pyfunc, programs=programs),
     )
     return register_offer(client, offer, run_id=run_id, description=description)
 

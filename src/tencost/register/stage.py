@@ -24,7 +24,7 @@ import polars as pl
 from rich.console import Console
 
 from tencost.config import Config
-from tencost.errors import RegistryError
+from tencost.errors import RecordError, RegistryError
 from tencost.evaluate import board as boards
 from tencost.evaluate.board import REFERENCES, Board, Row, winner
 from tencost.evaluate.prediction import load_model, predict_ms, program_rows
@@ -32,6 +32,7 @@ from tencost.evaluate.report import markdown_table
 from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
 from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
+from tencost.features.computable import readable_stored
 from tencost.register import notes, offering, registry
 from tencost.register.comparison import Opponent, against_champion, compare
 from tencost.register.promotion import YES, Challenger, Comparison, Rule, Verdict, judge
@@ -42,6 +43,7 @@ from tencost.register.starts import ship
 from tencost.train import tracking
 from tencost.train.bundle import Bundle, BundleInfo, load_bundle, training_digest
 from tencost.train.data import Data
+from tencost.train.ranker import reference_features
 from tencost.train.refit import refit
 
 
@@ -68,13 +70,14 @@ class _Report:
         )
 
 
-def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> Verdict:
+def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> Verdict:
     """Register the winner on cfg.hardware and promote it if the rule allows.
 
     Args:
         cfg: names dataset, hardware and split.
         root: the project's root.
-        required: families that a champion must have been compared with and must beat.
+        required: families that a champion must have been compared with and must beat; None: all references that can
+            be trained on the records.
 
     Raises:
         ConfigError: nothing was evaluated.
@@ -114,6 +117,7 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
             ),
             hardware_text=cfg.hardware.description or cfg.hardware.name,
             description="",
+            programs=program_rows(data, bundle.info, truth),
         )
     rule = Rule(min_seeds=cfg.rule.min_seeds)
     if champion is not None and champion.number == version.number:
@@ -132,8 +136,9 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
             rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
         )
         met = opponent.with_round(_seconds(rounds, "champion"))
-        judged = judge(challenger, report.references(), met, required=required, rule=rule)
-        told = tuple(f"{YES}note that {note}" for note in opponent.notes)
+        asked, spared = _asked(cfg, root, board, twin) if required is None else (required, ())
+        judged = judge(challenger, report.references(), met, required=asked, rule=rule)
+        told = tuple(f"{YES}note that {note}" for note in (*opponent.notes, *spared))
         verdict = replace(judged, reasons=(*told, *judged.reasons))
         judged_against = champion
         champion = version if verdict.promote else champion
@@ -146,6 +151,35 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] = REFERENCES) -> V
     offering.mark(root, cfg, version)
     offering.say(version, new, champion, verdict)
     return verdict
+
+
+def _asked(
+    cfg: Config, root: Path, board: Board, twin: Bundle
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the references that a champion must beat, and for each that nobody can train why it is not asked for.
+
+    Programs of other tuners, and workloads that another TVM wrote, have no features of TVM's own: what reads these
+    alone cannot be there. It is not enough that nobody has made those features: they are tried on the records, beside
+    the features that the winner reads.
+    """
+    evaluated = {row.family for row in board.models}
+    kinds = {name: reference_features(name) for name in REFERENCES if name not in evaluated}
+    wanted = tuple(sorted({kind for kind in kinds.values() if kind}))
+    if not wanted:
+        return REFERENCES, ()
+    try:
+        found = readable_stored(
+            root / cfg.paths.records / cfg.dataset.name, (*wanted, twin.info.feature_spec.kind)
+        )
+    except RecordError:  # without workloads nobody can tell
+        return REFERENCES, ()
+    spared = {name: kind for name, kind in kinds.items() if kind and not found.allows(kind)}
+    notes = tuple(
+        f"{name} is not asked for, since its features {kind} cannot be computed of these records: "
+        f"{found.reasons[kind]}"
+        for name, kind in spared.items()
+    )
+    return tuple(name for name in REFERENCES if name not in spared), notes
 
 
 def read_scores(path: Path, truth: Truth) -> dict[str, list[SeedScore]]:

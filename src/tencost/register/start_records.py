@@ -14,11 +14,22 @@ from tencost.config import Config
 from tencost.register.starts import PER_WORKLOAD, StartBook
 from tencost.store.ids import canonical_target
 from tencost.store.layout import latency
+from tencost.store.reading import of_preferred_generator
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import load_records
 from tencost.train.data import Data
 
-COLUMNS = ("record_id", "workload_id", "target", "program_format", "program", "run_secs", "status")
+COLUMNS = (
+    "record_id",
+    "workload_id",
+    "hardware",
+    "target",
+    "generator",
+    "program_format",
+    "program",
+    "run_secs",
+    "status",
+)
 
 
 def training_starts(data: Data, *, refit: bool = False) -> StartBook:
@@ -85,10 +96,10 @@ def fastest(records: pl.DataFrame, target: dict[str, Any], per_workload: int) ->
         if canonical_target(orjson.loads(text)) in wanted
     ]
     return (
-        records.filter(
+        of_preferred_generator(records.filter(pl.col("target").is_in(targets)))
+        .filter(
             pl.col("status") == "ok",
             pl.col("program_format") == "metaschedule_trace",
-            pl.col("target").is_in(targets),
         )
         .with_columns(latency_s=latency())
         .sort("latency_s", "record_id")

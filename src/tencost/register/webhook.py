@@ -206,11 +206,11 @@ class Listener:
                 )
 
     def end(self) -> None:
-        """Stop tuning as Ctrl-C would: what was measured is kept."""
+        """Stop tuning as Ctrl-C would, which the child may ignore: what was measured is kept."""
         self._ending.set()
         self.promotions.put(None)
         if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(signal.SIGINT)
+            self._child.send_signal(signal.SIGTERM)
 
 
 def listen(listener: Listener, host: str, port: int, console: Console | None = None) -> None:

@@ -18,6 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
 from tencost.errors import ConfigError, RegistryError, TuneError, printable
+from tencost.features.intrinsics import register_intrinsics
 from tencost.features.traces import trace_values
 
 BATCH = 1024
@@ -103,9 +104,12 @@ class Connection:
 class RemoteModel(ms.cost_model.PyCostModel):
     """Asks a service. It learns nothing from measurements. Make one with :func:`remote_cost_model`."""
 
-    def __init__(self, connection: Connection, about: dict[str, Any]) -> None:
+    def __init__(self, connection: Connection, about: dict[str, Any], draft: bool = True) -> None:
         super().__init__()
         self.about = about
+        self.draft = draft
+        self.guessed = 0
+        """Candidates so far that the service guessed."""
         self.unread = 0
         """Candidates so far that the service could not read."""
         self._connection = connection
@@ -121,13 +125,19 @@ class RemoteModel(ms.cost_model.PyCostModel):
         most = min(BATCH, int(self.about.get("most_candidates", BATCH)))
         for start in range(0, len(candidates), most):
             traces = [trace_values(one.sch.trace) for one in candidates[start : start + most]]
-            asked = {"workload": self._modules[key], "target": target, "traces": traces}
+            asked = {
+                "workload": self._modules[key],
+                "target": target,
+                "traces": traces,
+                "draft": self.draft,
+            }
             told = self._connection.ask("POST", "/v1/score", orjson.dumps(asked))
             found = told.get("scores")
             if not isinstance(found, list) or len(found) != len(traces):
                 raise self._connection.something_else(f"no {len(traces)} scores")
             scores += found
             self.unread += len(told.get("unread", ()))
+            self.guessed += len(told.get("guessed", ()))
         return np.array(scores, np.float64)
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
@@ -140,13 +150,17 @@ class RemoteModel(ms.cost_model.PyCostModel):
         """Write nothing."""
 
 
-def remote_cost_model(url: str, *, token: str | None = None, seconds: float = 150.0) -> Any:
+def remote_cost_model(
+    url: str, *, token: str | None = None, seconds: float = 150.0, draft: bool = True
+) -> Any:
     """Return the model behind a service as the object for `cost_model=` of ms.tune_tir, tune_tasks and tune_relax.
 
     Args:
         url: of the service, http://host:port.
         token: that it asks for; TENCOST_SERVE_TOKEN if None.
         seconds: after which a request is given up.
+        draft: of 64 new candidates or more, score only the promising share in full and guess the others, as
+            :func:`tencost.load_cost_model` does; False: each candidate has the same score alone and in a batch.
 
     Raises:
         ConfigError: not an address.
@@ -158,4 +172,6 @@ def remote_cost_model(url: str, *, token: str | None = None, seconds: float = 15
     about = first.ask("GET", "/v1/model")
     if "digest" not in about:
         raise first.something_else("no description of a model")
-    return RemoteModel(Connection(url, token, seconds), about)
+    # TVM's first TuneContext would register those of all kinds, for minutes.
+    register_intrinsics(str(about.get("target_kind", "llvm")))
+    return RemoteModel(Connection(url, token, seconds), about, draft)

@@ -12,13 +12,15 @@ from pathlib import Path
 import uvicorn
 from rich.console import Console
 
+from tencost import signals
 from tencost.errors import ConfigError, TencostError
 from tencost.features.device import attributes
-from tencost.features.kind import Chunk
+from tencost.features.kind import Chunk, kind_of
 from tencost.measure.hardware import detect_host
 from tencost.register.pull import pull
 from tencost.serve.app import Limits, Service
 from tencost.serve.pool import Overdue, Pool
+from tencost.serve.reading import Readers, Rules
 from tencost.serve.scoring import served
 from tencost.train.bundle import read_info
 from tencost.train.bundle_files import MANIFEST
@@ -60,27 +62,41 @@ def serve(uri: str, root: Path, *, host: str, port: int, jobs: int | None, limit
     if info.feature_spec.device_columns and not device:
         device = attributes(detect_host())
     pool = Pool(served(folder, device), jobs)
+    rules = Rules(info.target_kind, limits.candidates, kind_of(info.feature_spec).lowers)
+    readers = Readers(rules)
     with _listening(host, port) as listener:
         try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, _stop_starting)
             with console.status(f"{uri}: starting"):
+                readers.begin()
                 _begin(pool, info.target_kind)
             digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-            service = Service(uri, digest, info, pool, limits, token)
+            service = Service(uri, digest, info, pool, readers, limits, token)
             settings = uvicorn.Config(
                 service.app, log_level="warning", access_log=False, lifespan="off",
                 timeout_graceful_shutdown=STOP_SECONDS, timeout_keep_alive=60,
             )  # fmt: skip
             name, at = listener.getsockname()[:2]
             where = f"[{name}]" if ":" in name else name
-            console.print(f"{uri}: http://{where}:{at} (Ctrl-C ends it)", soft_wrap=True)
+            console.print(f"{uri}: http://{where}:{at} ({signals.name()} ends it)", soft_wrap=True)
             for number in (
                 signal.SIGTERM,
                 signal.SIGINT,
             ):  # uvicorn raises it again when all is answered
                 signal.signal(number, _done)
             uvicorn.Server(settings).run(sockets=[listener])
+        except KeyboardInterrupt:
+            console.print(f"{uri}: stopped before it was ready")
         finally:
             pool.close()
+            readers.close()
+
+
+def _stop_starting(number: int, frame: object) -> None:
+    """End in order where the service is told to stop before it listens."""
+    del number, frame
+    raise KeyboardInterrupt
 
 
 def _done(number: int, frame: object) -> None:

@@ -38,6 +38,8 @@ class Scored:
 
     score: float
     reason: str = ""
+    guessed: bool = False
+    """Whether the score is a draft's guess, not the model's."""
 
 
 def score(model: Model, chunk: Chunk) -> list[Scored]:

@@ -88,6 +88,39 @@ def assign(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> p
     return split.sort("record_id")
 
 
+def check_measured(
+    split: pl.DataFrame, records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig
+) -> None:
+    """Refuse a split with a part in which every program failed: there is nothing to learn from or to judge on.
+
+    Args:
+        split: as `assign` returns it for these records.
+        records: as `assign` takes them, and status.
+        tasks: as `assign` takes them.
+        config: the policy and its settings.
+
+    Raises:
+        SplitError: a part without a record that has a time.
+    """
+    ok = records.filter(pl.col("status") == "ok")
+    timed = split.join(ok.select("record_id"), on="record_id", how="semi")
+    failed = _empty_part(timed)
+    if failed is None:
+        return
+    statuses = (
+        split.filter(part=failed)
+        .join(records.select("record_id", "status"), on="record_id")
+        .group_by("status")
+        .len()
+        .sort("status")
+    )
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.iter_rows())
+    raise SplitError(
+        f"the {failed} part of split policy {config.policy.value} has no record with a time: expected at least one "
+        f"with status ok, found {counts}. {_ways_out(with_families(ok, tasks), tasks, config)}"
+    )
+
+
 def _divided(described: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.DataFrame:
     """Assign every record, whether or not this fills all parts; `described` as `with_families` returns it."""
     policies: dict[SplitPolicy, Callable[[pl.DataFrame, pl.DataFrame, SplitConfig], pl.Expr]] = {

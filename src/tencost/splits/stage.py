@@ -11,7 +11,13 @@ from rich.table import Table
 
 from tencost.config import Config, SplitPolicy
 from tencost.splits.leakage import check_leakage
-from tencost.splits.policies import PARTS, assign, held_out_networks, not_judged
+from tencost.splits.policies import (
+    PARTS,
+    assign,
+    check_measured,
+    held_out_networks,
+    not_judged,
+)
 from tencost.splits.table import save_split
 from tencost.store.tables import load_records, load_tasks
 
@@ -20,7 +26,8 @@ def run(cfg: Config, root: Path) -> Path:
     """Write data/splits/<dataset>/<split>/: split.parquet and report.json; return the folder.
 
     Raises:
-        SplitError: the split leaks, is empty, or names what the dataset does not have.
+        SplitError: the split leaks, has a part without a record that has a time, or names what the dataset does not
+            have. Nothing is written.
     """
     source = root / cfg.paths.records / cfg.dataset.name
     columns = [
@@ -36,6 +43,7 @@ def run(cfg: Config, root: Path) -> Path:
     records, tasks = load_records(source, columns=columns), load_tasks(source)
     split = assign(records, tasks, cfg.split)
     check_leakage(split, tasks, cfg.split)
+    check_measured(split, records, tasks, cfg.split)
     folder = root / cfg.paths.splits / cfg.dataset.name / cfg.split_name
     save_split(folder, split)
     counts = _counts(split, records)

@@ -111,7 +111,7 @@ def check_module(text: str, where: str = "the module") -> None:
     try:
         _check_graph(graph, where)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise UntrustedError(
+        raise NoGraphError(
             f"{where}: expected TVM's JSON graph, found something else ({type(error).__name__}: {error})"
         ) from error
 

@@ -24,7 +24,9 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
 from tencost.errors import RecordError, without_secrets
 from tencost.store import remote
-from tencost.store.layout import PARTITION, DataFile
+from tencost.store.conditions import require_put_if_absent
+from tencost.store.generator import UNKNOWN
+from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.schema import ADDED, SCHEMA, SCHEMA_VERSION
 
 ATTEMPTS = 200
@@ -119,8 +121,10 @@ def writable_table(place: Place) -> DeltaTable:
 
     Raises:
         CommitFailedError: another writer was faster; call again.
+        RecordError: as :func:`open_table`, or its server would let two writers make the same version.
     """
     table = open_table(place)
+    require_put_if_absent(place.uri, place.storage_options)
     if table is None:
         table = DeltaTable.create(
             place.uri,
@@ -133,15 +137,56 @@ def writable_table(place: Place) -> DeltaTable:
         )
     if _schema_version(table) == SCHEMA_VERSION:
         return table
+    if may_need_migration(Folder(place.uri, place.storage_options), data_files(table)):
+        raise RecordError(
+            f"expected a record store of schema version {SCHEMA_VERSION} at {without_secrets(place.uri)}, found "
+            f"{_schema_version(table)}, whose records do not tell code generators apart. Bring it up to date once "
+            f"(nothing is lost): tencost records migrate --store {without_secrets(place.uri)}"
+        )
     # Two commits, each harmless on its own: a writer killed between them leaves the second to the next.
+    add_columns(place)
+    return set_schema_version(place)
+
+
+def add_columns(place: Place) -> DeltaTable:
+    """Return the table with the columns that it lacks.
+
+    Raises:
+        CommitFailedError: another writer was faster; call again.
+    """
+    table = require_table(place)
     held = {column.name for column in table.schema().fields}
     absent = [column for column in SCHEMA if column.name not in held]
-    if absent:
-        columns = Schema.from_arrow(pa.schema(absent)).fields
-        table.alter.add_columns(columns, commit_properties=NEXT_VERSION_OR_NONE)
-        table = require_table(place)
+    if not absent:
+        return table
+    columns = Schema.from_arrow(pa.schema(absent)).fields
+    table.alter.add_columns(columns, commit_properties=NEXT_VERSION_OR_NONE)
+    return require_table(place)
+
+
+def set_schema_version(place: Place) -> DeltaTable:
+    """Return the table, said to be of today's schema version.
+
+    Raises:
+        CommitFailedError: another writer was faster; call again.
+    """
+    table = require_table(place)
+    if _schema_version(table) == SCHEMA_VERSION:
+        return table
     table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=NEXT_VERSION_OR_NONE)
     return require_table(place)
+
+
+def may_need_migration(folder: Folder, files: Sequence[DataFile]) -> bool:
+    """Say whether files hold programs without a code generator whose other columns may tell of one (migration.py)."""
+    told = pl.col("engine_config").str.contains('"apache-tvm-ffi"', literal=True).fill_null(False)
+    tuned = pl.col("additional_info").str.contains('"tencost"', literal=True).fill_null(False)
+    rows = folder.scan(files).filter(
+        pl.col("generator") == UNKNOWN,
+        pl.col("program_format") == "metaschedule_trace",
+        told | tuned,
+    )
+    return not rows.select("record_id").head(1).collect().is_empty()
 
 
 def commit(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:

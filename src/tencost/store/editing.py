@@ -212,10 +212,11 @@ def _delete_listed(place: Place, listed: pl.DataFrame, dry_run: bool) -> Change:
 def _ids(rows: pl.DataFrame, old: str, new: str) -> pl.Series:
     """Return the ids on the hardware `new`: as MetaSchedule's are made, as those of other logs, or the same."""
     found = []
-    for identity, program, text in rows.select("record_id", "program_id", "target").iter_rows():
+    columns = ("record_id", "program_id", "target", "generator")
+    for identity, program, text, generator in rows.select(columns).iter_rows():
         target = json.loads(text)
-        if identity == record_id(program, target, old):
-            found.append(record_id(program, target, new))
+        if identity == record_id(program, target, old, generator):
+            found.append(record_id(program, target, new, generator))
         elif identity == text_id(program, canonical_target(target), old):
             found.append(text_id(program, canonical_target(target), new))
         else:

@@ -30,6 +30,7 @@ from typing import Any
 import orjson
 
 from tencost.errors import RecordError
+from tencost.store.generator import UNKNOWN
 
 ID_LENGTH = 32
 _OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?![0-9])|\.0000)")
@@ -129,9 +130,13 @@ def text_id(*parts: str) -> str:
     return _hash_text("\n".join(parts))
 
 
-def record_id(program: str, target: dict[str, Any], hardware: str) -> str:
-    """Return the id of a program compiled for `target` and measured on `hardware`."""
-    return _hash_text(canonical_json([program, canonical_target(target), hardware]))
+def record_id(program: str, target: dict[str, Any], hardware: str, generator: str = UNKNOWN) -> str:
+    """Return the id of a program compiled for `target` by a code generator and measured on `hardware`.
+
+    A generator that is not known is no part of the id: such records have the id of before there were generators.
+    """
+    parts = [program, canonical_target(target), hardware]
+    return _hash_text(canonical_json(parts if generator == UNKNOWN else [*parts, generator]))
 
 
 def _hash_text(text: str) -> str:

@@ -28,6 +28,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from tencost.store import remote
+from tencost.store.generator import UNKNOWN
 from tencost.store.schema import SCHEMA
 
 PARTITION = "hardware"
@@ -45,6 +46,7 @@ BOUNDED = (
     "status",
     "timestamp",
     "quarantine",
+    "generator",
 )
 """Columns whose bounds the footers hold; those of the long texts would be most of a footer."""
 
@@ -52,6 +54,11 @@ _EMPTY = pl.from_arrow(SCHEMA.empty_table())
 assert isinstance(_EMPTY, pl.DataFrame)
 COLUMNS = _EMPTY.schema
 """The schema as Polars has it."""
+
+
+def known_generator() -> pl.Expr:
+    """Return the expression of a record's generator, UNKNOWN where the table has null."""
+    return pl.col("generator").fill_null(UNKNOWN)
 
 
 def latency() -> pl.Expr:
@@ -127,7 +134,8 @@ class Folder:
                 storage_options=remote.reading_settings(self.storage_options),
             )
             hardware = pl.lit(name, pl.String).alias(PARTITION)
-            parts.append(rows.with_columns(hardware).select(COLUMNS.names()))
+            filled = rows.with_columns(hardware, generator=known_generator())
+            parts.append(filled.select(COLUMNS.names()))
         return parts[1] if len(parts) == 2 else pl.concat(parts)
 
     def write(self, table: pa.Table, data_change: bool = True) -> list[AddAction]:

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tencost.errors import RecordError
 from tencost.store import remote
+from tencost.store.conditions import require_put_if_absent
 from tencost.store.delta import first_line, retry
 
 SUFFIX = "-modules"
@@ -44,6 +45,7 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
     uri = modules_uri(store_uri)
 
     def commit() -> int:
+        require_put_if_absent(store_uri)
         delta = DeltaTable.create(
             uri, schema=SCHEMA, mode="ignore", storage_options=remote.settings(uri, None)
         )

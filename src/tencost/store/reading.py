@@ -16,10 +16,20 @@ from typing import Any
 import polars as pl
 
 from tencost.errors import RecordError
+from tencost.store.generator import preferred
 from tencost.store.ids import canonical_target
-from tencost.store.layout import COLUMNS, PARTITION, DataFile, Folder, latency
+from tencost.store.layout import (
+    COLUMNS,
+    PARTITION,
+    DataFile,
+    Folder,
+    known_generator,
+    latency,
+)
 
 _LATENCY = "_latency"
+_CHOOSING = ("workload_id", "hardware", "target", "generator", "status", "record_id")
+"""Columns that tell which records of a workload answer."""
 
 
 class View(ABC):
@@ -90,6 +100,7 @@ class FileView(View):
     def scan(self, hardware: Sequence[str], workload_id: str | None = None) -> pl.LazyFrame:
         rows = pl.scan_parquet(self.uri, schema=COLUMNS, missing_columns="insert")
         rows = rows.filter(pl.col(PARTITION).is_in(list(hardware)))
+        rows = rows.with_columns(generator=known_generator())
         return rows if workload_id is None else rows.filter(pl.col("workload_id") == workload_id)
 
 
@@ -156,10 +167,11 @@ class Records(ABC):
         target: Mapping[str, Any] | str,
         columns: Sequence[str] | None = None,
         quarantined: bool = False,
+        generator: str | None = None,
     ) -> pl.DataFrame:
         """Return a workload's records on a hardware for a target, fastest first.
 
-        There is no look-up that ignores hardware or target. Records without times come last, equal
+        There is no look-up that ignores hardware, target or code generator. Records without times come last, equal
         latencies are in the order of record_id.
 
         Args:
@@ -168,6 +180,7 @@ class Records(ABC):
             target: mapping or JSON text; compared in canonical form (ids.canonical_target).
             columns: columns to return; None: all of the schema.
             quarantined: whether records in quarantine are among them.
+            generator: of this code generator only; None: the preferred one of the workload, see generator.py.
 
         Raises:
             RecordError: nothing is there, or no records of that hardware, or no such column.
@@ -177,8 +190,9 @@ class Records(ABC):
 
         def fastest_first(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            needed = list(dict.fromkeys([*wanted, "target", "record_id"]))
+            needed = list(dict.fromkeys([*wanted, *_CHOOSING]))
             found = _for_target(rows.select(*needed, latency().alias(_LATENCY)).collect(), text)
+            found = _of_generator(found, generator)
             return found.sort(_LATENCY, "record_id", nulls_last=True).select(wanted)
 
         return self._answer(fastest_first)
@@ -192,6 +206,7 @@ class Records(ABC):
         n: int = 1,
         columns: Sequence[str] | None = None,
         quarantined: bool = False,
+        generator: str | None = None,
     ) -> pl.DataFrame:
         """Return the `n` records of lowest latency (median of run_secs) of a workload, fastest first.
 
@@ -203,8 +218,9 @@ class Records(ABC):
 
         def fastest(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            keys = rows.select("record_id", "target", latency().alias(_LATENCY))
-            keys_of_n = _for_target(keys.collect(), text).drop_nulls(_LATENCY)
+            keys = rows.select(*_CHOOSING, latency().alias(_LATENCY))
+            for_target = _of_generator(_for_target(keys.collect(), text), generator)
+            keys_of_n = for_target.drop_nulls(_LATENCY)
             chosen = keys_of_n.sort(_LATENCY, "record_id").head(n).select("record_id")
             same = pl.col("record_id").is_in(chosen["record_id"].implode())
             whole = rows.filter(same).select([*dict.fromkeys(["record_id", *wanted])]).collect()
@@ -228,6 +244,26 @@ class RecordFile(Records):
 
     def exists(self) -> bool:
         return Path(self.uri).is_file()
+
+
+def of_preferred_generator(
+    records: pl.DataFrame, group: Sequence[str] = ("workload_id", "hardware")
+) -> pl.DataFrame:
+    """Return the records of one code generator a group: the one that answers where nobody names one, see generator.py.
+
+    Args:
+        records: the columns of `group`, generator and status; without a column generator all are returned.
+        group: what a generator is preferred for.
+    """
+    if "generator" not in records.columns or records["generator"].n_unique() < 2:
+        return records
+    counts = records.group_by(*group, "generator").agg((pl.col("status") == "ok").sum().alias("ok"))
+    chosen: dict[tuple[str, ...], dict[str, int]] = {}
+    for *key, text, ok in counts.select(*group, "generator", "ok").iter_rows():
+        chosen.setdefault(tuple(key), {})[text] = ok
+    rows = [(*key, preferred(of_each)) for key, of_each in chosen.items()]
+    kept = pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
+    return records.join(kept, on=[*group, "generator"], how="semi", maintain_order="left")
 
 
 def known_columns(columns: Sequence[str] | None) -> list[str]:
@@ -257,6 +293,13 @@ def _for_target(rows: pl.DataFrame, target: str) -> pl.DataFrame:
     texts = rows["target"].unique().to_list()
     same = [text for text in texts if canonical_target(json.loads(text)) == target]
     return rows if len(same) == len(texts) else rows.filter(pl.col("target").is_in(same))
+
+
+def _of_generator(rows: pl.DataFrame, generator: str | None) -> pl.DataFrame:
+    """Return the rows of a code generator, of the preferred one for None."""
+    if generator is None:
+        return of_preferred_generator(rows)
+    return rows.filter(pl.col("generator") == generator)
 
 
 def _canonical(target: Mapping[str, Any] | str) -> str:

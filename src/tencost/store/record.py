@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tencost.store.generator import UNKNOWN
 from tencost.store.status import Status
 
 PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "none")
@@ -74,6 +75,8 @@ class Record:
     extra: dict[str, Any] | None = None
     """What this record's log says beyond the columns; goes to `additional_info`."""
     foreign: str | None = None
+    generator: str = UNKNOWN
+    """Who made its machine code, see generator.py; part of `record_id`."""
 
     def __post_init__(self) -> None:
         assert self.program_format in PROGRAM_FORMATS, self.program_format

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tencost.store.generator import UNKNOWN
 from tencost.store.record import PROGRAM_FORMATS as PROGRAM_FORMATS
 from tencost.store.record import NetworkWeight as NetworkWeight
 from tencost.store.record import Provenance as Provenance
@@ -21,10 +22,14 @@ from tencost.store.record import Record as Record
 from tencost.store.record import Source as Source
 from tencost.store.record import provenance_from_json as provenance_from_json
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 """Of the columns below. A store of an earlier version is read, and gets the new columns when it is written to."""
 
-ADDED = {"2": ("wall_s", "foreign", "quarantine"), "3": ("measurements",)}
+ADDED = {
+    "2": ("wall_s", "foreign", "quarantine"),
+    "3": ("measurements",),
+    "4": ("generator", "alias"),
+}
 """Columns that a version added, null in older rows; no version has ever taken one away."""
 
 MEASUREMENT = pa.struct(
@@ -95,6 +100,13 @@ SCHEMA = pa.schema(
         pa.field("quarantine", pa.string()),  # why the record is kept out of reads; null: it is not
         # Since version 3: every measurement of a program that was measured more than once, see measured.py.
         pa.field("measurements", pa.list_(MEASUREMENT)),
+        # Since version 4.
+        pa.field(
+            "generator", pa.string()
+        ),  # who made the machine code, see generator.py; null: not known
+        pa.field(
+            "alias", pa.string()
+        ),  # the record's id before it had a generator, see migration.py
     ],
     metadata={"tencost.schema_version": SCHEMA_VERSION},
 )
@@ -147,6 +159,8 @@ def _row(record: Record) -> dict[str, Any]:
         "foreign": record.foreign,
         "quarantine": None,
         "measurements": None,
+        "generator": None if record.generator == UNKNOWN else record.generator,
+        "alias": None,
     }
 
 

@@ -120,7 +120,8 @@ def try_out(folder: Path, spec: FeatureSpec, calibration: Calibration, ranker: R
             f"bundle {folder}: expected finite scores of made-up programs, found "
             f"{np.asarray(raw)[~np.isfinite(raw)][:4].tolist()}: the weights are damaged. Pull or train it again."
         )
-    if len(np.unique(scores)) == 1:
+    # Made-up programs are far from all that were learnt from, and may have the same nearest neighbours.
+    if len(np.unique(scores)) == 1 and ranker.family != "knn":
         raise BundleError(
             f"bundle {folder}: it scores {_TRIED} made-up programs alike ({scores[0]:.6g}), so that it cannot rank "
             "any. Train it again, on more programs."

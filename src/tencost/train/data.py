@@ -13,13 +13,14 @@ from pathlib import Path
 import polars as pl
 
 from tencost.config import Config, HardwareConfig
-from tencost.errors import ConfigError, FeatureError
+from tencost.errors import ConfigError, FeatureError, SplitError
 from tencost.features.device import attributes, device_names, device_of_each, with_device
 from tencost.features.kind import Floats
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.table import FILE, FeatureTable, load_features
 from tencost.splits.table import load_split
+from tencost.store.reading import of_preferred_generator
 from tencost.store.tables import load_records, load_tasks
 from tencost.train.provenance import content_hash
 from tencost.train.ranker import Samples
@@ -27,7 +28,7 @@ from tencost.train.samples import join_samples, sample_spec
 
 EVERY = "all"
 """In hardware.members: every hardware of the dataset that has the target's kind."""
-COLUMNS = ("record_id", "program_id", "workload_id", "hardware", "status")
+COLUMNS = ("record_id", "program_id", "workload_id", "hardware", "generator", "status")
 
 
 class Data:
@@ -44,7 +45,7 @@ class Data:
 
     @cached_property
     def records(self) -> pl.DataFrame:
-        """All records: COLUMNS, `latency_s` and `spread`.
+        """All records, of every code generator: COLUMNS, `latency_s` and `spread`.
 
         The former is the median in seconds, null for a failure; the latter the standard deviation of the logarithm of
         the record's own times, null where there are fewer than two.
@@ -54,15 +55,36 @@ class Data:
         return read.with_columns(spread=logs.list.std()).drop("run_secs")
 
     @cached_property
+    def judged_records(self) -> pl.DataFrame:
+        """The records that models are judged by: of each workload on a hardware those of one code generator.
+
+        Of two generators the preferred one's (store/generator.py): a tuner's candidates are of one generator, too.
+        """
+        return of_preferred_generator(self.records)
+
+    @cached_property
     def tasks(self) -> pl.DataFrame:
         """All tasks of every network."""
         return load_tasks(self.records_folder)
 
     @cached_property
     def split(self) -> pl.DataFrame:
-        """The side of each record."""
+        """The side of each record.
+
+        Raises:
+            SplitError: there is none, or it is of other records.
+        """
         cfg = self.cfg
-        return load_split(self.root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
+        split = load_split(self.root / cfg.paths.splits / cfg.dataset.name / cfg.split_name)
+        strange = split.filter(~pl.col("record_id").is_in(self.records["record_id"].implode()))
+        if not strange.is_empty():
+            raise SplitError(
+                f"expected the split {cfg.split_name} to be of the records in {self.records_folder}, found "
+                f"{strange.height} of its {split.height} record ids that are not there (ids tell the code generator "
+                f"since schema version 4). Build it again: tencost splits "
+                f"dataset={cfg.dataset.name} split={cfg.split_name}"
+            )
+        return split
 
     @cached_property
     def split_hash(self) -> str:
@@ -130,7 +152,7 @@ class Data:
     def samples(self, hardware: Sequence[str], part: str) -> Samples:
         """Return one part of the split for some hardware, with the features that `cfg` names.
 
-        Groups are (workload, hardware), so several hardware never share a label's scale.
+        Groups are (workload, hardware, generator): neither hardware nor code generators share a label's scale.
 
         Raises:
             TrainError: the part has no record of these hardware that can be labelled.

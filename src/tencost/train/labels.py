@@ -1,6 +1,6 @@
 """Labels: what a ranker learns. Pure functions over arrays.
 
-Legend: N records, G groups. A group is one workload on one hardware.
+Legend: N records, G groups. A group is one workload on one hardware, compiled by one code generator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tencost.features.ragged import IntArray
 from tencost.train.ranker import Samples
 
 LABEL_TEXT = (
-    "fastest median latency of the (workload, hardware) group within the split part / "
+    "fastest median latency of the (workload, hardware, generator) group within the split part / "
     "median latency; failed = 0"
 )
 """The definition that every bundle carries."""

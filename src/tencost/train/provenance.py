@@ -33,8 +33,11 @@ DEFAULT_TVM_RANGE = ("0.27.0", "0.28.0")
 _DECIDE = ("execution", "features", "splits", "store", "train")
 """Rooms whose code decides what a training learns from given records."""
 
-_PIPELINE_WRITES = (":(exclude)dvc.lock", ":(exclude)data")
+_PIPELINE_WRITES = (":(exclude,glob)**/dvc.lock", ":(exclude)data")
 """Paths under git that `dvc repro` itself writes while it runs."""
+
+_STAGES_READ = ("conf", "src", "graphs", "datasets", "params.yaml", "dvc.yaml")
+"""Where a file that git does not know changes what a stage does; elsewhere it may be a report or a note."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,18 @@ class GitState:
 
 
 def git_state(root: Path) -> GitState:
-    """Return the commit of a folder and whether it has uncommitted changes, other than what the pipeline writes."""
+    """Return the commit of a folder and whether what a stage reads differs from it.
+
+    That is any uncommitted change of a file that git knows, other than what the pipeline writes, and any file of
+    conf/, the sources and the data sets' archives that git neither knows nor ignores.
+    """
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return GitState(None, False)
-    changed = _git(
-        root, "status", "--porcelain", "--untracked-files=no", "--", ".", *_PIPELINE_WRITES
-    )
-    return GitState(commit, bool(changed))
+    status = ("status", "--porcelain")
+    changed = _git(root, *status, "--untracked-files=no", "--", ".", *_PIPELINE_WRITES)
+    new = _git(root, *status, "--untracked-files=all", "--", *_STAGES_READ, *_PIPELINE_WRITES)
+    return GitState(commit, bool(changed or new))
 
 
 def _git(root: Path, *arguments: str) -> str | None:

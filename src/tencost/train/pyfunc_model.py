@@ -9,11 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from tencost.features.ragged import Ragged
 from tencost.train.bundle import BundleInfo, read_info
 
+EXAMPLE_PROGRAMS = 2
+"""So many programs with all their rows are the example of a question."""
 
-def save_pyfunc(folder: Path, bundle: Path) -> None:
-    """Write the model, its signature and its requirements into a new folder; the bundle is copied into it."""
+
+def save_pyfunc(folder: Path, bundle: Path, programs: Ragged | None = None) -> None:
+    """Write the model, its signature and its requirements into a new folder; the bundle is copied into it.
+
+    Args:
+        folder: new.
+        bundle: the model.
+        programs: programs as the bundle reads them, [N, rows, C], of which the first with rows become the example of a
+            question; None, or none with rows: there is no example.
+    """
     from mlflow.types import ColSpec, DataType
 
     info = read_info(bundle)
@@ -22,7 +33,7 @@ def save_pyfunc(folder: Path, bundle: Path) -> None:
     outputs = [ColSpec(DataType.long, "program"), ColSpec(DataType.double, "score")]
     code = Path(__file__).with_name("pyfunc.py")
     needs = requirement("tuner", info.versions)
-    save_model(folder, bundle, code, inputs, outputs, needs, _example(info))
+    save_model(folder, bundle, code, inputs, outputs, needs, _example(info, programs))
 
 
 def requirement(extra: str, versions: Mapping[str, str]) -> str:
@@ -36,11 +47,17 @@ def requirement(extra: str, versions: Mapping[str, str]) -> str:
     return f"tencost[{extra}]" + (f"=={version}" if version else "")
 
 
-def _example(info: BundleInfo) -> dict[str, Any]:
-    """Return what the model may be asked, as columns: two programs of one and of two made-up rows."""
+def _example(info: BundleInfo, programs: Ragged | None) -> dict[str, Any] | None:
+    """Return what the model may be asked, as columns: the number of a program for each row, then the features."""
     columns = info.feature_spec.columns
-    values = {name: np.array([0.0, 1.0, 2.0], np.float32) for name in columns}
-    return {"program": np.array([0, 1, 1], np.int64), **values}
+    if programs is None:
+        return None
+    used = np.flatnonzero(programs.lengths)[:EXAMPLE_PROGRAMS]
+    if not len(used):
+        return None
+    rows = programs.take(used)
+    values = {name: rows.values[:, at] for at, name in enumerate(columns)}
+    return {"program": rows.segment_ids, **values}
 
 
 def save_model(

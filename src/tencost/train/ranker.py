@@ -160,6 +160,8 @@ class Family:
     """Settings with which it learns a toy problem in seconds."""
     folds: int = 5
     """Folds of networks that it is tried on at most while a family is chosen; a slow one is tried on fewer."""
+    features: str = ""
+    """Of a reference: the feature kind without which it cannot be trained; empty: there is none such."""
     learns: bool = True
     """False for one that has nothing to learn: it is ready before a worker process would be."""
 
@@ -172,6 +174,12 @@ def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:
     """
     family: Family = FAMILIES.load(config.family)
     return family.ranker(config, spec)
+
+
+def reference_features(name: str) -> str:
+    """Return the feature kind that a reference family cannot be trained without; empty for none."""
+    family: Family = FAMILIES.load(name)
+    return family.features
 
 
 def read_divisors(path: Path, expected: int) -> list[float]:

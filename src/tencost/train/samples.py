@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tencost.features.table import FeatureTable
 
 PARTS = ("train", "valid", "test")
+GROUP = ("workload_id", "hardware", "generator")
+"""What a label's scale is of."""
 
 
 def join_samples(
@@ -30,10 +32,10 @@ def join_samples(
     devices: Mapping[str, Attributes] | None = None,
     names: Sequence[str] | None = None,
 ) -> Samples:
-    """Join the three tables; rows are sorted by workload, hardware and record id.
+    """Join the three tables; rows are sorted by workload, hardware, code generator and record id.
 
     Args:
-        records: record_id, program_id, workload_id, hardware, status, latency_s (median, seconds).
+        records: record_id, program_id, workload_id, hardware, generator, status, latency_s (median, seconds).
         split: record_id, part.
         features: rows by program_id; a program that could not be featurized has none.
         hardware: names to keep.
@@ -50,11 +52,11 @@ def join_samples(
     chosen = (
         records.filter(pl.col("hardware").is_in(list(hardware)))
         .join(split.filter(pl.col("part") == part).select("record_id"), on="record_id", how="semi")
-        .sort("workload_id", "hardware", "record_id")
+        .sort(*GROUP, "record_id")
     )
     measured = pl.when(pl.col("status") == "ok").then(pl.col("latency_s"))
     latency = chosen.select(measured.fill_null(float("nan"))).to_series().to_numpy()
-    group = dense_groups(chosen["workload_id"].to_numpy(), chosen["hardware"].to_numpy())
+    group = dense_groups(*(chosen[name].to_numpy() for name in GROUP))
     label, keep = speed_labels(latency, group)
     kept = np.flatnonzero(keep)
     if not len(kept):
@@ -69,7 +71,7 @@ def join_samples(
         of_each = device_of_each(chosen["hardware"].to_list(), devices)
         wide = sample_spec(features.spec, list(of_each) if names is None else names)
         rows = with_device(rows, wide, of_each)
-    group = dense_groups(chosen["workload_id"].to_numpy(), chosen["hardware"].to_numpy())
+    group = dense_groups(*(chosen[name].to_numpy() for name in GROUP))
     return Samples(
         rows, label, group, latency, np.asarray(chosen["record_id"].to_list(), dtype=np.str_)
     )

@@ -150,7 +150,7 @@ def train_each(trainings: Sequence[Job], seed: int, jobs: int | None, label: str
             "memory. Train one at a time: jobs=1"
         )
 
-    workers = open_workers(_work_each, (tuple(trainings), seed), None, count)
+    workers = open_workers(_work_each, (tuple(trainings), seed), None, count, TRAINING_LIMIT_S)
     sent = [
         one
         for found in in_order(workers, list(range(len(trainings))), Rescue(died))
@@ -158,6 +158,9 @@ def train_each(trainings: Sequence[Job], seed: int, jobs: int | None, label: str
     ]
     return [_received(job, *one) for job, one in zip(trainings, sent, strict=True)]
 
+
+TRAINING_LIMIT_S = 4 * 3600.0
+"""Seconds that one training may take before its worker is thought to hang."""
 
 WORKER_START_SECONDS = 5.0
 """What a worker needs to start and to import; workers are used where they save more."""
@@ -193,7 +196,7 @@ def _in_workers(
     trained: list[Trained] = []
     tried: list[Tried] = []
     with console.status(f"training {label}: 0 of {len(units)} trainings") as status:
-        workers = open_workers(_work, job, execution, jobs)
+        workers = open_workers(_work, job, execution, jobs, TRAINING_LIMIT_S)
         for results in in_order(workers, units, Rescue(died)):
             for one in results:
                 if isinstance(one, Tried):

@@ -13,9 +13,9 @@ import orjson
 import polars as pl
 from rich.console import Console
 
-from tencost.config import Config, Pool
+from tencost.config import Config, Pool, SplitPolicy
 from tencost.config.parts import FAMILIES
-from tencost.errors import ConfigError, TrainError
+from tencost.errors import ConfigError, SplitError, TrainError
 from tencost.features.device import attributes, device_names
 from tencost.features.spec import FeatureSpec
 from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
@@ -41,7 +41,7 @@ from tencost.train.tracking import (
     start_run,
     training_run,
 )  # fmt: skip
-from tencost.writing import whole_folder
+from tencost.writing import scratch_beside, whole_folder
 
 CHOICE = "choice"
 """The validation metric that seeds and epochs are chosen by."""
@@ -107,16 +107,23 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
 
     Raises:
         ConfigError: the family does not read the feature set, or no seed is given.
+        SplitError: the split has nothing to judge the model on.
         TrainError: the split has nothing to learn from for this hardware.
+        OSError: the folder of the bundles cannot be written; it is raised before anything is trained.
     """
     _check(cfg)
+    data = data or Data(cfg, root)
+    material = read_material(cfg, data)
+    _check_watched(cfg, material)
+    _check_tested(data)
+    with scratch_beside(_folder(cfg, root)):
+        pass  # hours of training are not to end at a folder that cannot be written
     with start_run(cfg, root, stage="train") as tracked:
-        material = read_material(cfg, data or Data(cfg, root))
         _log_material(tracked, cfg, root, material)
         trained, tried = _train(cfg, root, material, tracked)
         result = _result(cfg, root, tracked, trained)
         _write(cfg, material, trained, tried, result)
-        _log_result(tracked, cfg, trained, tried, result)
+        _log_result(tracked, cfg, material, trained, tried, result)
     _say(cfg, result)
     return result
 
@@ -132,6 +139,41 @@ def _check(cfg: Config) -> None:
         )
     if not cfg.seeds or len(set(cfg.seeds)) != len(cfg.seeds):
         raise ConfigError(f"seeds must be different whole numbers, at least one; found {cfg.seeds}")
+
+
+def _check_tested(data: Data) -> None:
+    """Refuse to train what cannot be judged afterwards: no program of the hardware in the test part has a time.
+
+    A split by hardware holds other hardware out: there a model may be trained that is judged nowhere.
+
+    Raises:
+        SplitError: there is none.
+    """
+    cfg, own = data.cfg, data.hardware()
+    if cfg.split.policy is SplitPolicy.by_hardware:
+        return
+    mine = data.records.filter(pl.col("hardware").is_in(own))
+    tested = mine.join(data.split.filter(part="test"), on="record_id", how="semi")
+    if not (tested["status"] == "ok").any():
+        raise SplitError(
+            f"expected programs of {', '.join(own)} with a time in the test part of split {cfg.split_name}, to judge "
+            f"the model on; found none among {len(tested)} records there. Choose another split=..., or measure more "
+            "tasks; report.json beside the split counts them"
+        )
+
+
+def _check_watched(cfg: Config, material: Material) -> None:
+    """Refuse a validation part that ranks nothing: seeds and epochs are chosen by it.
+
+    Raises:
+        TrainError: no workload of it has two programs with features.
+    """
+    used = np.flatnonzero(material.valid.features.lengths)
+    if not (np.bincount(material.valid.group[used]) > 1).any():
+        raise TrainError(
+            f"expected a validation group with at least two programs of {', '.join(material.hardware)}, "
+            f"found none in split {cfg.split_name}. Raise split.valid_fraction."
+        )
 
 
 def read_material(cfg: Config, data: Data) -> Material:
@@ -219,11 +261,6 @@ def _train(
             Console(stderr=True).print(f"{label}: {', '.join(taken)} as trained before")
     else:
         trained, tried = train_seeds(job, cfg.seeds, cfg.jobs, label, cfg.execution)
-    if not all(one.valid for one in trained):
-        raise TrainError(
-            f"expected a validation group with at least two programs of {', '.join(material.hardware)}, "
-            f"found none in split {cfg.split_name}. Raise split.valid_fraction."
-        )
     return trained, tried
 
 
@@ -340,6 +377,7 @@ def _log_material(tracked: TrackedRun, cfg: Config, root: Path, material: Materi
 def _log_result(
     tracked: TrackedRun,
     cfg: Config,
+    material: Material,
     trained: list[Trained],
     tried: list[Tried],
     result: TrainResult,
@@ -361,7 +399,7 @@ def _log_result(
         if drawn is not None:
             tracked.log_artifact(drawn, "plots")
         model = Path(scratch) / "model"
-        save_pyfunc(model, result.folder / f"seed{result.best_seed}")
+        save_pyfunc(model, result.folder / f"seed{result.best_seed}", material.valid.features)
         model_id = log_model(
             tracked.client,
             tracked.run_id,

@@ -24,6 +24,7 @@ from typing import Any
 import orjson
 
 from tencost.config import Config
+from tencost.errors import RegistryError
 from tencost.train import moved
 from tencost.train.ended import close_ended, process_tags
 from tencost.train.provenance import git_state, installed_versions
@@ -52,6 +53,8 @@ _REFUSED = re.compile(r"[/:.%\"']")
 """What MLflow does not take in the name of a logged model."""
 _MAX_VALUE = 5000
 _LOCK_SECONDS = 120
+_JOBS_END_S = 10.0
+"""How long the end of an interrupted sweep's jobs is waited for."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,16 @@ def setup(root: Path, experiment: str = EXPERIMENT) -> str:
     return _connect(root, experiment)[0]
 
 
+def check_tracking(cfg: Config, root: Path) -> None:
+    """Ask the tracking server, where one is set, for the experiment: what is wrong is said before anything long begins.
+
+    Raises:
+        RegistryError: it does not answer, or refuses the user.
+    """
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        _connect(root, cfg.experiment_name)
+
+
 @contextmanager
 def start_run(
     cfg: Config,
@@ -237,6 +250,9 @@ def parent_run(root: Path, name: str, experiment: str = EXPERIMENT) -> Iterator[
     try:
         with _ending(client, run_id):
             yield run_id
+    except KeyboardInterrupt:
+        _close_jobs(client, experiment_id, run_id, root)
+        raise
     finally:
         if before is None:
             del os.environ[PARENT_VARIABLE]
@@ -326,6 +342,7 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     reach(uri)
     with FileLock(folder / ".lock", timeout=_LOCK_SECONDS), answering(uri):
         if not chosen:
+            _check_writable(folder / "mlflow.db")
             moved.follow(folder / "mlflow.db")
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = client.get_experiment_by_name(experiment)
@@ -342,6 +359,16 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     return uri, client, experiment_id
 
 
+def _check_writable(database: Path) -> None:
+    """Refuse a database that this account may not write; SQLite also writes a journal into its folder."""
+    for path in (database.parent, database):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise RegistryError(
+                f"cannot write {path}: Permission denied. Give this account the right to write there, or set "
+                "MLFLOW_TRACKING_URI to a server's address"
+            )
+
+
 @contextmanager
 def _ending(client: Any, run_id: str) -> Iterator[None]:
     try:
@@ -352,6 +379,19 @@ def _ending(client: Any, run_id: str) -> Iterator[None]:
         client.set_terminated(run_id, "KILLED" if killed else "FAILED")
         raise
     client.set_terminated(run_id, "FINISHED")
+
+
+def _close_jobs(client: Any, experiment_id: str, parent: str, root: Path) -> None:
+    """Make the runs of an interrupted sweep's jobs KILLED as their processes end, which launchers kill."""
+    chosen = os.environ.get("MLFLOW_TRACKING_URI")
+    database = None if chosen else (root / "mlruns").resolve() / "mlflow.db"
+    end = time.monotonic() + _JOBS_END_S
+    while True:
+        close_ended(client, experiment_id, database)
+        nested = f"attributes.status = 'RUNNING' AND tags.`mlflow.parentRunId` = '{parent}'"
+        if not client.search_runs([experiment_id], nested) or time.monotonic() > end:
+            return
+        time.sleep(0.2)
 
 
 def _stage_tags(cfg: Config, stage: str) -> dict[str, str]:
@@ -397,10 +437,19 @@ def _plain(value: Any) -> Any:
 
 
 def flatten(prefix: str, value: Any, out: dict[str, str]) -> None:
-    """Add a value to `out` as dotted names and text values, dictionaries opened."""
+    """Add a value to `out` as dotted names and text values, one for each field.
+
+    Dictionaries are opened, and so are lists of dictionaries: an item is called by its family where each has another
+    one, as a blend's members have, and by its place otherwise.
+    """
     if isinstance(value, dict) and value:
         for key, item in value.items():
             flatten(f"{prefix}.{key}", item, out)
+    elif isinstance(value, (list, tuple)) and value and all(isinstance(x, dict) for x in value):
+        families = [item.get("family") for item in value]
+        by_family = None not in families and len(set(families)) == len(families)
+        for place, item in enumerate(value):
+            flatten(f"{prefix}.{families[place] if by_family else place}", item, out)
     elif isinstance(value, Enum):
         out[prefix] = str(value.value)
     elif isinstance(value, (list, tuple)):

@@ -12,8 +12,24 @@ from tencost.errors import BundleError
 from tencost.train.ranker import Scores
 from tencost.train.tree_check import check_trees
 
+LEAST_SHARE = 0.05
+"""Share of all hessians that a leaf may have to have at most."""
+
 Packed = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], int]
 """(rows [R, C], the program of each row [R], number of programs)."""
+
+
+def least_leaf(least: float, hessian: npt.NDArray[np.floating]) -> float:
+    """Return the least sum of hessians in a leaf, such that trees of few programs can still split.
+
+    A ranking loss divides by the length of a list, so the hessians of a few dozen programs may sum to less than what
+    one leaf has to have: all trees would be single leaves, and nothing would be learnt.
+
+    Args:
+        least: as it is set; returned as it is where all hessians are 1 / LEAST_SHARE times as much.
+        hessian: [N] of all programs, or rows, that are learnt from, before the first tree.
+    """
+    return min(least, LEAST_SHARE * float(hessian.sum()))
 
 
 def packed_sum(

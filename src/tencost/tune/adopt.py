@@ -22,11 +22,13 @@ import polars as pl
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tencost.codegen.vector_math import current_generator
 from tencost.config import HardwareConfig
 from tencost.features.replay import replay
 from tencost.networks.network import NetworkTask
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.register.start_records import COLUMNS, fastest
+from tencost.store.generator import UNKNOWN
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.tune.suspects import FAILED
@@ -194,8 +196,10 @@ def _fastest(
     store: RecordStore, hardware: HardwareConfig, workloads: Sequence[str]
 ) -> dict[str, list[tuple[str, str, list[float]]]]:
     """Return (record id, trace as JSON text, times in seconds) by workload id, fastest first."""
+    # Times of another code generator say nothing about what this host would measure now.
+    comparable = [current_generator(str(hardware.target.get("kind"))), UNKNOWN]
     records = store.read(hardware.name, COLUMNS).filter(
-        pl.col("workload_id").is_in(list(workloads))
+        pl.col("workload_id").is_in(list(workloads)), pl.col("generator").is_in(comparable)
     )
     kept = fastest(records, hardware.target, PER_WORKLOAD)
     found: dict[str, list[tuple[str, str, list[float]]]] = {}

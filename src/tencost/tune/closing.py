@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from tencost import signals
+
 if TYPE_CHECKING:
     from tencost.tune.cost_model import Round
 
@@ -59,12 +61,13 @@ def weak_report(history: Sequence[Round]) -> dict[str, Any]:
 def print_summary(report: dict[str, Any], folder: Path, console: Console) -> None:
     """Print the table, and what has to be said about it."""
     table = Table(title=f"{report['network']} on {report['hardware']}", show_header=False)
-    ended = "stopped by Ctrl-C; the same command continues" if report["interrupted"] else "done"
+    stopped = f"stopped by {signals.name()}; the same command continues"
+    ended = stopped if report["interrupted"] else "done"
     rows = [
         ("model", report["model"]),
         ("programs measured", f"{report['trials']} in {report['tasks']} tasks ({ended})"),
         ("time", f"{report['seconds']:.0f} s"),
-        ("tasks, default schedules", _default(report)),
+        ("tasks, unscheduled", _default(report)),
         ("tasks, best programs", _best(report)),
     ]
     if "mean_spearman" in report:
@@ -92,7 +95,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
 
 
 def _default(report: dict[str, Any]) -> str:
-    """Return the tasks' row with default schedules, and which of them count with the limit."""
+    """Return the tasks' row unscheduled, and which of them count with the limit."""
     told = f"{report['tasks_default_latency_s'] * 1e3:.3f} ms"
     if not report.get("tasks_default_stopped"):
         return told
@@ -141,6 +144,18 @@ def _difference(report: dict[str, Any]) -> str:
     return "; ".join(told)
 
 
+def _ratios(report: dict[str, Any]) -> str:
+    """Return the tuned network's time over those of what else a user could run, below 1 where tuning won.
+
+    Code that nothing scheduled is what nobody would run: it counts only where there are no rules, as on GPUs.
+    """
+    others = [("rules", "by rule"), ("onnxruntime", "ONNX Runtime"), ("compared", "the compared")]
+    if "network_over_rules" not in report:
+        others.insert(0, ("default", "unscheduled"))
+    known = [(f"network_over_{key}", name) for key, name in others]
+    return "".join(f", {report[key]:.2f} of {name}" for key, name in known if key in report)
+
+
 def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the whole network's rows: medians, in brackets the quartiles."""
 
@@ -150,21 +165,22 @@ def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
     rows = []
     if "network_default_latency_s" in report:
-        rows.append(("network, default schedules", told("network_default_latency")))
+        rows.append(("network, unscheduled", told("network_default_latency")))
     else:
         least = (
             f"not timed: its tasks alone take {report['network_default_at_least_s']:.1f} s or more"
         )
-        rows.append(("network, default schedules", least))
+        rows.append(("network, unscheduled", least))
     if "compared_tasks" in report:
         of = f", {report['compared_tasks']} of {report['tasks']} tasks in it"
         rows.append(("network, compared database", told("network_compared_latency", of)))
-    speedup = f", {report['network_speedup']:.1f}x" if "network_speedup" in report else ""
-    if "compared_tasks" in report:
-        speedup += f", {report['network_compared_ratio']:.2f}x the compared one's speed"
+    if "network_rules_latency_s" in report:
+        rows.append(("network, by rule", told("network_rules_latency")))
+    if "network_onnxruntime_latency_s" in report:
+        rows.append(("network, ONNX Runtime", told("network_onnxruntime_latency")))
     return [
         *rows,
-        ("network, tuned", told("network_latency", speedup)),
+        ("network, tuned", told("network_latency", _ratios(report))),
         ("network, beyond its tasks", _beyond(report)),
-        ("difference from PyTorch", _difference(report)),
+        (f"difference from {report.get('computed_by', 'PyTorch')}", _difference(report)),
     ]

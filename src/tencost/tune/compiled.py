@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tencost.measure.hardware import (
     check_cores,
     check_runnable,
     check_target,
+    in_words,
     resolve_hardware,
 )
 from tencost.networks.network import Array, Network, load_network, variant_name
@@ -40,6 +41,7 @@ from tencost.networks.source import first_sentence
 from tencost.tune.deploy import (
     MAX_TIMING_S,
     TOLERANCE,
+    TVM_ERRORS,
     Deployed,
     better_than_rules,
     check_shapes,
@@ -59,7 +61,7 @@ from tencost.tune.in_network import faster_in_network
 from tencost.tune.inputs import NOTE, native_messages_to
 from tencost.tune.network_record import record_compiled
 from tencost.tune.runners import cpp_runner, python_runner
-from tencost.tune.workfolder import read_rule_times
+from tencost.tune.workfolder import has_programs, read_rule_times
 from tencost.writing import scratch_beside, whole_file
 
 
@@ -101,18 +103,20 @@ def run(
     """
     console = Console(stderr=True)
     hardware = resolve_hardware(cfg.hardware)
+    console.print(f"compiling {in_words(hardware)}", markup=False, highlight=False, soft_wrap=True)
     name = f"{variant_name(cfg.network)}-{hardware.name}"
     library = root / "compiled" / f"{name}.so" if to is None else to
     check_place(library)
     check_linker(hardware)
     check_target(hardware)
     folder = database or root / cfg.tuner.workdir / name
-    given = database is not None or folder.is_dir()
+    given = database is not None or has_programs(folder)
     opened = open_database(folder, "--database") if given else None
     if not given:
+        ended = " (a tuning run ended there before it had any)" if folder.is_dir() else ""
         console.print(
-            f"no programs of {name} in {folder.parent}: schedules by rule. Tune it first (tencost tune), or say where "
-            "there are some (--database)",
+            f"no programs of {name} in {folder.parent}{ended}: schedules by rule. Tune it first (tencost tune), or say "
+            "where there are some (--database)",
             **NOTE,
         )
     register_cpu_intrinsics()
@@ -121,6 +125,8 @@ def run(
         network = load_network(cfg.network, root)
         tasks = network.tasks(target)
     check_shapes(network, tasks)
+    for note in network.notes:
+        console.print(note, **NOTE)
     told = layout_note(cfg.network.graph, tasks, hardware.target)
     if told:
         console.print(told, **NOTE)
@@ -141,16 +147,19 @@ def run(
     if given:
         opened = better_than_rules(opened, tasks, target, read_rule_times(folder))
     tuned = count_known(opened, tasks, target) if given else 0
+    notes: list[str] = []
     started = time.monotonic()
     with console.status("compiling"), native_messages_to(Path(os.devnull)):
-        built = _compiled(network, target, opened, folder)
+        built = compiled(network, target, opened, folder, notes.append)
     compile_s = time.monotonic() - started
+    for told in notes:
+        console.print(told, **NOTE)
     difference = _difference(network, hardware, built, tuned, console)
     if difference is not None and tuned:
         opened = faster_in_network(network, hardware, tasks, opened)
         left = count_known(opened, tasks, target)
         if left < tuned:
-            built = _compiled(network, target, opened, folder)
+            built = compiled(network, target, opened, folder)
             difference = _difference(network, hardware, built, left, console)
         tuned = left
     if tuned < known:
@@ -164,7 +173,7 @@ def run(
     told = (
         ""
         if difference is None
-        else f", {_spread(seconds)}, within {difference:.1e} of what the framework computes"
+        else f", {_spread(seconds)}, within {difference:.1e} of what {network.computed_by} computes"
     )
     console.print(
         f"{library}: {library.stat().st_size / 1e6:.1f} MB with its weights, {tuned} of {len(tasks)} tasks tuned{told}",
@@ -225,13 +234,36 @@ def write_library(
         ) from error
 
 
-def _compiled(network: Network, target: dict[str, Any], database: Any, folder: Path) -> Any:
-    """Compile with a database, if there is one; what TVM refuses is told apart: the network, or its programs."""
+def compiled(
+    network: Network,
+    target: dict[str, Any],
+    database: Any,
+    folder: Path,
+    note: Callable[[str], object] | None = None,
+) -> Any:
+    """Compile with a database, if there is one; what TVM refuses is told apart: the network, or its programs.
+
+    Args:
+        network: the network.
+        target: for which hardware.
+        database: MetaSchedule's, or None.
+        folder: where it is.
+        note: is told what runs otherwise than by program or rule, and why: an operator, or without a database the
+            whole network.
+
+    Raises:
+        TuneError: TVM cannot compile the network, or not with the database.
+    """
     try:
-        return compile_network(network, target, database, by_rule=True)
-    except Exception as error:
+        return compile_network(network, target, database, by_rule=True, note=note)
+    except TVM_ERRORS as error:
         untuned = compile_untuned(network, target)  # names the operators, where it is the network
         if database is None:
+            if note is not None:
+                note(
+                    "the whole network has TVM's default schedules, which are many times slower, as TVM refuses it by "
+                    f"rule, though each operator alone: {first_sentence(error)}. Please report the network"
+                )
             return untuned
         raise TuneError(
             f"expected programs of {network.name!r} in {folder} that TVM {tvm.__version__} compiles, found "
@@ -280,21 +312,24 @@ def _difference(
         console.print(f"not run here, so its output was not compared: {error}", **NOTE)
         return None
     found = on_cores(hardware, Deployed(built, network).outputs)
-    agreement = worst(compare_outputs(network, found))
+    agreements = compare_outputs(network, found)
+    agreement = worst(agreements)
+    name = next(name for name, one in agreements.items() if one is agreement)
     if agreement.differs:
         raise TuneError(
-            f"network {network.name!r}: the compiled network's output differs from the framework's by "
-            f"{agreement.max_rel:.2e} of its largest value ({TOLERANCE:g} is accepted); nothing was written. "
+            f"network {network.name!r}: the compiled network's output {name} differs from that of "
+            f"{network.computed_by} by {agreement.max_rel:.2e} of its largest value ({TOLERANCE:g} is "
+            "accepted); nothing was written. "
             + (
                 "`tencost tune` finds the programs of a database that compute something else"
                 if tuned
                 else "No program of a database is used: it is the schedules by rule; please report the network"
             )
         )
-    if agreement.degenerate:
-        console.print(
-            f"its output is {agreement.degenerate}: that it is equal says nothing", **NOTE
-        )
+    for name, one in agreements.items():
+        if one.degenerate:
+            told = f"its output {name} is {one.degenerate}: that it is equal says nothing"
+            console.print(told, **NOTE)
     return agreement.max_rel
 
 

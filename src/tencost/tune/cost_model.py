@@ -22,22 +22,25 @@ import tvm
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
+from tvm.target import Target
 from tvm_ffi import structural_hash
 
 from tencost.errors import BundleError, RegistryError
 from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor
+from tencost.features.intrinsics import register_intrinsics
 from tencost.features.kind import kind_of
 from tencost.features.kinds import tiles
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.traces import trace_key
 from tencost.measure.hardware import detect_host
+from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id
 from tencost.train.bundle import Bundle, load_bundle
 from tencost.train.calibration import LOWEST_SCORE
 from tencost.tune.batches import Score, correlation, judge
-from tencost.tune.draft import MAX_KNOWN, MIN_BATCH, MIN_KNOWN, Draft, chosen, trusted
+from tencost.tune.draft import MIN_BATCH, guess_the_rest
 from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
 from tencost.workers.runner import target_mapping
@@ -97,7 +100,15 @@ class _Scored:
 
 @derived_object
 class TencostModel(ms.cost_model.PyCostModel):
-    """A model bundle behind MetaSchedule's CostModel interface. Make one with :func:`load_cost_model`."""
+    """A model bundle behind MetaSchedule's CostModel interface. Make one with :func:`load_cost_model`.
+
+    Attributes:
+        bundle: the registered model; None for a model from scratch.
+        target: the TVM Target that its programs were compiled for, which is what to tune for; of a model of every CPU
+            this host's. None where the bundle does not say: one that was never registered ships no starting points.
+        frozen: whether it does not learn.
+        history: the rounds so far.
+    """
 
     def __init__(
         self,
@@ -107,9 +118,13 @@ class TencostModel(ms.cost_model.PyCostModel):
         frozen: bool = False,
         draft: bool = True,
         on_round: Callable[[Round], None] | None = None,
+        target: Any = None,
+        warn: bool = True,
     ) -> None:
         super().__init__()
         self.bundle = bundle
+        self.target = target
+        self._warned: set[str] | None = set() if warn and target is not None else None
         self.frozen = frozen
         self.history: list[Round] = []
         self.on_round = on_round
@@ -205,15 +220,29 @@ class TencostModel(ms.cost_model.PyCostModel):
             self._learn(context, features, base, latencies_s(results))
 
     def save(self, path: str) -> None:
-        """Write what was learnt here (not the bundle) to one .npz file."""
+        """Write what was learnt here (not the bundle) and who ranks now to one .npz file.
+
+        What is remembered of candidates is forgotten, as a model that loads the file remembers none: both give the
+        same scores from here on, guesses of large batches included.
+        """
         with self._lock:
-            self._residual.save(Path(path))
+            self._residual.save(Path(path), self._guard)
+            self._forget()
 
     def load(self, path: str) -> None:
         """Read what `save` wrote; raises TuneError on anything else."""
         with self._lock:
-            self._residual = Residual.load(Path(path))
+            self._residual, guard = Residual.load_with_guard(Path(path))
             self._scratch = self._residual.without_base()
+            if not self.frozen:  # a frozen model ranks alone, whoever wrote the file
+                self._guard = Guard() if guard is None else guard
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the candidates seen, and begin the draft's random numbers anew."""
+        self._cache.clear()
+        self._known.clear()
+        self._generator = np.random.default_rng(0)
 
     def _keys(self, context: Any, candidates: Sequence[Any]) -> list[int]:
         """Return what candidates are remembered by; make room for them."""
@@ -222,11 +251,29 @@ class TencostModel(ms.cost_model.PyCostModel):
                 f"bundle {self.bundle.folder}: it scores programs for target kind {self.bundle.info.target_kind!r}, "
                 f"found a tuning task for {str(context.target.kind)!r}. Choose a model that was trained for that kind."
             )
+        self._compare_targets(context)
         if len(self._cache) + len(candidates) > MAX_CACHED:
             self._cache.clear()
             self._known.clear()
         task = structural_hash(context.mod)
         return [hash((task, trace_key(candidate))) for candidate in candidates]
+
+    def _compare_targets(self, context: Any) -> None:
+        """Warn, once a target, where programs are compiled for another target than those that the model knows."""
+        if self._warned is None or context.target is None:
+            return
+        tuned, trained = target_mapping(context.target), target_mapping(self.target)
+        text = str(context.target)
+        if text in self._warned or tuned == trained:
+            return
+        self._warned.add(text)
+        assert self.bundle is not None, "a model from scratch has no target"
+        warnings.warn(
+            f"{context.task_name} is tuned for target {tuned}, the model of {self.bundle.info.hardware} ranks programs "
+            f"that are compiled for {trained}: they are slower or faster for other reasons. Write target=model.target "
+            "and space=tencost.search_space(model.target), or load a model of that target",
+            stacklevel=2,
+        )
 
     def _scored(self, context: Any, candidates: Sequence[Any]) -> tuple[Ragged, Doubles]:
         """Return the candidates' rows, and the registered model's scores of them."""
@@ -254,26 +301,10 @@ class TencostModel(ms.cost_model.PyCostModel):
         self._extract(context, {key: fresh[key] for key in unread})
         rows = {key: row for key, row in read.items() if row is not None}
 
-        def learn(keys: Sequence[int]) -> None:
+        def score_in_full(keys: Sequence[int]) -> None:
             self._extract(context, {key: fresh[key] for key in keys})
-            known.update((key, rows.pop(key)) for key in keys)
 
-        lacking = min(len(rows), max(0, MIN_KNOWN - len(known)))
-        drawn = self._generator.choice(len(rows), lacking, replace=False)
-        names = list(rows)
-        learn([names[at] for at in np.sort(drawn)])
-        if not rows:
-            return {}
-        for key in list(known)[:-MAX_KNOWN]:
-            del known[key]
-        draft = Draft(np.concatenate(list(known.values())), self._scores(list(known)))
-        names = list(rows)
-        guesses = draft.guess(np.concatenate(list(rows.values())))
-        picked = chosen(guesses, self._generator)
-        learn([names[at] for at in picked])
-        if not trusted(guesses[picked], self._scores([names[at] for at in picked])):
-            learn(list(rows))
-        return {key: float(guess) for key, guess in zip(names, guesses, strict=True) if key in rows}
+        return guess_the_rest(rows, known, score_in_full, self._scores, self._generator)
 
     def _tile_row(self, candidate: Any, key: int) -> FloatArray | None:
         try:
@@ -376,6 +407,10 @@ def load_cost_model(
 ) -> Any:
     """Return a registered model as the object for `cost_model=` of ms.tune_tir, tune_tasks and tune_relax.
 
+    Its `target` is what to tune for: the TVM Target that its training programs were compiled for. A task for another
+    one is a warning. TVM's tensor intrinsics of the target's kind are registered, and of no other kind, as TVM would at
+    its first TuneContext, where those of all kinds take minutes; see :mod:`tencost.features.intrinsics`.
+
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle; None
             takes the champion of `hardware` (what TENCOST_ALIAS names instead), or where it has none that of every CPU
@@ -387,7 +422,7 @@ def load_cost_model(
         target_kind: kind of TVM target that is to be tuned; the bundle must be for it.
         device: what the bundle's device columns are made of on the hardware that is tuned on, see
             tencost.features.device.attributes; None takes those of the hardware that the model was trained for, of a
-            model of several hardware those of this host.
+            model of several hardware those of this host. Who gives it has chosen the target: no warning compares it.
         on_round: called after every measured batch.
         root: the project whose registry is meant where MLFLOW_TRACKING_URI is not set; found upwards from the
             working folder by default.
@@ -401,12 +436,47 @@ def load_cost_model(
     folder = _champion(hardware, target_kind, root) if uri is None else pull(str(uri), root=root)
     bundle = load_bundle(folder, target_kind=target_kind, tvm_version=str(tvm.__version__))
     spec = bundle.info.feature_spec
+    warn, host = device is None, None
     if device is None:
         device = bundle.info.device
         if spec.device_columns and not device:
-            device = attributes(detect_host())
+            host = detect_host()
+            device = attributes(host)
     extractor = make_extractor(spec, dict(device))
-    return TencostModel(bundle, extractor, frozen=frozen, draft=draft, on_round=on_round)
+    target = _trained_target(bundle) if host is None else Target(host.target)
+    register_intrinsics(target_kind)
+    return TencostModel(
+        bundle,
+        extractor,
+        frozen=frozen,
+        draft=draft,
+        on_round=on_round,
+        target=target,
+        warn=warn,
+    )
+
+
+def _trained_target(bundle: Bundle) -> Any:
+    """Return the TVM Target of a bundle's starting points, which is that of its training; None where it has none.
+
+    None, too, for a model of several hardware, which has several targets, and for starting points that cannot be read:
+    they are refused where they are used. Raises BundleError where TVM does not know the target.
+    """
+    info = bundle.info
+    if info.feature_spec.device_columns and not info.device:
+        return None
+    try:
+        book = shipped_starts(bundle.folder)
+    except BundleError:
+        return None
+    if book is None:
+        return None
+    try:
+        return Target(book.target)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise BundleError(
+            f"bundle {bundle.folder}: expected starting points for a TVM target, found {book.target}: {error}"
+        ) from error
 
 
 def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:

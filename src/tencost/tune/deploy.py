@@ -1,4 +1,4 @@
-"""The tuned network: compiled with a database's best programs, its output compared with PyTorch's, timed as a whole."""
+"""The tuned network: compiled with a database's best programs, its outputs compared, timed as a whole."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ from tencost.workers.pool import CpuPlan
 from tencost.workers.threads import run_on
 
 T = TypeVar("T")
+TVM_ERRORS = (RuntimeError, ValueError, TypeError)
+"""What TVM raises where it refuses something."""
 TOLERANCE = 1e-4
-"""Largest difference from PyTorch's output that is accepted, relative to the output's largest value."""
+"""Largest difference from an expected output that is accepted, relative to the output's largest value."""
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
 MAX_TIMING_S = 3.0
@@ -44,12 +46,13 @@ WORTH_IT = 0.97
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How far an output is from what PyTorch computes.
+    """How far an output is from what it should be, as PyTorch, ONNX Runtime or ONNX's reference computes it.
 
     Attributes:
-        max_abs: largest absolute difference, where PyTorch's value is a finite number.
-        max_rel: that, divided by the largest absolute value that PyTorch computes.
-        degenerate: why agreeing with PyTorch's output would say nothing; empty if it says something.
+        max_abs: largest absolute difference where the expected value is a finite number; NaN if a value that is not
+            finite is another one, or if one of those found is.
+        max_rel: that, divided by the largest finite absolute value that is expected.
+        degenerate: why agreeing with the expected output would say nothing; empty if it says something.
     """
 
     max_abs: float
@@ -131,7 +134,7 @@ def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
         return tvm.s_tir.meta_schedule.database.JSONDatabase(
             workloads, records, allow_missing=False
         )
-    except (RuntimeError, ValueError, TypeError) as error:  # what TVM's are
+    except TVM_ERRORS as error:
         raise TuneError(
             f"{told}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that it "
             f"refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
@@ -229,6 +232,7 @@ def compile_network(
     database: Any | None,
     *,
     by_rule: bool | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> Any:
     """Return an executable; with a database, its best program replaces each function that it knows.
 
@@ -240,7 +244,13 @@ def compile_network(
         database: MetaSchedule's, or None.
         by_rule: functions without a program are scheduled by tencost.codegen.rules; None: if there is a database. What
             TVM alone makes of the network is without both.
+        note: is told of each operator that cannot be compiled by rule, which keeps TVM's default schedule, and of
+            weights that cannot be reordered; with the reason.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: TVM refuses the network, or a program of the database.
     """
+    note = note or (lambda _told: None)
     mod = network.deployable(target)
     tvm_target = tvm.target.Target(target)
     by_rule = database is not None if by_rule is None else by_rule
@@ -249,12 +259,60 @@ def compile_network(
     if database is not None:
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
-    if by_rule:
-        mod = schedule_rest(mod, target)
-        tvm_target = tvm.target.Target(leave(mod, target))
-    if network.packs(target) and (by_rule or database is not None):
-        mod = with_packed_weights(mod)
-    return tvm.compile(mod, target=tvm_target)
+    if not by_rule:
+        return _built(network, mod, target, tvm_target, packs=database is not None, note=note)
+    refused: dict[str, str] = {}
+    ruled = schedule_rest(
+        mod, target, lambda name, error: refused.update({name: first_sentence(error)})
+    )
+    try:
+        granted = tvm.target.Target(leave(ruled, target))
+        built = _built(network, ruled, target, granted, packs=True, note=note)
+    except TVM_ERRORS:
+        alone = _refused_by_rule(mod, ruled, target)
+        if not alone:
+            raise
+        refused |= alone
+        kept = {name: one for name, one in mod.functions.items() if str(name.name_hint) in alone}
+        ruled = tvm.IRModule({**ruled.functions, **kept}, attrs=ruled.attrs)
+        granted = tvm.target.Target(leave(ruled, target))
+        built = _built(network, ruled, target, granted, packs=True, note=note)
+    for name, reason in refused.items():
+        note(
+            f"operator {name} has TVM's default schedule, as it cannot be compiled by rule: {reason}"
+        )
+    return built
+
+
+def _built(
+    network: Network,
+    mod: Any,
+    target: dict[str, Any],
+    granted: Any,
+    *,
+    packs: bool,
+    note: Callable[[str], object],
+) -> Any:
+    """Compile a scheduled module for the target that is granted, weights reordered where the network allows it."""
+    if packs and network.packs(target):
+        try:
+            mod = with_packed_weights(mod)
+        except TVM_ERRORS as error:
+            note(f"programs reorder their weights at each call, not once: {first_sentence(error)}")
+    return tvm.compile(mod, target=granted)
+
+
+def _refused_by_rule(mod: Any, ruled: Any, target: dict[str, Any]) -> dict[str, str]:
+    """Return which functions, by name, TVM refuses by rule even alone, and why."""
+    refused = {}
+    for name, function in ruled.functions.items():
+        if isinstance(function, tvm.tirx.PrimFunc) and not function.same_as(mod[name]):
+            alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+            try:
+                tvm.compile(alone, target=tvm.target.Target(leave(alone, target)))
+            except TVM_ERRORS as error:
+                refused[str(name.name_hint)] = first_sentence(error)
+    return refused
 
 
 def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
@@ -277,8 +335,7 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
 
 def _refused(network: Network, target: dict[str, Any]) -> list[str]:
     mod, tvm_target = network.deployable(target), tvm.target.Target(target)
-    errors = (RuntimeError, ValueError, TypeError)  # what TVM's are
-    with tvm_target, suppress(*errors):
+    with tvm_target, suppress(*TVM_ERRORS):
         mod = relax.get_default_pipeline(tvm_target)(mod)
     names = []
     for variable, function in mod.functions.items():
@@ -286,7 +343,7 @@ def _refused(network: Network, target: dict[str, Any]) -> list[str]:
             alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
             try:
                 tvm.compile(alone, target=tvm_target)
-            except errors:
+            except TVM_ERRORS:
                 names.append(str(variable.name_hint))
     return names
 
@@ -350,32 +407,38 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def compare(found: Array, expected: Array) -> Agreement:
-    """Compare an output with PyTorch's.
+    """Compare an output with what it should be; values that are not finite have to be the same in the same places.
 
     Raises:
-        TuneError: other shapes.
+        TuneError: another shape or type.
     """
     if found.shape != expected.shape:
         raise TuneError(f"expected an output of shape {expected.shape}, found {found.shape}")
-    finite = np.isfinite(expected)
-    difference = float(
-        np.max(np.abs(found[finite].astype(np.float64) - expected[finite]), initial=0)
-    )
-    scale = float(np.max(np.abs(expected[finite]), initial=0))
+    if found.dtype != expected.dtype:
+        raise TuneError(f"expected an output of {expected.dtype}, found one of {found.dtype}")
+    numbers, wanted = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(wanted)
+    difference = float(np.max(np.abs(numbers[finite] - wanted[finite]), initial=0))
+    if not np.array_equal(numbers[~finite], wanted[~finite], equal_nan=True):
+        difference = math.nan
+    scale = float(np.max(np.abs(wanted[finite]), initial=0))
     max_rel = difference / scale if scale > 0 else difference
     return Agreement(max_abs=difference, max_rel=max_rel, degenerate=degenerate(expected))
 
 
 def compare_outputs(network: Network, found: Sequence[Array]) -> dict[str, Agreement]:
-    """Compare those outputs of a network that are compared, by name, the chosen one first.
+    """Compare a network's outputs, by name, the chosen one first.
 
     Raises:
-        TuneError: other shapes.
+        TuneError: other shapes or types; the output is named.
     """
-    return {
-        name: compare(found[index], network.expected[index])
-        for name, index in network.compared.items()
-    }
+    agreements = {}
+    for name, index in network.compared.items():
+        try:
+            agreements[name] = compare(found[index], network.expected[index])
+        except TuneError as error:
+            raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
+    return agreements
 
 
 def worst(agreements: Mapping[str, Agreement]) -> Agreement:
@@ -386,7 +449,8 @@ def worst(agreements: Mapping[str, Agreement]) -> Agreement:
 def degenerate(output: Array) -> str:
     """Return why agreeing with this output would say nothing: "all zeros", say; empty if it says something."""
     values = np.asarray(output, np.float64)
-    if not np.isfinite(values).all():
+    values = values[np.isfinite(values)]
+    if not values.size and np.size(output):
         return "not finite"
     scale = float(np.max(np.abs(values), initial=0))
     if scale == 0:

@@ -12,6 +12,9 @@ displace what is known; it is a score in (0, 1] on the scale of the targets.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import xgboost as xgb
@@ -19,6 +22,7 @@ import xgboost as xgb
 from tencost.features.ragged import FloatArray, IntArray
 
 Doubles = npt.NDArray[np.float64]
+Key = TypeVar("Key")
 
 SHARE = 0.3
 """Share of a batch that is scored in full because the draft likes it."""
@@ -85,3 +89,45 @@ def trusted(guesses: Doubles, scores: Doubles) -> bool:
     if np.ptp(guesses) == 0 or np.ptp(scores) == 0:
         return False
     return float(stats.spearmanr(guesses, scores).statistic) >= MIN_TRUST
+
+
+def guess_the_rest(
+    rows: dict[Key, FloatArray],
+    known: dict[Key, FloatArray],
+    score_in_full: Callable[[Sequence[Key]], None],
+    scores_of: Callable[[Sequence[Key]], Doubles],
+    generator: np.random.Generator,
+) -> dict[Key, float]:
+    """Score the promising share of a task's new candidates in full; guess the others.
+
+    Args:
+        rows: tile row, float32 [1, T], of each new candidate; those that are scored in full are taken out.
+        known: tile rows of the task's candidates that were scored in full, the latest last; new ones are added.
+        score_in_full: scores candidates, so that `scores_of` knows them.
+        scores_of: returns what the model in charge says of such candidates, float64 [N] in (0, 1].
+        generator: draws who is scored at random.
+
+    Returns:
+        The guess, in (0, 1], of each candidate that is left in `rows`; none where all were scored in full.
+    """
+
+    def learn(keys: Sequence[Key]) -> None:
+        score_in_full(keys)
+        known.update((key, rows.pop(key)) for key in keys)
+
+    lacking = min(len(rows), max(0, MIN_KNOWN - len(known)))
+    drawn = generator.choice(len(rows), lacking, replace=False)
+    names = list(rows)
+    learn([names[at] for at in np.sort(drawn)])
+    if not rows:
+        return {}
+    for key in list(known)[:-MAX_KNOWN]:
+        del known[key]
+    draft = Draft(np.concatenate(list(known.values())), scores_of(list(known)))
+    names = list(rows)
+    guesses = draft.guess(np.concatenate(list(rows.values())))
+    picked = chosen(guesses, generator)
+    learn([names[at] for at in picked])
+    if not trusted(guesses[picked], scores_of([names[at] for at in picked])):
+        learn(list(rows))
+    return {key: float(guess) for key, guess in zip(names, guesses, strict=True) if key in rows}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 MARGIN = 0.1
 """Credit that another arm needs beyond that of the arm in charge."""
@@ -72,3 +73,27 @@ class Guard:
             others = [arm for arm in Arm if arm is not self._leader and self._weights[arm]]
             self.in_charge = max(others, key=self.credit, default=self._leader)
         return self.in_charge
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the next choice depends on, plain JSON values."""
+        return {
+            "in_charge": self.in_charge.value,
+            "leader": self._leader.value,
+            "rounds": self.rounds,
+            "sums": {arm.value: value for arm, value in self._sums.items()},
+            "weights": {arm.value: value for arm, value in self._weights.items()},
+        }
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Guard:
+        """Return the guard that `state` described.
+
+        Raises:
+            KeyError, TypeError or ValueError: it is not what `state` gives.
+        """
+        guard = cls(Arm(state["in_charge"]))
+        guard._leader = Arm(state["leader"])
+        guard.rounds = float(state["rounds"])
+        guard._sums = {arm: float(state["sums"][arm.value]) for arm in Arm}
+        guard._weights = {arm: float(state["weights"][arm.value]) for arm in Arm}
+        return guard

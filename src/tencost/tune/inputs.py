@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from tencost.config import Config, HardwareConfig
-from tencost.errors import MissingDependencyError, RegistryError, TuneError
+from tencost.errors import FeatureError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import another_machine, one_core
 from tencost.register.aliases import default_alias
-from tencost.register.pull import EVERY_CPU
+from tencost.register.pull import CHALLENGER, CHAMPION, EVERY_CPU, objection
 from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.workfolder import WorkFolder
 
@@ -47,6 +47,7 @@ class Inputs:
 
     Attributes:
         cfg: the configuration, its hardware resolved.
+        root: the project's root.
         folder: the work folder, open.
         console: where things are said.
         network: the network.
@@ -62,6 +63,7 @@ class Inputs:
     """
 
     cfg: Config
+    root: Path
     folder: WorkFolder
     console: Console
     network: Network
@@ -101,6 +103,8 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         network = load_network(cfg.network, root)
         every = network.tasks(hardware.target)
     check_shapes(network, every)
+    for note in network.notes:
+        console.print(note, **NOTE)
     told = layout_note(cfg.network.graph, every, hardware.target)
     if told:
         console.print(told, **NOTE)
@@ -116,13 +120,14 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         untuned = compile_untuned(network, hardware.target)
     for output, why in meaningless(network).items():
         console.print(
-            f"output {output} of {network.name} is {why}, as PyTorch computes it: that the tuned network computes the "
-            "same will say nothing. Choose another with network.output, or import it with trained weights",
+            f"output {output} of {network.name} is {why}, as {network.computed_by} computes it: that the tuned network "
+            "computes the same will say nothing. Choose another with network.output, or import it with trained weights",
             **NOTE,
         )
     store = _live_store(cfg.paths.live_store(root), hardware, folder.path, console)
     return Inputs(
         cfg=cfg,
+        root=root,
         folder=folder,
         console=console,
         network=network,
@@ -181,12 +186,15 @@ def _as_known(database: Any, network: Network, cfg: Config) -> Network:
 def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
 
-    For hardware of several cores without a model of its own, the champion of one of its cores serves; for any other CPU
-    without one, the champion of all CPUs, which knows it by its description.
+    Hardware whose champion nobody has promoted is served by its challenger; hardware of several cores without a model
+    of its own by the champion of one of its cores; any other CPU by the champion of all CPUs, which knows it by its
+    description. Which of them, and why not the one before, is said in a line. A model that cannot read MetaSchedule's
+    candidates, as one of Ansor's programs, is none of them.
 
     Raises:
         RegistryError: cfg.model_uri is given and cannot be found.
         BundleError: it does not fit.
+        FeatureError: cfg.model_uri is given and cannot read MetaSchedule's candidates.
     """
     from tencost.features.extractor import spec_for
     from tencost.tune.cost_model import load_cost_model, scratch_cost_model
@@ -194,40 +202,28 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     hardware = cfg.hardware
     if cfg.model_uri == SCRATCH:
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
-    own = [hardware.name, *(one.name for one in one_core(hardware))]
-    names = [*own, EVERY_CPU] if hardware.target.get("kind") == "llvm" else own
     alias = default_alias()
-    uris = [cfg.model_uri] if cfg.model_uri else [f"models:/tencost-{one}@{alias}" for one in names]
-    failure: RegistryError | None = None
+    uris = [cfg.model_uri] if cfg.model_uri else _candidates(hardware, alias)
+    failures: list[RegistryError | FeatureError] = []
     for uri in uris:
         try:
             model = load_cost_model(
                 uri, frozen=not cfg.tuner.learn, device=attributes(hardware), root=root
             )
             break
-        except RegistryError as error:
+        except (RegistryError, FeatureError) as error:
             if cfg.model_uri is not None:
                 raise
-            failure = failure or error
+            failures.append(error)
     else:
         console.print(
-            f"No registered model for hardware {hardware.name} ({failure}) Learning from scratch; to use a model of "
-            "another hardware: model_uri=models:/<name>@champion",
-            style="yellow",
+            f"No registered model for hardware {hardware.name} ({_first(failures)}) Learning from scratch; to use a "
+            "model of another hardware: model_uri=models:/<name>@champion",
+            **NOTE,
         )
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
-    if not cfg.model_uri and uri == uris[-1] and names[-1] == EVERY_CPU:
-        console.print(
-            f"no registered model for hardware {hardware.name}: tencost-{EVERY_CPU}, which knows a CPU by its "
-            "description, ranks until this run has taught it better",
-            **NOTE,
-        )
-    elif uri != uris[0]:
-        console.print(
-            f"no registered model for {hardware.cores} cores ({hardware.name}): one core's ranks until this run has "
-            "taught it better",
-            **NOTE,
-        )
+    if not cfg.model_uri and uri != uris[0]:
+        console.print(_instead(hardware, uri, _first(failures), root), **NOTE)
     folder = model.bundle.folder
     name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
     told = f" ({uri.partition('@')[2]})" if "@" in uri else ""
@@ -235,6 +231,41 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
         f"model {name}{told}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
     )
     return Chosen(model, name)
+
+
+def _first(failures: Sequence[RegistryError | FeatureError]) -> str:
+    """Return why the hardware's own model does not serve: that it cannot, rather than that it lacks an alias."""
+    unfit = next((error for error in failures if isinstance(error, FeatureError)), failures[0])
+    return str(unfit)
+
+
+def _candidates(hardware: HardwareConfig, alias: str) -> list[str]:
+    """Return where a model for a hardware is looked for, the best first."""
+    uris = [f"models:/tencost-{hardware.name}@{alias}"]
+    if (
+        alias == CHAMPION
+    ):  # who asks for another one by TENCOST_ALIAS wants no version that nobody let there
+        uris.append(f"models:/tencost-{hardware.name}@{CHALLENGER}")
+    uris += [f"models:/tencost-{one.name}@{alias}" for one in one_core(hardware)]
+    if hardware.target.get("kind") == "llvm":
+        uris.append(f"models:/tencost-{EVERY_CPU}@{alias}")
+    return list(dict.fromkeys(uris))
+
+
+def _instead(hardware: HardwareConfig, uri: str, failure: str, root: Path) -> str:
+    """Return a line that says which model ranks in place of the hardware's champion, and why."""
+    name, _, alias = uri.removeprefix("models:/").partition("@")
+    until = "until this run has taught it better"
+    if alias == CHALLENGER:
+        refused = objection(name, alias, root=root)
+        why = f"it was not promoted ({refused})" if refused else "nobody has promoted it"
+        return f"hardware {hardware.name} has no champion: its challenger ranks {until}; {why}"
+    if name == f"tencost-{EVERY_CPU}":
+        return (
+            f"no registered model for hardware {hardware.name}: {name}, which knows a CPU by its description, ranks "
+            f"{until}; {failure}"
+        )
+    return f"no registered model for {hardware.cores} cores ({hardware.name}): one core's ranks {until}; {failure}"
 
 
 def _live_store(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
+from tencost import signals
 from tencost.config import HardwareConfig
 from tencost.networks.network import Network
 from tencost.tune.compiled import Origin, write_library
@@ -54,23 +52,20 @@ class Keeper:
         Raises:
             KeyboardInterrupt: at the block's end for the first, at once for the second.
         """
-        if self.to is None or threading.current_thread() is not threading.main_thread():
+        if self.to is None:
             yield
             return
         pressed: list[bool] = []
 
-        def handle(_signal: int, _frame: FrameType | None) -> None:
+        def handle() -> None:
             if pressed:
                 self.given_up = True
                 raise KeyboardInterrupt
             pressed.append(True)
-            self._say(f"writing {self.to} first; Ctrl-C again gives it up")
+            self._say(f"writing {self.to} first; {signals.name()} again gives it up")
 
-        before = signal.signal(signal.SIGINT, handle)
-        try:
+        with signals.handled(handle):
             yield
-        finally:
-            signal.signal(signal.SIGINT, before)
         if pressed:
             raise KeyboardInterrupt
 

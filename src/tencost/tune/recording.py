@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from tencost.codegen.vector_math import current_generator
 from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import MissingDependencyError
 from tencost.networks.network import NetworkTask
@@ -160,8 +161,9 @@ class Recorder:
         workload = program.workload.workload_id
         task = self.tasks[workload]
         identity = program_id(workload, program.target["kind"], program.trace)
+        generator = current_generator(program.target["kind"])
         return Record(
-            record_id=record_id(identity, program.target, self.hardware.name),
+            record_id=record_id(identity, program.target, self.hardware.name, generator),
             program_id=identity,
             workload_id=workload,
             task_name=task.name,
@@ -177,6 +179,7 @@ class Recorder:
             workload_args=program.args_info,
             provenance=about,
             extra=None if score is None else {"score": score},
+            generator=generator,
         )
 
     def _provenance(self, batch: Mapping[str, Any]) -> Provenance:
@@ -200,7 +203,7 @@ class Recorder:
                 **batch,
                 "tvm_ffi": version("apache-tvm-ffi"),
                 "tencost": version("tencost"),
-                "simd_bits": hardware.simd_bits,
+                "simd_bits": None if "simd_bits" in hardware.unknown else hardware.simd_bits,
                 "clock_ghz": hardware.clock_ghz,
             },
         )

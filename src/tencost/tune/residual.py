@@ -9,7 +9,8 @@ failed has no fastest program and teaches nothing (stock MetaSchedule labels suc
 
 Stored state, one .npz file read without pickle: version (int), features [N, F] float32, base [N] float64,
 latency_s [N] float64 (NaN = failed), group [N] int64, groups (JSON list of names, UTF-8 bytes), booster (XGBoost
-UBJSON bytes, empty before the first fit).
+UBJSON bytes, empty before the first fit), guard (JSON bytes of :meth:`tencost.tune.guard.Guard.state`; absent where
+tencost 0.2.0 wrote the file: then the guard begins anew).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import xgboost as xgb
 
 from tencost.errors import TuneError
 from tencost.features.ragged import FloatArray, Ragged
+from tencost.tune.guard import Guard
 
 Doubles = npt.NDArray[np.float64]
 
@@ -161,10 +163,11 @@ class Residual:
         other.fit()
         return other
 
-    def save(self, path: Path) -> None:
-        """Write the state to one file."""
+    def save(self, path: Path, guard: Guard | None = None) -> None:
+        """Write the state to one file; that of the guard beside it."""
         size = self._features[0].shape[1] if self._features else 0
         booster = bytes(self._booster.save_raw("ubj")) if self._booster else b""
+        beside: dict[str, Any] = {} if guard is None else {"guard": _json_bytes(guard.state())}
         with path.open("wb") as file:
             np.savez(
                 file,
@@ -173,13 +176,19 @@ class Residual:
                 base=_joined(self._base, np.zeros(0)),
                 latency_s=_joined(self._latency, np.zeros(0)),
                 group=_joined(self._group, np.zeros(0, np.int64)),
-                groups=np.frombuffer(orjson.dumps(list(self._groups)), np.uint8),
+                groups=_json_bytes(list(self._groups)),
                 booster=np.frombuffer(booster, np.uint8),
+                **beside,
             )
 
     @classmethod
     def load(cls, path: Path) -> Residual:
-        """Read what `save` wrote.
+        """Read what `save` wrote; raises as :meth:`load_with_guard`."""
+        return cls.load_with_guard(path)[0]
+
+    @classmethod
+    def load_with_guard(cls, path: Path) -> tuple[Residual, Guard | None]:
+        """Read what `save` wrote, and the guard's state; None where the file has none.
 
         Raises:
             TuneError: missing, damaged, or written by another version.
@@ -205,7 +214,10 @@ class Residual:
                     loaded._booster.load_model(bytearray(state["booster"].tobytes()))
                     recent = state["latency_s"][-MAX_PROGRAMS:]
                     loaded._num_ok = int(np.isfinite(recent).sum())
-                return loaded
+                guard = None
+                if "guard" in state:
+                    guard = Guard.of(orjson.loads(state["guard"].tobytes()))
+                return loaded, guard
         except _UNREADABLE as error:
             raise TuneError(
                 f"{path}: expected the state of a tencost cost model (.npz), found something else: {error}. "
@@ -233,6 +245,10 @@ def squash(values: Doubles) -> Doubles:
 
 def _with_base(features: FloatArray, base: Doubles) -> FloatArray:
     return np.concatenate([features, base.astype(np.float32)[:, None]], axis=1)
+
+
+def _json_bytes(value: Any) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(orjson.dumps(value), np.uint8)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], empty: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.codegen.refit import Refitter, starting_points
 from tencost.codegen.seeds import seeds
+from tencost.features.replay import first_line
 from tencost.register.starts import shipped_starts
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
@@ -98,7 +100,12 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         database: Any = None,
         cost_model: Any = None,
     ) -> None:
-        self.search.pre_tuning(max_trials, num_trials_per_iter, design_spaces, database, cost_model)
+        # As TuneContext.pre_tuning does, but for TVM's own search only: it insists on both.
+        inner_database = ms.database.MemoryDatabase() if database is None else database
+        inner_model = ms.cost_model.RandomModel() if cost_model is None else cost_model
+        self.search.pre_tuning(
+            max_trials, num_trials_per_iter, design_spaces, inner_database, inner_model
+        )
         self._spaces, self._model, self._batch = design_spaces, cost_model, num_trials_per_iter
         self._left = max_trials
         self._fresh = cost_model is not None and self.starts > 0
@@ -163,8 +170,9 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             )
             if self._database is not None:
                 token = self._database.commit_workload(context.mod)
-                records = list(self._database.get_top_k(token, TAKEN_OVER))
-                candidates = [record.as_measure_candidate() for record in records]
+                records, candidates = applicable(
+                    list(self._database.get_top_k(token, TAKEN_OVER)), str(context.task_name)
+                )
                 near.learn(candidates, latencies_s(records))
             self._nearby = near
         return self._nearby
@@ -191,6 +199,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self, measure_candidates: Sequence[Any], results: Sequence[Any]
     ) -> None:
         self.search.notify_runner_results(measure_candidates, results)
+        if len(results) == 0:
+            return
         self._measuring_s = (time.monotonic() - self._proposed) * self._batch / len(results)
         if self._nearby is not None:
             self._nearby.learn(measure_candidates, latencies_s(results))
@@ -253,6 +263,35 @@ def search(model: Any, *, starts: int = STARTS, population: int = 512, generatio
     return ResumableSearch(
         inner, None, lambda: sys.maxsize, refitter, starts, population, generations, learn
     )
+
+
+def applicable(records: Sequence[Any], task: str) -> tuple[list[Any], list[Any]]:
+    """Return the records of a database whose traces apply to their workloads, and their measure candidates.
+
+    A trace may be of another TVM, or of a workload that was written otherwise. Such records are left out, as TVM's
+    search leaves them out, and a warning counts them.
+
+    Args:
+        records: tuning records of one task.
+        task: name of the task, for the warning.
+    """
+    good: list[Any] = []
+    candidates: list[Any] = []
+    error = ""
+    for record in records:
+        try:
+            candidates.append(record.as_measure_candidate())
+        except Exception as failure:  # noqa: BLE001 - TVM raises whatever its C++ side says, under many types
+            error = first_line(failure)
+        else:
+            good.append(record)
+    if error:
+        warnings.warn(
+            f"{len(records) - len(good)} of {len(records)} records of {task} in the database do not apply to it and "
+            f"are left out: {error}",
+            stacklevel=2,
+        )
+    return good, candidates
 
 
 def _evolution(population: int, generations: int) -> Any:

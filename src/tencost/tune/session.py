@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import tempfile
 import threading
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tvm.ir import save_json
@@ -21,6 +19,7 @@ from tvm.s_tir.meta_schedule.logging import get_loggers_from_work_dir
 from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
+from tencost import signals
 from tencost.codegen.refit import Refitter
 from tencost.codegen.spaces import search_space
 from tencost.config import TunerConfig
@@ -30,7 +29,7 @@ from tencost.register.starts import StartBook
 from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
-from tencost.tune.search import evolutionary_search
+from tencost.tune.search import applicable, evolutionary_search
 from tencost.tune.turns import BySeconds
 from tencost.tune.untuned import time_untuned
 from tencost.tune.workfolder import WorkFolder
@@ -278,8 +277,8 @@ class Session:
             if place is not None and record.run_secs:
                 records.setdefault(place, []).append(record)
         for place, found in records.items():
-            candidates = [record.as_measure_candidate() for record in found]
-            results = [ms.runner.RunnerResult(list(record.run_secs), None) for record in found]
+            good, candidates = applicable(found, self.tasks[place].name)
+            results = [ms.runner.RunnerResult(list(record.run_secs), None) for record in good]
             self._known[place].update(program_key(one.sch.mod) for one in candidates)
             self._note_best(place, results)
             self._model.warm_start(contexts[place], candidates, results)
@@ -366,21 +365,16 @@ class Session:
     @contextmanager
     def _stop_on_interrupt(self) -> Iterator[None]:
         """First Ctrl-C: stop proposing programs, end in order. Second: raise KeyboardInterrupt."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
 
-        def handle(_signal: int, _frame: FrameType | None) -> None:
+        def handle() -> None:
             if self._stop.is_set():
                 raise KeyboardInterrupt
             self._stop.set()
 
-        before = signal.signal(signal.SIGINT, handle)
-        try:
-            with suppress(KeyboardInterrupt):
-                yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+        # In a thread of somebody else's nothing is handled, and no KeyboardInterrupt is ours.
+        ours = threading.current_thread() is threading.main_thread()
+        with signals.handled(handle), suppress(*([KeyboardInterrupt] if ours else [])):
+            yield
 
 
 def round_size(trials: int, num_tasks: int, per_round: int) -> int:

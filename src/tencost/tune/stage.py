@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
+from tencost import signals
 from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import HardwareError
 from tencost.measure.hardware import (
     check_cores,
     check_runnable,
     check_target,
+    in_words,
     resolve_hardware,
 )
 from tencost.networks.network import variant_name
@@ -32,6 +34,7 @@ from tencost.tune.guard import Arm
 from tencost.tune.inputs import NOTE, Inputs, read_inputs
 from tencost.tune.keeping import Keeper
 from tencost.tune.network_record import record_tuned
+from tencost.tune.peer import OnnxRuntime, onnx_runtime
 from tencost.tune.progress import Outlook, Pace, progress, state
 from tencost.tune.workfolder import artifacts, open_folder, write_report
 
@@ -79,6 +82,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
 
     console = Console(stderr=True)
     hardware = _local(resolve_hardware(cfg.hardware))
+    console.print(f"tuning {in_words(hardware)}", markup=False, highlight=False, soft_wrap=True)
     if to is not None:
         check_place(to)
         check_linker(hardware)
@@ -90,7 +94,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
         try:
             inputs = read_inputs(cfg, root, folder, console)
         except KeyboardInterrupt:
-            keeper.say_why_not("Ctrl-C came before the network and its model were read")
+            keeper.say_why_not(f"{signals.name()} came before the network and its model were read")
             raise
         tags = {"model": inputs.chosen.name}
         title = f"tune · {inputs.name}"
@@ -105,8 +109,9 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
                 with suppress(KeyboardInterrupt):
                     _keep(inputs, folder.database(task.mod for task in inputs.tasks), keeper)
             keeper.say_why_not(
-                "a second Ctrl-C gave it up. Its programs are kept: the same command goes on, and `tencost compile` "
-                f"with the same network and hardware and with --database {path} --to {to} writes it as it is"
+                f"a second {signals.name()} gave it up. Its programs are kept: the same command goes on, and "
+                f"`tencost compile` with the same network and hardware and with --database {path} --to {to} writes it "
+                "as it is"
             )
             raise
     print_summary(report, path, console)
@@ -321,8 +326,9 @@ def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
     database = better_than_rules(database, inputs.every, hardware.target, folder.rule_s)
     with keeper.held():
         verified = compile_and_compare(
-            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options
-        )
+            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options,
+            lambda told: inputs.console.print(told, **NOTE),
+        )  # fmt: skip
         known = count_known(database, inputs.every, hardware.target)
         origin = Origin(folder.path.name, len(inputs.every), known)
         keeper.keep(network, hardware, verified.built, origin)
@@ -352,7 +358,11 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
                 if compared is not None:
                     known = inputs.compared_network
                     built["compared"] = compile_network(known, hardware.target, compared)
-                values |= time_network(network, hardware, built, database, session)
+                if hardware.target.get("kind") == "llvm":
+                    built["rules"] = compile_network(network, hardware.target, None, by_rule=True)
+                values |= time_network(
+                    network, hardware, built, database, session, lambda: _peer(inputs)
+                )
         except KeyboardInterrupt:
             if not values:
                 raise
@@ -361,6 +371,17 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
         tasks = inputs.compared_network.tasks(hardware.target, inputs.cfg.tuner.min_mflop)
         values["compared_tasks"] = count_known(compared, tasks, hardware.target)
     return values
+
+
+def _peer(inputs: Inputs) -> OnnxRuntime | None:
+    """Return the network as ONNX Runtime runs it; None where it does not, or on what is no CPU."""
+    hardware = inputs.cfg.hardware
+    if hardware.target.get("kind") != "llvm":
+        return None
+    return onnx_runtime(
+        inputs.cfg.network, inputs.root, inputs.network.inputs, hardware.cores,
+        lambda told: inputs.console.print(told, **NOTE),
+    )  # fmt: skip
 
 
 def write(inputs: Inputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun) -> None:

@@ -1,9 +1,9 @@
-"""After tuning: the network compared with PyTorch, timed with each database, and what is at fault if it is wrong."""
+"""After tuning: the network's outputs compared, its time with each database, and what is at fault if it is wrong."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from tencost.tune.deploy import (
     TOLERANCE,
     Agreement,
     Deployed,
+    Timed,
     compare_outputs,
     compile_network,
     meaningless,
@@ -35,13 +36,15 @@ from tencost.workers.pool import CpuPlan, WorkerPool
 
 MAX_DEFAULT_S = 10.0
 """A network whose default schedules take longer, as its tasks' do by themselves, is not timed with them."""
+PEER = "onnxruntime"
+"""Name of ONNX Runtime's times."""
 MAX_TASK_S = 1.0
 """A task whose best program takes longer is not timed again: its time while tuning stands."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """The tuned network, compiled, whose output agrees with PyTorch's.
+    """The tuned network, compiled, whose outputs agree with the expected ones.
 
     Attributes:
         built: its executable.
@@ -60,6 +63,7 @@ def compile_and_compare(
     tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
+    note: Callable[[str], object] | None = None,
 ) -> Verified:
     """Compile the network with the tuned database and compare its output with PyTorch's.
 
@@ -71,18 +75,22 @@ def compile_and_compare(
         tasks: that were tuned.
         folder: of the database.
         options: how programs are timed, where the best ones have to be looked at.
+        note: is told which operators have TVM's default schedule, and why.
 
     Raises:
         TuneError: the outputs differ.
     """
-    built = compile_network(network, hardware.target, database)
+    built = compile_network(network, hardware.target, database, note=note)
     agreements = compare_outputs(network, on_cores(hardware, Deployed(built, network).outputs))
     agreement = worst(agreements)
     if agreement.differs:
         found = on_cores(hardware, Deployed(untuned, network).outputs)
         before = worst(compare_outputs(network, found))
         raise _disagreement(network, agreement, before, hardware, tasks, folder, options)
-    values: dict[str, Any] = {"outputs_that_say_nothing": meaningless(network)}
+    values: dict[str, Any] = {
+        "computed_by": network.computed_by,
+        "outputs_that_say_nothing": meaningless(network),
+    }
     telling = {name: one for name, one in agreements.items() if one.accepted}
     if telling:
         values |= {"max_abs_error": worst(telling).max_abs, "max_rel_error": worst(telling).max_rel}
@@ -95,16 +103,18 @@ def time_network(
     executables: Mapping[str, Any],
     database: Any,
     session: Session,
+    peer: Callable[[], Timed | None] = lambda: None,
 ) -> dict[str, Any]:
     """Time the network's executables and its tasks' programs in turn, on the cores that programs are timed on.
 
     Args:
         network: the network.
         hardware: what it is compiled for.
-        executables: by name: "tuned", "default" and any others that are compared; the default one is left out where its
-            tasks alone take more than MAX_DEFAULT_S.
+        executables: by name: "tuned", "default", "rules" where there are any, and others that are compared; the default
+            one is left out where its tasks alone take more than MAX_DEFAULT_S.
         database: the tuned one.
         session: that tuned it.
+        peer: makes the network as ONNX Runtime runs it, on the cores that programs are timed on; None: it does not.
 
     Returns:
         Rows of the report.
@@ -120,18 +130,22 @@ def time_network(
     tasks = dict(zip(session.ids, session.tasks, strict=True))
     known = session.latency_s
     short = {identity: task for identity, task in tasks.items() if known[identity] <= MAX_TASK_S}
-    stop, limit_s = threading.Event(), MAX_TIMING_S * (len(deployed) + 1)
+    stop = threading.Event()
 
     def timed() -> dict[str, list[float]]:
         programs = task_programs(short, database, hardware.target)  # TVM draws numbers in threads
-        return times_in_turn({**deployed, **programs}, limit_s, stop)
+        other = peer()
+        whole = {**deployed, **({} if other is None else {PEER: other})}
+        limit_s = MAX_TIMING_S * (len(whole) + 1)
+        return times_in_turn({**whole, **programs}, limit_s, stop)
 
     times = on_cores(hardware, timed, stop.set)
-    spread = {name: spread_of(times[name]) for name in deployed}
+    names = [*deployed, *([PEER] if PEER in times else [])]
+    spread = {name: spread_of(times[name]) for name in names}
     parts = break_down(times["tuned"], tasks, times, known)
     values |= {
         "network_turns": spread["tuned"].repeats,
-        TIMES: {name: times[name] for name in deployed},
+        TIMES: {name: times[name] for name in names},
         **parts.report(),
     }
     for name, found in spread.items():
@@ -142,8 +156,7 @@ def time_network(
             f"{key}_q3_s": found.upper_s,
         }
         if name != "tuned":
-            ratio = "network_speedup" if name == "default" else f"network_{name}_ratio"
-            values[ratio] = found.median_s / spread["tuned"].median_s
+            values[f"network_over_{name}"] = spread["tuned"].median_s / found.median_s
     return values
 
 
@@ -156,10 +169,10 @@ def _disagreement(
     folder: WorkFolder,
     options: MeasureOptions,
 ) -> TuneError:
-    """Find out why the tuned network computes something else than PyTorch; wrong programs are marked as failed."""
+    """Find out why the tuned network computes something else than it should; wrong programs are marked as failed."""
     told = (
-        f"network {network.name!r}: the tuned network's output differs from PyTorch's by {tuned.max_abs:.2e} "
-        f"({tuned.max_rel:.2e} of its largest value; {TOLERANCE:g} is accepted)."
+        f"network {network.name!r}: the tuned network's output differs from that of {network.computed_by} by "
+        f"{tuned.max_abs:.2e} ({tuned.max_rel:.2e} of its largest value; {TOLERANCE:g} is accepted)."
     )
     cores = cpus_of(hardware)
     pool = WorkerPool(
@@ -190,10 +203,10 @@ def _disagreement(
     if worst(compare_outputs(network, on_cores(hardware, ruled.outputs))).differs:
         return TuneError(
             f"{told} Each task's best program computes what its task does, and TVM's default schedules agree with "
-            "PyTorch: the functions that are scheduled by rule do not. Please report the network."
+            f"{network.computed_by}: the functions that are scheduled by rule do not. Please report the network."
         )
     return TuneError(
-        f"{told} Each task's best program computes what its task does, and the untuned network agrees with PyTorch: "
-        "the difference arises where TVM puts them together. Compile the network without the database "
-        f"(relax.get_pipeline), and report the database in {folder.path} to TVM."
+        f"{told} Each task's best program computes what its task does, and the untuned network agrees with "
+        f"{network.computed_by}: the difference arises where TVM puts them together. Compile the network without the "
+        f"database (relax.get_pipeline), and report the database in {folder.path} to TVM."
     )

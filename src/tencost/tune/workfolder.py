@@ -21,9 +21,10 @@ from __future__ import annotations
 import json
 import logging
 import operator
+import shutil
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -208,9 +209,12 @@ def open_folder(
 ) -> Iterator[WorkFolder]:
     """Lock and open the folder of a network on a hardware, new or from an earlier run.
 
+    A new folder goes again where the run ends before anything was timed.
+
     Raises:
         TuneError: another tuner holds it, or it was made for another network, hardware or target.
     """
+    is_new, made_parent = not path.exists(), not path.parent.exists()
     path.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path / ".lock")
     try:
@@ -234,8 +238,38 @@ def open_folder(
         folder.save_session()
         folder.new_programs()
         yield folder
+        is_new = False
     finally:
         lock.release()
+        if is_new and not _was_timed(path):
+            shutil.rmtree(path, ignore_errors=True)
+            if made_parent:
+                with suppress(OSError):  # somebody else's folder is in it
+                    path.parent.rmdir()
+
+
+def has_programs(path: Path) -> bool:
+    """Say whether a folder holds a database with programs, or something else than a tuning run left."""
+    if not path.is_dir():
+        return False
+    others = {item.name for item in path.iterdir()} - {
+        ".lock",
+        "logs",
+        "session.json",
+        WORKLOAD_FILE,
+        RECORD_FILE,
+    }
+    records = path / RECORD_FILE
+    return bool(others) or (records.is_file() and records.stat().st_size > 0)
+
+
+def _was_timed(path: Path) -> bool:
+    """Say whether a run left a time: a program's, or a default schedule's."""
+    try:
+        session = json.loads((path / "session.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        session = {}
+    return has_programs(path) or bool(session.get("baseline_s") or session.get("rule_s"))
 
 
 def read_rule_times(folder: Path) -> dict[str, float]:
@@ -309,7 +343,7 @@ def _read_marks(path: Path, count: int, gone: Sequence[int] = ()) -> dict[int, M
     ]
     there = _num_lines(path / RECORD_FILE)
     kept = {mark.line: mark for mark in moved if mark.line <= there}
-    if marks:
+    if marks or file.exists():  # what is half written at its end would spoil the next mark
         _replace(file, "".join(json.dumps(asdict(mark)) + "\n" for mark in kept.values()))
     return kept
 

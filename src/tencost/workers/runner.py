@@ -20,17 +20,25 @@ from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.errors import TencostError
+from tencost.errors import MeasureError, TencostError
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers.evaluator import MeasureOptions as MeasureOptions
 from tencost.workers.expected import Reference
 from tencost.workers.keys import program_key
 from tencost.workers.pool import Job, WorkerPool
 
+_RUNNERS: weakref.WeakSet[WarmRunner] = weakref.WeakSet()
+"""Those of this process that are in use."""
+_UNREAD: set[Path] = set()
+"""The modules of the builders' last batches that no WarmRunner has read."""
+
 
 @derived_object
 class WarmBuilder(ms.builder.PyBuilder):
     """Writes modules down for :class:`WarmRunner`, which builds them where it runs them.
+
+    TVM's LocalRunner and RPCRunner cannot read them and would record 1e10 s for every program, so that a MeasureError
+    ends the tuning where no WarmRunner is in use, and where another runner has taken the batch before.
 
     TVM's RemoveBuildArtifact removes a batch's files once it was measured, and leaves those of one that was not.
 
@@ -41,17 +49,39 @@ class WarmBuilder(ms.builder.PyBuilder):
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__()
         self._folder = folder
+        self._batch: set[Path] = set()
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
-        results = []
-        for item in build_inputs:
-            folder = Path(tempfile.mkdtemp(prefix="tencost-program-", dir=self._folder))
-            about = {"target": target_mapping(item.target), "key": program_key(item.mod)}
-            (folder / "about.json").write_text(json.dumps(about))
-            module = folder / "module.json"
-            module.write_text(str(save_json(item.mod)), encoding="utf-8")
-            results.append(ms.builder.BuilderResult(str(module), None))
+        unread = self._batch & _UNREAD
+        # RemoveBuildArtifact removes measured modules: one that is gone and unread went to another runner.
+        if build_inputs and (not _RUNNERS or any(not module.exists() for module in unread)):
+            raise MeasureError(
+                "expected WarmBuilder together with WarmRunner, found another runner: only WarmRunner can read what "
+                "WarmBuilder writes. Pass runner=WarmRunner(), or TVM's LocalBuilder as builder="
+            )
+        _UNREAD.difference_update(unread)
+        results = [self._written(item) for item in build_inputs]
+        self._batch = {Path(str(one.artifact_path)) for one in results if one.artifact_path}
+        _UNREAD.update(self._batch)
         return results
+
+    def _written(self, item: Any) -> Any:
+        """Write a program down; what cannot be is an error of its own result, as TVM's builders have it."""
+        names = [name.name_hint for name in item.mod.get_global_vars()]
+        if "main" not in names:
+            return ms.builder.BuilderResult(
+                None, f"WarmBuilder: expected a module with a function main, found {names}"
+            )
+        try:
+            about = {"target": target_mapping(item.target), "key": program_key(item.mod)}
+            text = str(save_json(item.mod))
+        except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says, under many types
+            return ms.builder.BuilderResult(None, f"WarmBuilder: {error}")
+        folder = Path(tempfile.mkdtemp(prefix="tencost-program-", dir=self._folder))
+        (folder / "about.json").write_text(json.dumps(about))
+        module = folder / "module.json"
+        module.write_text(text, encoding="utf-8")
+        return ms.builder.BuilderResult(str(module), None)
 
 
 class References:
@@ -134,6 +164,7 @@ class WarmRunner(ms.runner.PyRunner):
             check if isinstance(check, References) or check is None else References(check)
         )
         self.failure: TencostError | None = None
+        _RUNNERS.add(self)
         self.pool = pool if pool is not None else WorkerPool(MeasureOptions())
         if pool is None:
             atexit.register(self.pool.close)
@@ -142,7 +173,15 @@ class WarmRunner(ms.runner.PyRunner):
         jobs = []
         for item in runner_inputs:
             module = Path(str(item.artifact_path))
-            about = json.loads((module.parent / "about.json").read_text())
+            try:
+                about = json.loads((module.parent / "about.json").read_text())
+            except FileNotFoundError:
+                self.failure = MeasureError(
+                    f"expected WarmRunner together with WarmBuilder, found {module.name} of another builder. Pass "
+                    "builder=WarmBuilder(), or TVM's LocalRunner or RPCRunner as runner="
+                )
+                raise self.failure from None
+            _UNREAD.discard(module)
             args = [arg_json(arg) for arg in item.args_info]
             checked = self._references
             reference = checked.of(about["key"], args) if checked is not None else None

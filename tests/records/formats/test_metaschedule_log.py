@@ -90,6 +90,36 @@ def test_bad_lines_are_named_and_the_others_kept(tmp_path: Path) -> None:
     assert [item.line for item in batch.rejects] == [2, 3]
 
 
+# orjson reads 2**64 as a float; beside NaN, which it refuses, Python's parser reads the line.
+LONE = "\ud800"  # half of a UTF-16 pair: JSON can write it, UTF-8 and the store cannot
+UNSTORABLE: dict[str, list[Any]] = {
+    "a lone surrogate in the trace": [
+        [[["GetBlock", [], [LONE, "main"], ["b0"]]], []], [1e-5], TARGET, []
+    ],
+    "a number beyond 64 bits in the trace": [
+        [[["GetBlock", [], [2**64, "main"], ["b0"]]], []], [float("nan")], TARGET, []
+    ],
+    "a lone surrogate in the arguments": [TRACE, [1e-5], TARGET, [["TENSOR", LONE, [4]]]],
+    "a number beyond 64 bits in the arguments": [
+        TRACE, [float("nan")], TARGET, [["TENSOR", "int8", [2**64]]]
+    ],
+    "a lone surrogate in the target's device": [TRACE, [1e-5], {**TARGET, "model": LONE}, []],
+    "a time that no float holds": [TRACE, [10**400], TARGET, []],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNSTORABLE)
+def test_a_line_that_cannot_be_stored_is_one_reject(tmp_path: Path, what: str) -> None:
+    good = [TRACE, [1e-5], {**TARGET, "model": "m1"}, []]
+    path = old_pair(tmp_path, [good, UNSTORABLE[what], good])
+    (batch,) = read(path, None if "device" in what else "board")
+    assert batch.records.num_rows == 2
+    (reject,) = batch.rejects
+    assert (reject.file, reject.line) == (path.name, 2)
+    reject.reason.encode()
+    assert reject.reason
+
+
 def test_batches_are_bounded(tmp_path: Path) -> None:
     path = old_pair(tmp_path, [[TRACE, [1e-5 + n], TARGET, []] for n in range(25)])
     assert [batch.records.num_rows for batch in read(path, batch_rows=10)] == [10, 10, 5]

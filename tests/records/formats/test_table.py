@@ -328,7 +328,7 @@ def test_the_files_of_a_store_are_no_tables(tmp_path: Path) -> None:
         ("run_secs", [-1.0], "run_secs: a time is not positive"),
         ("run_secs", [None], "run_secs: a time is not positive"),
         ("program_format", "pickle", "program_format: expected one of"),
-        ("schema_version", "4", "schema_version: expected one of 1, 2, 3"),
+        ("schema_version", "5", "schema_version: expected one of 1, 2, 3, 4"),
         ("target", "llvm", "target: expected a JSON object"),
         ("target", "[1]", "target: expected a JSON object"),
         ("foreign", "{", "foreign: expected JSON"),

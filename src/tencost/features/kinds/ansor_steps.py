@@ -95,6 +95,7 @@ KIND = FeatureKind(
     one_row=False,
     program_format="ansor_steps",
     stored=_stored,
+    preference=1,
     options=("max_steps", "vocabulary_buckets", "max_numbers"),
     for_tests={"max_steps": 8, "vocabulary_buckets": 4, "max_numbers": 4},
 )

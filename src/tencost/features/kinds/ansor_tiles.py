@@ -245,4 +245,5 @@ KIND = FeatureKind(
     program_format="ansor_steps",
     stored=lambda spec: stored_programs(spec, tile_row),
     relations=RELATIONS,
+    preference=2,
 )

@@ -76,6 +76,7 @@ KIND = FeatureKind(
     columns=lambda _: KNOB_COLUMNS,
     one_row=True,
     program_format="autotvm_config",
+    preference=1,
     stored=lambda spec: stored_programs_of_workloads(
         spec, lambda workload, program: knob_row(workload(), program)
     ),

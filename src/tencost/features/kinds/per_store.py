@@ -144,11 +144,23 @@ def _stored(chunk: Chunk) -> list[Outcome]:
     from tvm.target import Target
 
     from tencost.features.intrinsics import register_intrinsics
-    from tencost.features.replay import load_module, replay
+    from tencost.features.replay import first_line, load_module, replay
+    from tencost.store.allowed import NoGraphError
 
-    target = Target(orjson.loads(chunk.target))
-    register_intrinsics(target.kind.name)
-    module = load_module(chunk.mod_json)
+    try:
+        target = Target(orjson.loads(chunk.target))
+        register_intrinsics(target.kind.name)
+        module = load_module(chunk.mod_json)
+    except (
+        NoGraphError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
+        # Of another TVM: that is so of these programs, and says nothing of others'.
+        return [f"the workload cannot be read: {first_line(error)}"] * len(chunk.programs)
     context = TuneContext(module, target=target, num_threads=1)
     replayed = [replay(module, program) for program in chunk.programs]
     candidates = [
@@ -354,6 +366,7 @@ KIND = FeatureKind(
     stored=lambda _: _stored,
     live=lambda _: _live,
     lowers=True,
+    preference=2,
     constant=WORKLOAD_COLUMNS,
     summary=Summary(
         names=lambda columns: [*columns, *DERIVED_NAMES, *_PROGRAM_NAMES], rows=summary

@@ -402,4 +402,5 @@ KIND = FeatureKind(
     stored=lambda spec: stored_programs(spec, tile_row),
     live=lambda _: lambda _, candidates: [candidate_row(candidate) for candidate in candidates],
     relations=RELATIONS,
+    preference=1,
 )

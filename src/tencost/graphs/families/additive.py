@@ -115,8 +115,8 @@ class AdditiveConfig(GraphModelConfig):
     """Hardware with a matrix unit whose compiler cuts convolutions into tiles (tencost.graphs.tiling)."""
     delta: float = 0.05
     """Relative error below which the loss turns from absolute to squared."""
-    num_threads: int = 2
-    """Threads while training."""
+    num_threads: int = 1
+    """Threads while training. With more than one the weights depend on how many CPUs the host has."""
 
     def __post_init__(self) -> None:
         within("graph_model", self, hidden="[1, inf)", layers="[1, inf)", members="[1, inf)")

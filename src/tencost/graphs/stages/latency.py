@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +13,12 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import BundleError
+from tencost.graphs import left_out
 from tencost.graphs.bundle import SEEN, GraphBundle, device_index, load_graph_bundle
 from tencost.graphs.canonical import CanonicalNetwork, canonical_network
 from tencost.graphs.latency import Latency, latencies
 from tencost.graphs.learnt import TrainingRange, range_from_json
+from tencost.graphs.left_out import LeftOut, left_out_from_json
 from tencost.networks.source import network_to_onnx
 from tencost.register.aliases import default_alias
 from tencost.register.pull import pull
@@ -65,13 +67,29 @@ def ask(bundle: GraphBundle, network: CanonicalNetwork, hardware: str, top: int)
     column = device_index(info, hardware)
     bounds = np.array([info.log_error.get(name) or (np.nan, np.nan) for name in info.devices])
     answers = latencies(
-        network.graphs, bundle.model, info.devices, bounds, _learnt(bundle.folder), top=top
+        network.graphs,
+        bundle.model,
+        info.devices,
+        bounds,
+        _learnt(bundle.folder),
+        top=top,
+        unmodelled=network.unmodelled(),
+        left_out=_left_out(bundle, hardware),
     )
-    unknown = tuple(
-        f"{operator} ({count} times): no operator that is known here, it counts as nothing"
-        for operator, count in network.other.items()
-    )
-    return replace(answers[column], warnings=(*unknown, *answers[column].warnings))
+    return answers[column]
+
+
+def _left_out(bundle: GraphBundle, hardware: str) -> LeftOut | None:
+    """Return the errors on families held out, which a bundle holds of the device that it is registered for."""
+    path = bundle.folder / left_out.FILE
+    if bundle.info.hardware != hardware or not path.exists():
+        return None
+    try:
+        return left_out_from_json(orjson.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise BundleError(
+            f"{path}: expected the errors on families held out, found {error}"
+        ) from error
 
 
 def _learnt(folder: Path) -> TrainingRange:
@@ -101,10 +119,9 @@ def print_latency(name: str, answer: Latency, uri: str) -> None:
     )
     console.print(f"{name} on {answer.hardware}: {answer.ms:.4g} ms{interval} ({uri})")
     if answer.warnings:
-        console.print(
-            "The model has not learnt from networks with this, so it may be further off:",
-            style="yellow",
-        )
+        if answer.basis:
+            console.print(answer.basis, style="yellow")
+        console.print("The model has not learnt from networks with this:", style="yellow")
         for line in answer.warnings[:10]:
             console.print(f"  {line}", style="yellow")
         if len(answer.warnings) > 10:

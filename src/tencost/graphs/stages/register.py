@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from tencost.config import Config
 from tencost.errors import BundleError, RegistryError
 from tencost.graphs import board as boards
 from tencost.graphs import bundle as bundles
-from tencost.graphs import report
-from tencost.graphs.board import TEST, Board, Row
+from tencost.graphs import left_out, report
+from tencost.graphs.board import OTHER, TEST, Board, Row
 from tencost.graphs.bundle import GRAPH_ABI, GraphBundle, load_graph_bundle
 from tencost.graphs.graph_set import LabelledGraphs
+from tencost.graphs.left_out import left_out_errors
 from tencost.graphs.promotion import Errors, Opponent, Rule, judge
 from tencost.graphs.pyfunc_model import save_graph_pyfunc
 from tencost.graphs.stages.data import GraphData
@@ -66,9 +68,11 @@ def run(cfg: Config, root: Path) -> Verdict:
     client = registry.connect(tracking.setup(root, cfg.experiment_name))
     champion = registry.find_champion(client, model_name(hardware))
     with tempfile.TemporaryDirectory(prefix="tencost-") as work:
-        chosen = own.bundles[int(np.argmin(best.valid_mape))]
+        index = int(np.argmin(best.valid_mape))
+        chosen = own.bundles[index]
         folder = Path(work) / "bundle"
-        info = bundles.register_for(chosen.folder, hardware, folder)
+        extra = _left_out(parts, own, index, column)
+        info = bundles.register_for(chosen.folder, hardware, folder, extra)
         offer = Offer(
             name=model_name(hardware),
             bundle=folder,
@@ -94,14 +98,29 @@ def run(cfg: Config, root: Path) -> Verdict:
         verdict = Verdict(False, (f"{YES}version {version.number} is the champion already",))
     else:
         verdict = _judged(root, column, parts, models, own, champion, version)
-        if verdict.promote:
+        _note(client, version, board, best, verdict)
+        if verdict.promote:  # last: a run killed before it judges and writes again
             registry.check_unchanged(client, version.name, champion)
             registry.promote(client, version)
             champion = version
-        _note(client, version, board, best, verdict)
     offering.mark(root, cfg, version)
     offering.say(version, new, champion, verdict)
     return verdict
+
+
+def _left_out(
+    parts: dict[str, LabelledGraphs], model: Model, index: int, column: int
+) -> dict[str, bytes]:
+    """Return the file of a bundle's errors on the families held out; nothing where there are too few families."""
+    part = parts.get(OTHER)
+    if part is None:
+        return {}
+    bounds = left_out_errors(
+        part.graphs.family, part.latency_ms[:, column], model.predicted_ms[OTHER][index, :, column]
+    )
+    if bounds is None:
+        return {}
+    return {left_out.FILE: orjson.dumps(bounds.to_json(), option=orjson.OPT_INDENT_2)}
 
 
 def errors(

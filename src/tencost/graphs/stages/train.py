@@ -30,7 +30,7 @@ from tencost.graphs.stages.data import GraphData
 from tencost.graphs.stages.tracked import start_graph_run
 from tencost.train.provenance import installed_versions
 from tencost.train.tracking import BUNDLES_TAG, Point, TrackedRun
-from tencost.writing import whole_folder
+from tencost.writing import scratch_beside, whole_folder
 
 RUN_FILE = "run.json"
 """Beside the bundles: seeds and validation metrics."""
@@ -55,10 +55,13 @@ def run(cfg: Config, root: Path, data: GraphData | None = None) -> float:
     Raises:
         ConfigError: seeds that are not all different.
         TrainError: nothing to learn from.
+        OSError: the folder of the bundles cannot be written; it is raised before anything is trained.
     """
     if not cfg.seeds or len(set(cfg.seeds)) != len(cfg.seeds):
         raise ConfigError(f"seeds must be different whole numbers, at least one; found {cfg.seeds}")
     data = data or GraphData(cfg, root)
+    with scratch_beside(data.folders.model):
+        pass  # hours of training are not to end at a folder that cannot be written
     name = f"{cfg.graph_model_name} · {cfg.dataset.name} · {cfg.graph_split_name}"
     with start_graph_run(cfg, root, "graphs train", name=name, of_model=True) as tracked:
         train, valid = data.part("train"), data.part("valid")

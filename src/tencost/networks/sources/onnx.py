@@ -13,8 +13,10 @@ import numpy as np
 
 from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError
-from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
-from tencost.networks.onnx_graph import fix_shapes, graphs, prepare
+from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
+from tencost.networks.onnx_graph import fix_shapes, prepare
+from tencost.networks.onnx_nodes import graphs
+from tencost.networks.onnx_operators import Refused
 from tencost.networks.source import Imported, NetworkSource, first_sentence, require
 
 
@@ -26,14 +28,17 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
         MeasureError: an operator that TVM's frontend lacks, or a graph that it or onnxruntime cannot take.
     """
     assert path is not None
-    require("onnx", "onnxscript")
-    model = _read(path)
+    require("onnx", "onnxscript", extra="tuner")
+    model = checked(path)
     declared = _declared(config, model.graph)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
     outputs = _outputs(config, model.graph)
-    mod, params = _to_relax(config, model, inputs)
-    expected = _run(config, path, inputs)
-    return Imported(mod, params, inputs, expected, outputs, compared=outputs[0])
+    mod, params = to_relax(config, model, inputs)
+    expected, computed_by = _run(config, path, inputs)
+    notes = tuple(batch_notes(config, declared))
+    return Imported(
+        mod, params, inputs, expected, outputs, outputs[0], computed_by=computed_by, notes=notes
+    )
 
 
 def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
@@ -44,13 +49,14 @@ def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """
     assert path is not None
     require("onnx", "onnxscript", extra="latency")
-    model = _read(path)
+    model = checked(path)
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))
     return model
 
 
-def _read(path: Path) -> Any:
+def checked(path: Path) -> Any:
+    """Return the model in a file, its local functions inlined; raises ConfigError for something else."""
     import onnx
 
     try:
@@ -103,8 +109,8 @@ def _outputs(config: NetworkConfig, graph: Any) -> list[str]:
     return [item.name for item in graph.output]
 
 
-def _to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tuple[Any, list[Any]]:
-    """Return (Relax IRModule with its weights as inputs, the weights).
+def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tuple[Any, list[Any]]:
+    """Return (Relax IRModule with its weights as inputs, the weights) of an onnx.ModelProto, which is changed.
 
     Raises:
         MeasureError: an operator that the frontend lacks or refuses, by name; shapes that depend on data.
@@ -114,7 +120,14 @@ def _to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tu
     from tvm.relax.frontend.onnx import from_onnx
 
     _check_domains(config, model.graph)
-    prepare(model, {name: array.shape for name, array in inputs.items()})
+    try:
+        prepare(model, {name: array.shape for name, array in inputs.items()})
+    except Refused as error:
+        raise MeasureError(
+            f"network {config.name!r}: expected operators that TVM's ONNX frontend imports as ONNX defines them, found "
+            f"{error} ({config.path}). Nothing was built; export the network without it, or cut it off the graph with "
+            "onnx.utils.extract_model"
+        ) from error
     said = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(said):
         warnings.simplefilter("ignore")  # names that it changes, and the like
@@ -132,7 +145,7 @@ def _to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tu
             ) from error
     mod, params = detach_params(mod)
     mod = _returning_tuple(mod)
-    _check_static(config, mod)
+    _check_static(config, mod, [name for name, array in inputs.items() if not array.size])
     return mod, list(params.get("main", []))
 
 
@@ -170,23 +183,34 @@ def _returning_tuple(mod: Any) -> Any:
     return relax.transform.Normalize()(mod)
 
 
-def _check_static(config: NetworkConfig, mod: Any) -> None:
+def _check_static(config: NetworkConfig, mod: Any, empty: list[str]) -> None:
+    """Raise MeasureError for an output whose shape is not known; `empty`: inputs without values."""
     from tvm import relax
+
+    advice = "Cut what depends on data (NonZero, NMS) off the graph, for example with onnx.utils.extract_model"
+    if empty:
+        advice = f"TVM takes a size of 0 for one that is not known: give {', '.join(empty)} values"
 
     for item in mod["main"].ret_ty.fields:
         sizes = item.shape if isinstance(item, relax.TensorType) else None
         if sizes is None or not all(hasattr(size, "value") for size in sizes):
             raise MeasureError(
-                f"network {config.name!r}: expected outputs of fixed shape, found {item} in {config.path}. "
-                "Cut what depends on data (NonZero, NMS) off the graph, for example with onnx.utils.extract_model"
+                f"network {config.name!r}: expected outputs of fixed shape, found {item} in {config.path}. {advice}"
             )
 
 
-def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> list[Array]:
+def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> tuple[list[Array], str]:
+    """Return (what the file computes, what computed it): onnxruntime, else ONNX's reference where that cannot.
+
+    Raises:
+        MeasureError: neither runs it.
+    """
     try:
         import onnxruntime
     except ImportError:
-        return _run_reference(config, path, inputs)
+        return _run_reference(
+            config, path, inputs, "Install onnxruntime: pip install 'tencost[tuner]'"
+        )
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # fatal: everything else is raised as well
     try:
@@ -194,29 +218,29 @@ def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> list[Ar
             str(path), options, providers=["CPUExecutionProvider"]
         )
         found = session.run(None, inputs)
-    except Exception as error:
-        raise MeasureError(
-            f"network {config.name!r}: onnxruntime does not run {path}: {first_sentence(error)}"
-        ) from error
-    return [np.asarray(array) for array in found]
+    except Exception as error:  # noqa: BLE001 - onnxruntime's have no root of their own
+        told = f"onnxruntime does not run it either: {first_sentence(error)}"
+        return _run_reference(config, path, inputs, told)
+    return [np.asarray(array) for array in found], "ONNX Runtime"
 
 
-def _run_reference(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> list[Array]:
+def _run_reference(
+    config: NetworkConfig, path: Path, inputs: dict[str, Array], advice: str
+) -> tuple[list[Array], str]:
     from onnx.reference import ReferenceEvaluator
 
     try:
         found = ReferenceEvaluator(str(path)).run(None, inputs)
     except Exception as error:
         raise MeasureError(
-            f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. "
-            "Install onnxruntime: pip install 'tencost[tuner]'"
+            f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. {advice}"
         ) from error
-    return [np.asarray(array) for array in found]
+    return [np.asarray(array) for array in found], "ONNX's reference"
 
 
 def example(folder: Path) -> NetworkConfig:
     """Write two dense layers."""
-    require("onnx")
+    require("onnx", extra="tuner")
     import onnx
 
     rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@
 
     header                      UTF-8 JSON object: {"format": "tencost network", "version": 1, "name", "tvm": release,
                                 "inputs": [name, ...], "outputs": [name, ...], "output": index of the compared one,
+                                "computed_by": what computed the expected outputs (absent in older files),
                                 "dtypes": {array: NumPy or ml_dtypes name}}
     module                      UTF-8, the fused Relax module as TVM's JSON; ``main`` takes inputs, then weights
     input/<i>, param/<i>        one drawn input each, the weights
@@ -70,6 +71,7 @@ def save_network(network: Network, path: Path) -> None:
         "inputs": list(network.inputs),
         "outputs": list(network.outputs),
         "output": network.output,
+        "computed_by": network.computed_by,
         "dtypes": {name: array.dtype.name for name, array in arrays.items()},
     }
     texts = {"header": orjson.dumps(header), "module": str(save_json(network.mod)).encode()}
@@ -124,7 +126,8 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     mod = _module(path, header, text, trusted=config.trusted)
     _check(path, mod, [*inputs.values(), *params], expected)
     tensors = [tvm.runtime.tensor(array) for array in params]
-    return Imported(mod, tensors, inputs, expected, outputs, compared, fused=True)
+    by = str(header.get("computed_by", "what its file says"))
+    return Imported(mod, tensors, inputs, expected, outputs, compared, fused=True, computed_by=by)
 
 
 def _settled(config: NetworkConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError, UntrustedError
-from tencost.networks.inputs import Array, DeclaredInput, draw_inputs, resolve_shapes
+from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
 from tencost.networks.source import Imported, NetworkSource, first_sentence, held_log, require
 from tencost.networks.torch_onnx import module_to_onnx
 from tencost.networks.torch_relax import module_to_relax
@@ -38,11 +38,11 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
         ConfigError: not a whole exported program, one in training mode, inputs that do not fit it.
         MeasureError: an operator that TVM's frontend lacks.
     """
-    program, inputs = _opened(config, path)
+    program, inputs, notes = _opened(config, path)
     tensors = _tensors(inputs)
     expected, names = _run(config, program, tensors)
     mod, params = module_to_relax(config.name, _positional(program, {}), tensors)
-    return Imported(mod, params, inputs, expected, names, compared=names[0])
+    return Imported(mod, params, inputs, expected, names, names[0], notes=notes)
 
 
 def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
@@ -52,13 +52,15 @@ def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
         UntrustedError, ConfigError: as `read`.
         MeasureError: PyTorch cannot export the program.
     """
-    program, inputs = _opened(config, path)
+    program, inputs, _ = _opened(config, path)
     _run(config, program, _tensors(inputs))
     return module_to_onnx(config.name, _positional(program, {}), _tensors(inputs))
 
 
-def _opened(config: NetworkConfig, path: Path | None) -> tuple[Any, dict[str, Array]]:
-    """Return (the exported program, arrays for its inputs)."""
+def _opened(
+    config: NetworkConfig, path: Path | None
+) -> tuple[Any, dict[str, Array], tuple[str, ...]]:
+    """Return (the exported program, arrays for its inputs, what a user should know of them)."""
     assert path is not None
     if not config.trusted:
         raise UntrustedError(
@@ -69,7 +71,8 @@ def _opened(config: NetworkConfig, path: Path | None) -> tuple[Any, dict[str, Ar
     program = _read(path)
     _check_evaluating(config, program)
     declared = _declared(config, program)
-    return program, draw_inputs(config, declared, resolve_shapes(config, declared))
+    inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
+    return program, inputs, tuple(batch_notes(config, declared))
 
 
 def _tensors(inputs: dict[str, Array]) -> tuple[Any, ...]:

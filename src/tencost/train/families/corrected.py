@@ -43,7 +43,7 @@ from tencost.train.ranker import (
     make_ranker,
     read_divisors,
 )
-from tencost.train.trees import load_booster, predict_rows
+from tencost.train.trees import least_leaf, load_booster, predict_rows
 
 _PREFIX = "base-"
 _STATE, _TREES = "corrected.json", "correction.ubj"
@@ -66,7 +66,7 @@ class CorrectedConfig(ModelConfig):
     eta: float = 0.05
     """Learning rate."""
     min_child_weight: float = 1.0
-    """Least sum of hessians in a leaf."""
+    """Least sum of hessians in a leaf; less where there are so few labels that no tree could split."""
     subsample: float = 0.8
     """Share of rows drawn per tree."""
     colsample: float = 0.3
@@ -132,7 +132,9 @@ class CorrectedRanker:
             base_margin=config.trust * scaled,
             nthread=config.num_threads,
         )
-        booster = xgboost.Booster(self._parameters(seed), [matrix])
+        _, hessian = loss(config.trust * scaled)
+        least = least_leaf(config.min_child_weight, hessian)
+        booster = xgboost.Booster(self._parameters(seed, least), [matrix])
 
         def gradient(margin: FloatArray, _: Any) -> tuple[FloatArray, FloatArray]:
             first, second = loss(margin)
@@ -178,12 +180,12 @@ class CorrectedRanker:
         columns = summarize(seen, self._spec)
         return np.concatenate([columns, scaled.astype(np.float32)[:, None]], axis=1)
 
-    def _parameters(self, seed: int) -> dict[str, Any]:
+    def _parameters(self, seed: int, min_child_weight: float) -> dict[str, Any]:
         config = self._config
         return {
             "max_depth": config.max_depth,
             "eta": config.eta,
-            "min_child_weight": config.min_child_weight,
+            "min_child_weight": min_child_weight,
             "subsample": config.subsample,
             "colsample_bytree": config.colsample,
             "reg_lambda": config.reg_lambda,

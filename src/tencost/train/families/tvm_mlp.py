@@ -149,4 +149,5 @@ FAMILY = Family(
     config=TvmMlpConfig,
     ranker=TvmMlpRanker,
     for_tests=TvmMlpConfig(family="tvm_mlp", epochs=12, batch_size=32),
+    features="per_store",
 )

@@ -136,4 +136,5 @@ FAMILY = Family(
     config=TvmXgbConfig,
     ranker=TvmXgbRanker,
     for_tests=TvmXgbConfig(family="tvm_xgb", num_rounds=40),
+    features="per_store",
 )

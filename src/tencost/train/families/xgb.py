@@ -29,7 +29,14 @@ from tencost.features.summary import summarize, summary_names
 from tencost.train.labels import featurized
 from tencost.train.losses import RankingLoss, RankingMetrics
 from tencost.train.ranker import Family, LogMetric, Samples, Scores, check_width, read_divisors
-from tencost.train.trees import Packed, gain_shares, load_booster, packed_sum, predict_rows
+from tencost.train.trees import (
+    Packed,
+    gain_shares,
+    least_leaf,
+    load_booster,
+    packed_sum,
+    predict_rows,
+)
 
 _WATCH_EVERY = 10
 """Rounds between two looks at the validation split."""
@@ -58,7 +65,7 @@ class XgbConfig(ModelConfig):
     gamma: float = 0.0
     """Least loss reduction that justifies a split."""
     min_child_weight: float = 1.0
-    """Least sum of hessians in a leaf."""
+    """Least sum of hessians in a leaf; less where few labels are learnt on top of a model."""
     subsample: float = 0.7
     """Share of rows drawn per tree."""
     colsample: float = 0.4
@@ -117,7 +124,7 @@ class XgbRanker:
                 seed=member_seed,
             )
             booster = _boost(
-                self._parameters(member_seed),
+                self._parameters(member_seed, self._config.min_child_weight),
                 (rows, segment, len(train)),
                 (valid_rows, valid_segment, len(valid)),
                 loss,
@@ -151,7 +158,9 @@ class XgbRanker:
         copied._divisors = list(self._divisors)
         for member, booster in enumerate(self._boosters):
             more = booster.copy()
-            more.set_param(self._parameters(seed * 1000 + member))
+            _, hessian = loss(packed_sum(predict_rows(more, rows), segment, len(labels)))
+            least = least_leaf(self._config.min_child_weight, hessian[segment])
+            more.set_param(self._parameters(seed * 1000 + member, least))
             for _ in range(rounds):
                 more.update(matrix, more.num_boosted_rounds(), gradient)
             copied._boosters.append(more)
@@ -194,13 +203,13 @@ class XgbRanker:
             return summarize(features, self._spec), np.arange(len(features))
         return features.values, features.segment_ids
 
-    def _parameters(self, seed: int) -> dict[str, Any]:
+    def _parameters(self, seed: int, min_child_weight: float) -> dict[str, Any]:
         config = self._config
         return {
             "max_depth": config.max_depth,
             "eta": config.eta,
             "gamma": config.gamma,
-            "min_child_weight": config.min_child_weight,
+            "min_child_weight": min_child_weight,
             "subsample": config.subsample,
             "colsample_bytree": config.colsample,
             "reg_lambda": config.reg_lambda,

@@ -222,14 +222,26 @@ class _Rows:
         except (ValueError, RecursionError) as error:
             self.rejects.append(Reject(self.about.file, number, str(error)))
             return
+        try:
+            values = self._values(program)
+        # A lone surrogate or an integer of more than 64 bits is JSON, and neither text nor a number of the store.
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            self.rejects.append(Reject(self.about.file, number, f"it cannot be stored: {error}"))
+            return
+        for name, value in values.items():
+            self._columns.setdefault(name, []).append(value)
+        self._lines.append(number)
+
+    def _values(self, program: LoggedProgram) -> dict[str, Any]:
         known = self._known[program.workload.workload_id]
         identity = program_id(known.logged.workload_id, program.target["kind"], program.trace)
         hardware = device_of(program.target, self.about)
+        hardware.encode()
         timing = timing_from_log(program.run_secs)
         foreign: dict[str, Any] = {"format": "metaschedule", "shash": known.logged.shash}
         if timing.status is not Status.ok:
             foreign["run_secs"] = program.run_secs
-        values = {
+        return {
             "record_id": record_id(identity, program.target, hardware),
             "program_id": identity,
             "workload_id": known.logged.workload_id,
@@ -247,9 +259,6 @@ class _Rows:
             ),
             "foreign": json.dumps(foreign, separators=(",", ":")),
         }
-        for name, value in values.items():
-            self._columns.setdefault(name, []).append(value)
-        self._lines.append(number)
 
     def batch(self) -> Batch:
         # Here, not above: tuning writes databases with tencost[tuner] alone, which has no pyarrow.

@@ -2,7 +2,7 @@
 
     "tencost": {"record_id": ..., "program_id": ..., "workload_id": ..., "task_name": ..., "networks": [...],
                 "program_format": ..., "program": ..., "timestamp": ..., "run_secs": [...], "wall_s": ...,
-                "foreign": ..., "measurements": [...]}
+                "foreign": ..., "measurements": [...], "generator": ...}
 
 Members are the columns of those names. A record of a program read without it would be known by its workload and the
 second of its time stamp, which many programs share, and seconds that were written as milliseconds lose a digit. It is
@@ -38,6 +38,7 @@ class _Own(msgspec.Struct, forbid_unknown_fields=True):
     wall_s: float | None
     foreign: str | None
     measurements: list[Measurement] | None
+    generator: str | None = None
 
 
 OWN_COLUMNS = _Own.__struct_fields__

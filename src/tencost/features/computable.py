@@ -1,0 +1,134 @@
+"""Which feature kinds can be computed from records: asked of some of their programs, not of their format's name.
+
+Old logs carry programs without modules, or modules that this TVM cannot load; kinds that need one have no rows there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tencost.config import FeaturesConfig
+from tencost.config.parts import FEATURE_KINDS
+from tencost.features.extractor import spec_for
+from tencost.features.kind import FeatureKind
+from tencost.features.parallel import featurize, featurize_chunk
+from tencost.features.stage import make_chunks
+from tencost.store.tables import load_records, load_workloads
+
+WORKLOADS, PROGRAMS = 32, 2
+"""Workloads that are looked at, at most, and programs of each."""
+ENOUGH = 0.8
+"""A kind is as good as the one that reads most programs if it reads this share of theirs."""
+COLUMNS = ("program_id", "workload_id", "program", "program_format", "target")
+
+
+@dataclass(frozen=True)
+class Readable:
+    """What became of the programs that were looked at.
+
+    Attributes:
+        looked_at: number of programs.
+        rows: feature kind -> how many of them it gives rows for.
+        reasons: feature kind -> why the first program has none; kinds without such a program are not in it.
+    """
+
+    looked_at: int
+    rows: Mapping[str, int]
+    reasons: Mapping[str, str]
+
+    def allows(self, kind: str) -> bool:
+        """Say whether a kind reads about as many programs as the one that reads most."""
+        return self.rows[kind] > 0 and self.rows[kind] >= ENOUGH * max(self.rows.values())
+
+    def best(self) -> str | None:
+        """Return the kind that a new project should take: of those that read about the most, the preferred one."""
+        kinds = [name for name in self.rows if self.allows(name)]
+        return max(kinds, key=lambda name: (_kind(name).preference, name), default=None)
+
+
+def readable(
+    records: pl.DataFrame, workloads: pl.DataFrame, kinds: tuple[str, ...] | None = None
+) -> Readable:
+    """Try feature kinds on some programs, spread over the workloads.
+
+    Args:
+        records: COLUMNS.
+        workloads: workload_id, mod_json.
+        kinds: which; None: all.
+    """
+    programs = _some(records)
+    rows: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    asked = kinds or FEATURE_KINDS.names()
+    for name in dict.fromkeys(part for kind in asked for part in (_kind(kind).parts or (kind,))):
+        rows[name], reason = _try(name, programs, workloads)
+        if reason:
+            reasons[name] = reason
+    for name in asked:
+        if parts := _kind(name).parts:
+            rows[name] = min(rows[part] for part in parts)
+            if reason := next((reasons[part] for part in parts if part in reasons), ""):
+                reasons[name] = reason
+    return Readable(len(programs), {name: rows[name] for name in asked}, reasons)
+
+
+def readable_stored(folder: Path, kinds: tuple[str, ...]) -> Readable:
+    """Try feature kinds on some programs of a dataset's records that have a time, as :func:`readable`.
+
+    Args:
+        folder: data/records/<dataset>.
+        kinds: which.
+
+    Raises:
+        RecordError: no records or no workloads there.
+    """
+    records = load_records(folder, columns=COLUMNS).filter(pl.col("latency_s").is_not_null())
+    return readable(records, load_workloads(folder), kinds)
+
+
+def _try(name: str, programs: pl.DataFrame, workloads: pl.DataFrame) -> tuple[int, str]:
+    """Return for how many programs a kind has rows, and why not for the first one that it has none for."""
+    kind = _kind(name)
+    mine = programs.filter(program_format=kind.program_format)
+    if not len(mine):
+        formats = ", ".join(sorted(programs["program_format"].unique().to_list())) or "none"
+        return 0, f"it reads programs of format {kind.program_format}, found {formats}"
+    spec = spec_for(FeaturesConfig(name=name, kind=name))
+    chunks = make_chunks(mine, workloads)
+    # TVM may crash on a program: a process of its own. What only reads text is done here.
+    outcomes = (
+        featurize(spec, chunks, 1)
+        if kind.lowers
+        else (featurize_chunk(spec, chunk) for chunk in chunks)
+    )
+    every = [one for some in outcomes for one in some]
+    return (
+        sum(one.rows is not None for one in every),
+        next((one.reason for one in every if one.rows is None), ""),
+    )
+
+
+def _kind(name: str) -> FeatureKind:
+    kind: FeatureKind = FEATURE_KINDS.load(name)
+    return kind
+
+
+def _some(records: pl.DataFrame) -> pl.DataFrame:
+    """Return PROGRAMS programs each of WORKLOADS workloads, evenly spread over those of each format."""
+    distinct = records.unique("program_id", keep="first").sort("workload_id", "program_id")
+    few = distinct.group_by("workload_id", maintain_order=True).head(PROGRAMS)
+    parts = []
+    for _, group in few.group_by("program_format", maintain_order=True):
+        ids = group["workload_id"].unique(maintain_order=True)
+        parts.append(
+            group.filter(
+                pl.col("workload_id").is_in(
+                    ids.gather_every(max(1, -(-len(ids) // WORKLOADS))).implode()
+                )
+            )
+        )
+    return pl.concat(parts) if parts else few

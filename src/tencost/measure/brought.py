@@ -1,0 +1,337 @@
+"""Logs that somebody brings for a project of her own: which devices they are of, and which pipeline they allow.
+
+They are read as the records stage reads them, whole. Nothing is told by their format's name: feature kinds are tried
+on their programs (:mod:`tencost.features.computable`), splits on their records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from omegaconf import OmegaConf
+
+from tencost.config.project import DATASET, Brought
+from tencost.config.schema import DEVICE_AMOUNTS
+from tencost.errors import ConfigError
+from tencost.features.computable import readable
+from tencost.measure.packing import strictest_split
+from tencost.records.databases import import_dataset
+from tencost.records.log_dataset import read_log_dataset
+from tencost.records.logs import is_measured
+from tencost.store.schema import to_arrow
+
+SPLITS = ("by_task", "within_task")
+"""Splits from the stricter on: logs name no networks that could be held out."""
+_TARGET = (
+    "kind",
+    "keys",
+    "arch",
+    "mcpu",
+    "mattr",
+    "mtriple",
+    "num-cores",
+    "max_num_threads",
+    "max_threads_per_block",
+    "max_shared_memory_per_block",
+    "registers_per_block",
+    "thread_warp_size",
+)
+"""Attributes of a target that describe the device, and that today's TVM has."""
+_COLUMNS = (
+    "record_id",
+    "program_id",
+    "workload_id",
+    "task_name",
+    "workload_args",
+    "hardware",
+    "timestamp",
+    "status",
+    "target",
+    "program",
+    "program_format",
+    "source",
+)
+
+
+def look_at(logs: Path, hardware: str, conf: Path) -> Brought:
+    """Read logs and say what can be built of them.
+
+    Args:
+        logs: a folder or an archive.
+        hardware: the device of records that name none.
+        conf: the folder of choices of the project that is to be.
+
+    Raises:
+        ConfigError: no log, no record with a time, no feature kind that reads the programs, nothing to rank, or a
+            device that cannot be one.
+    """
+    records, workloads, tasks, reject = _read(logs, hardware)
+    ok = records.filter(status="ok")
+    if not len(ok):
+        counts = ", ".join(
+            f"{count} {status}"
+            for status, count in records.group_by("status").len().sort("status").iter_rows()
+        )
+        raise ConfigError(
+            f"expected a record with a time in {logs}, found {counts or 'none'}{reject and f'; {reject}'}"
+        )
+    devices = _devices(logs, ok, hardware)
+    ok = _with_devices(ok, hardware, devices)
+    notes: list[str] = []
+    names = _named(ok, hardware, devices, notes)
+    kinds = _kinds(conf)
+    found = readable(ok, workloads, kinds)
+    features = found.best()
+    if features is None:
+        why = "; ".join(f"{name}: {reason}" for name, reason in sorted(found.reasons.items()))
+        raise ConfigError(
+            f"expected programs that a feature kind reads in {logs}, found none. {why}"
+        )
+    notes.append(_told_features(features, found.looked_at, found.rows, found.reasons))
+    chosen, split, share = _fitting(conf, ok, tasks, names, notes)
+    if not chosen:
+        raise ConfigError(
+            f"expected several programs of a workload in {logs}, to rank them; found {len(ok)} records with a time of "
+            f"{ok['workload_id'].n_unique()} workloads, which are too few for a test part. Bring the whole search, not "
+            "its best programs alone"
+        )
+    described = _described(conf, ok, chosen, notes)
+    return Brought(
+        hardware=chosen,
+        features=features,
+        base=_base(features),
+        split=split,
+        valid_fraction=share,
+        described=described,
+        devices=devices,
+        notes=notes,
+    )
+
+
+def _read(logs: Path, hardware: str) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, str]:
+    """Return records (_COLUMNS, `source` a file's name), workloads, tasks, and why the first bad line was not read."""
+    imported = (
+        import_dataset(logs, DATASET)
+        if logs.is_dir() and is_measured(logs)
+        else read_log_dataset(logs, DATASET, hardware)
+    )
+    read = imported.records
+    table = read if isinstance(read, pa.Table) else to_arrow(read)
+    frame = pl.from_arrow(table.select(list(_COLUMNS)))
+    assert isinstance(frame, pl.DataFrame)
+    bad = next(iter(imported.rejects), None)
+    return (
+        frame.with_columns(source=pl.col("source").struct.field("file")),
+        pl.DataFrame([{"workload_id": one.workload_id, "mod_json": one.mod_json} for one in imported.workloads]),
+        pl.DataFrame([asdict(task) for task in imported.tasks]),
+        "" if bad is None else f"{bad.file}:{bad.line}: {bad.reason}",
+    )  # fmt: skip
+
+
+def _kinds(conf: Path) -> tuple[str, ...]:
+    """Return the feature kinds that a project has a set of the same name for."""
+    found = []
+    for path in sorted((conf / "features").glob("*.yaml")):
+        values = OmegaConf.to_container(OmegaConf.load(path))
+        assert isinstance(values, dict)
+        if values.get("kind") == path.stem:
+            found.append(path.stem)
+    return tuple(found)
+
+
+def _base(features: str) -> str:
+    from tencost.config.parts import FEATURE_KINDS
+
+    return next(iter(FEATURE_KINDS.load(features).parts), features)
+
+
+def _told_features(
+    features: str, looked_at: int, rows: Mapping[str, int], reasons: Mapping[str, str]
+) -> str:
+    others = [name for name, count in rows.items() if not count and name != features]
+    told = f"features: {features}, which reads {rows[features]} of {looked_at} programs tried"
+    kin = [name for name in others if name in reasons and "reads programs of" not in reasons[name]]
+    if kin:
+        told += f"; not {', '.join(kin)}: {reasons[kin[0]]}"
+    return told
+
+
+def _signature(target: str) -> str:
+    """Return what tells devices apart in a target that names none: its architecture, or its kind."""
+    values = json.loads(target)
+    return str(values.get("arch") or values.get("mcpu") or values.get("kind"))
+
+
+def _devices(logs: Path, ok: pl.DataFrame, hardware: str) -> dict[str, str]:
+    """Return the device of each log where those that name none are of several; empty where they are of one.
+
+    Raises:
+        ConfigError: a log is of several, or they lie in an archive.
+    """
+    unnamed = (
+        ok.filter(hardware=hardware)
+        .select("source", "target")
+        .unique()
+        .with_columns(signature=pl.col("target").map_elements(_signature, pl.String))
+    )
+    signatures = sorted(unnamed["signature"].unique().to_list())
+    if len(signatures) < 2:
+        return {}
+    several = unnamed.group_by("source").agg(pl.col("signature").n_unique() > 1)
+    mixed = several.filter(pl.col("signature"))["source"].sort().to_list()
+    expected = f"expected logs of one device, or each log of one, found {', '.join(signatures)}"
+    if mixed:
+        raise ConfigError(
+            f"{expected} together in {mixed[0]}. Sort its lines by target into one file a device"
+        )
+    if logs.is_file():
+        raise ConfigError(f"{expected} in the archive {logs}. Unpack it and name the folder")
+    top = _top(logs)
+    return {
+        source.removeprefix(top): f"{hardware}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', signature)}"
+        for source, signature in unnamed.select("source", "signature").unique().sort("source").iter_rows()
+    }  # fmt: skip
+
+
+def _top(logs: Path) -> str:
+    """Return what `fetch` leaves out of the names of a folder's files: the only folder in it."""
+    entries = list(logs.iterdir())
+    return f"{entries[0].name}/" if len(entries) == 1 and entries[0].is_dir() else ""
+
+
+def _with_devices(ok: pl.DataFrame, hardware: str, devices: Mapping[str, str]) -> pl.DataFrame:
+    if not devices:
+        return ok
+    named = {
+        source: name
+        for source in ok["source"].unique()
+        for file, name in devices.items()
+        if source.endswith(file)
+    }
+    given = pl.col("source").replace_strict(named, default=None, return_dtype=pl.String)
+    return ok.with_columns(
+        hardware=pl.when(hardware=hardware).then(given.fill_null(hardware)).otherwise("hardware")
+    )
+
+
+def _named(
+    ok: pl.DataFrame, hardware: str, devices: Mapping[str, str], notes: list[str]
+) -> list[str]:
+    """Return the devices of the records, those with most first.
+
+    Raises:
+        ConfigError: a log names a device in a way that no file can be called.
+    """
+    counts = Counter(ok["hardware"].to_list())
+    names = [name for name, _ in counts.most_common()]
+    for name in names:
+        if re.fullmatch(r"[A-Za-z0-9][\w.\-]*", name) is None:
+            raise ConfigError(
+                f"expected devices of letters, digits, '.', '_' and '-', found {name!r} in the logs' targets. Name it "
+                "otherwise there"
+            )
+    if hardware not in counts:
+        how = "devices told apart by their targets" if devices else "the logs name their device"
+        notes.append(f"{how}: {', '.join(f'{name} ({counts[name]} records)' for name in names)}")
+    return names
+
+
+def _fitting(
+    conf: Path, ok: pl.DataFrame, tasks: pl.DataFrame, names: Sequence[str], notes: list[str]
+) -> tuple[list[str], str, float | None]:
+    """Return the devices that can be learnt from, the strictest split that all of them fill, and its valid_fraction."""
+    fits: dict[str, tuple[str, str, float | None]] = {}
+    for name in names:
+        mine = ok.filter(hardware=name)
+        split, why, share = strictest_split(conf, mine, tasks, SPLITS)
+        if "measure more programs first" in why:
+            notes.append(
+                f"left out: {name}, {len(mine)} records of {mine['workload_id'].n_unique()} workloads are too few"
+            )
+        else:
+            fits[name] = (split, why, share)
+    if not fits:
+        return [], "", None
+    split = max((one for one, _, _ in fits.values()), key=SPLITS.index)
+    shares = [share for one, _, share in fits.values() if one == split and share is not None]
+    if split != SPLITS[0]:
+        name, why = next((name, why) for name, (one, why, _) in fits.items() if one == split)
+        notes.append(
+            f"split: {split} (figures flatter, since the test part has programs of known workloads); {name}: {why}"
+        )
+    return list(fits), split, max(shares, default=None)
+
+
+def _described(
+    conf: Path, ok: pl.DataFrame, names: Sequence[str], notes: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Return what the logs say of devices that conf/hardware/ does not describe.
+
+    Raises:
+        ConfigError: conf/hardware/ describes another device under that name.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        targets = Counter(ok.filter(hardware=name)["target"].to_list())
+        target = json.loads(targets.most_common(1)[0][0])
+        path = conf / "hardware" / f"{name}.yaml"
+        if path.is_file():
+            _check_same(path, target)
+            continue
+        found[name] = _fields(name, target)
+        said = ", ".join(
+            str(target[key]) for key in ("kind", "arch", "mcpu", "mtriple") if key in target
+        )
+        unknown = ", ".join(found[name]["unknown"])
+        notes.append(
+            f"conf/hardware/{name}.yaml has what the logs say ({said}); not known, and in no column: {unknown}"
+        )
+    return found
+
+
+def _check_same(path: Path, target: Mapping[str, Any]) -> None:
+    known = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(known, dict)
+    described = known.get("target") or {}
+    for key in ("kind", "arch"):
+        if key in described and key in target and described[key] != target[key]:
+            raise ConfigError(
+                f"expected logs of {path.stem} ({key} {described[key]}, as tencost's conf/hardware/{path.name} says), "
+                f"found {key} {target[key]}. Name the device that they are of: --hardware NAME"
+            )
+
+
+def _fields(name: str, target: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of HardwareConfig that a target says; amounts that it does not say are zero and `unknown`."""
+    amounts: dict[str, Any] = {"cores": 1, "simd_bits": 128, "l1d_kib": 0, "l2_kib": 0, "l3_kib": 0}
+    said: dict[str, Any] = {}
+    is_cpu = target.get("kind") == "llvm"
+    if is_cpu and isinstance(target.get("num-cores"), int) and target["num-cores"] > 0:
+        said["cores"] = target["num-cores"]
+    warp = target.get("thread_warp_size")
+    if not is_cpu and isinstance(warp, int) and warp > 1:
+        said["simd_bits"] = 32 * warp
+    return {
+        "name": name,
+        "description": "as its logs' target says",
+        "target": dict(_plain(target)),
+        "model": str(target.get("model") or "unknown"),
+        **amounts,
+        **said,
+        "unknown": [one for one in DEVICE_AMOUNTS if one not in said],
+        "runner": "local" if is_cpu else "rpc",
+    }
+
+
+def _plain(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key in _TARGET:
+        if key in target and target[key] not in ("", []):
+            yield key, target[key]

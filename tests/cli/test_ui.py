@@ -1,0 +1,84 @@
+"""`tencost ui`: the port that it listens on, and what it says before MLflow starts."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tencost import cli
+from tencost.cli.stages import _port_to_listen_on
+
+
+@pytest.fixture
+def taken() -> socket.socket:
+    """A port of loopback that somebody listens on."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_is_promised(
+    taken: socket.socket, toy_project: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(toy_project)
+    port = taken.getsockname()[1]
+    with taken, pytest.raises(SystemExit) as stop:
+        cli.main(["ui", "--port", str(port)])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert f"expected to listen on 127.0.0.1 port {port}" in said
+    assert "Address already in use" in said
+    assert "http://" not in said
+
+
+def test_a_default_port_that_is_taken_becomes_another(taken: socket.socket) -> None:
+    port = taken.getsockname()[1]
+    with taken:
+        found = _port_to_listen_on("127.0.0.1", port, or_another=True)
+    assert found not in (0, port)
+
+
+@pytest.mark.slow
+def test_the_page_that_it_names_is_served_and_about_training(toy_project: Path) -> None:
+    (toy_project / "conf").mkdir()
+    (toy_project / "conf" / "config.yaml").write_text("{}\n")
+    command = [sys.executable, "-m", "tencost.cli", "ui", "--port", "0"]
+    with subprocess.Popen(command, cwd=toy_project, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"(http://127\.0\.0\.1:\d+)(/#/experiments/\d+/runs\?\S+)", line)
+            assert found is not None, line
+            assert found[2].endswith("&workflowType=machine_learning")
+            for _ in range(600):
+                try:
+                    with urllib.request.urlopen(f"{found[1]}/health", timeout=5) as answer:
+                        assert answer.read() == b"OK"
+                    break
+                except OSError:
+                    assert process.poll() is None, process.stderr.read()
+                    time.sleep(0.1)
+            else:
+                pytest.fail("the page is not served")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+
+
+def test_the_workflow_is_one_that_this_mlflow_knows() -> None:
+    mlflow = pytest.importorskip("mlflow")
+    from tencost.evaluate.runs_view import WORKFLOW
+
+    scripts = Path(mlflow.__file__).parent / "server" / "js" / "build" / "static" / "js"
+    if not scripts.is_dir():
+        pytest.skip("this MLflow has no pages")
+    main = next(scripts.glob("main.*.js")).read_text()
+    assert f'"{WORKFLOW}"' in main
+    assert '"workflowType"' in main
