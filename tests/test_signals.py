@@ -85,3 +85,26 @@ def test_a_second_command_begins_anew() -> None:
         signal.raise_signal(signal.SIGTERM)
     with signals.listening():
         assert not signals.terminated()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("released", [True, False])
+def test_what_is_held_back_comes_afterwards(number: signal.Signals, released: bool) -> None:
+    def work() -> None:
+        with signals.held() as release:
+            signal.raise_signal(number)
+            reached.append("first")
+            if released:
+                release()
+                reached.append("second")
+
+    reached: list[str] = []
+    with signals.listening():
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert reached == ["first"]
+        with signals.held() as release:
+            release()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+    assert signals.terminated() is (number == signal.SIGTERM)

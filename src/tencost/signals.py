@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 _arrived: set[int] = set()
@@ -68,6 +68,29 @@ def handled(handle: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def held() -> Iterator[Callable[[], None]]:
+    """Hold Ctrl-C and SIGTERM back until the function that this gives is called, or until the block ends.
+
+    For two steps of which the second takes care of the first, as a run that is started and then ended.
+
+    Raises:
+        KeyboardInterrupt: from the function, or at the end of the block, where one has come meanwhile.
+    """
+    asked: list[bool] = []
+    with ExitStack() as stack:
+        stack.enter_context(handled(lambda: asked.append(True)))
+
+        def release() -> None:
+            stack.close()
+            if asked:
+                asked.clear()
+                raise KeyboardInterrupt
+
+        yield release
+        release()
 
 
 def terminated() -> bool:

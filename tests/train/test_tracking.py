@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import os
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tencost import signals
 from tencost.config import Config, composition
 from tencost.train.tracking import (
     PARENT_VARIABLE,
@@ -66,6 +69,35 @@ def test_a_run_that_dies_is_not_left_running(
     run = client_of(toy_project).get_run(started[0])
     assert run.info.status == status
     assert run.data.tags["error"].startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize("stage", ["train", "sweep"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_while_it_starts_is_not_left_running(
+    toy_project: Path, toy_config: Config, monkeypatch: pytest.MonkeyPatch, stage: str, number: int
+) -> None:
+    from mlflow import MlflowClient
+
+    create = MlflowClient.create_run
+
+    def created(*args: Any, **settings: Any) -> Any:
+        run = create(*args, **settings)
+        started.append(run.info.run_id)
+        signal.raise_signal(number)  # the store has the run, the command does not know its id yet
+        return run
+
+    started: list[str] = []
+    monkeypatch.delenv(PARENT_VARIABLE, raising=False)
+    monkeypatch.setattr(MlflowClient, "create_run", created)
+    start = (
+        partial(start_run, toy_config, toy_project, stage="train")
+        if stage == "train"
+        else partial(parent_run, toy_project, "sweep model=random")
+    )
+    with pytest.raises(KeyboardInterrupt), signals.listening(), start():
+        pytest.fail("the block was begun")
+    assert client_of(toy_project).get_run(started[0]).info.status == "KILLED"
+    assert PARENT_VARIABLE not in os.environ
 
 
 def test_runs_of_a_sweep_are_nested(

@@ -23,6 +23,7 @@ from typing import Any
 
 import orjson
 
+from tencost import signals
 from tencost.config import Config
 from tencost.errors import RegistryError
 from tencost.train import moved
@@ -228,11 +229,10 @@ def start_run(
         **(_stage_tags(cfg, stage) if parameters is None else {}),
         **(tags or {}),
     }
-    run = client.create_run(
-        experiment_id, run_name=name or run_name(cfg), tags=_with_source(described, stage)
-    )
-    tracked = TrackedRun(client, run.info.run_id)
-    with _ending(client, tracked.run_id):
+    with _started(
+        client, experiment_id, name or run_name(cfg), _with_source(described, stage)
+    ) as run_id:
+        tracked = TrackedRun(client, run_id)
         _log_config(
             tracked, cfg, flat_parameters(cfg, stage, root) if parameters is None else parameters
         )
@@ -244,18 +244,19 @@ def parent_run(root: Path, name: str, experiment: str = EXPERIMENT) -> Iterator[
     """Start a run that the runs of a sweep are nested in, worker processes included; gives its id."""
     _, client, experiment_id = _connect(root, experiment)
     tags = _with_source({"tencost.stage": "sweep"}, "sweep")
-    run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
     before = os.environ.get(PARENT_VARIABLE)
-    os.environ[PARENT_VARIABLE] = run_id
+    started = None
     try:
-        with _ending(client, run_id):
-            yield run_id
+        with _started(client, experiment_id, name, tags) as started:
+            os.environ[PARENT_VARIABLE] = started
+            yield started
     except KeyboardInterrupt:
-        _close_jobs(client, experiment_id, run_id, root)
+        if started is not None:
+            _close_jobs(client, experiment_id, started, root)
         raise
     finally:
         if before is None:
-            del os.environ[PARENT_VARIABLE]
+            os.environ.pop(PARENT_VARIABLE, None)
         else:
             os.environ[PARENT_VARIABLE] = before
 
@@ -370,15 +371,20 @@ def _check_writable(database: Path) -> None:
 
 
 @contextmanager
-def _ending(client: Any, run_id: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        killed = isinstance(error, KeyboardInterrupt)
-        client.set_tag(run_id, "error", f"{type(error).__name__}: {error}"[:_MAX_VALUE])
-        client.set_terminated(run_id, "KILLED" if killed else "FAILED")
-        raise
-    client.set_terminated(run_id, "FINISHED")
+def _started(client: Any, experiment_id: str, name: str, tags: Mapping[str, str]) -> Iterator[str]:
+    """Start a run and end it with the block: FINISHED, KILLED by Ctrl-C or SIGTERM, FAILED by another exception."""
+    with signals.held() as release:
+        # Without this a signal between the server's answer and the next line left the run RUNNING.
+        run_id = client.create_run(experiment_id, run_name=name, tags=dict(tags)).info.run_id
+        try:
+            release()
+            yield run_id
+            client.set_terminated(run_id, "FINISHED")
+        except BaseException as error:
+            killed = isinstance(error, KeyboardInterrupt)
+            client.set_tag(run_id, "error", f"{type(error).__name__}: {error}"[:_MAX_VALUE])
+            client.set_terminated(run_id, "KILLED" if killed else "FAILED")
+            raise
 
 
 def _close_jobs(client: Any, experiment_id: str, parent: str, root: Path) -> None:
