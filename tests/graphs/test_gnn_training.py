@@ -11,9 +11,10 @@ import pytest
 import torch
 from chains import TRAIN, VALID, settings, silent, weights_of
 
-from tencost.errors import TrainError
+from tencost.errors import ConfigError, TrainError
 from tencost.graphs.families.gnn import GnnModel
-from tencost.graphs.gnn.training import Labels, annealed
+from tencost.graphs.gnn.networks import GraphNetwork
+from tencost.graphs.gnn.training import Labels, annealed, batches_of, encoder_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,6 +56,25 @@ def test_the_same_seed_gives_the_same_bundle(convolution: str, tmp_path: Path) -
         model.fit(TRAIN, VALID, seed=seed, report=silent)
         found.append(weights_of(model, tmp_path / str(index)))
     assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("convolution", ["gin", "gcn", "gat", "digcn", "dgcn"])
+def test_a_network_runs_where_its_batch_is(convolution: str) -> None:
+    """On tensors without values, which refuse to meet those of the CPU, as a GPU's do."""
+    config = settings(convolution=convolution)
+    encoder = encoder_of(config)
+    network = GraphNetwork(config, encoder, 2, 5.0).to("meta")
+    batch = batches_of(config, TRAIN.graphs, encoder).take(np.arange(4))
+    assert network(batch.to(torch.device("meta"))).shape == (4, 2)
+
+
+def test_an_accelerator_that_is_not_there_is_said_before_anything_is_trained() -> None:
+    absent = "mps" if torch.cuda.is_available() else "cuda"
+    model = GnnModel(settings(accelerator=absent), 2)
+    with pytest.raises(ConfigError, match=rf"graph_model\.accelerator={absent}: expected such"):
+        model.fit(TRAIN, VALID, seed=0, report=silent)
+    with pytest.raises(ConfigError, match=r"graph_model\.accelerator must be one of"):
+        settings(accelerator="quantum")
 
 
 class Interrupted(Exception):

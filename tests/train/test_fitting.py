@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from tencost.errors import ConfigError
 from tencost.features.ragged import Ragged
 from tencost.train.families import tvm_mlp
 from tencost.train.families.mlp import MlpConfig, MlpRanker
 from tencost.train.families.tlp import TlpConfig, forward
 from tencost.train.losses import RankingLoss
 from tencost.train.neural import mlp_training, tlp_training, tvm_mlp_training
-from tencost.train.neural.fitting import GroupLoss, TaskBatches, seeded
+from tencost.train.neural.fitting import GroupLoss, TaskBatches, seeded, trainer_on
 from tencost.train.neural.layers import Scaler, dense, layer_norm, softmax
 from tencost.train.neural.network_ranker import Inputs, served
 from tencost.train.ranker import Samples
@@ -156,6 +157,45 @@ def test_torchs_state_is_left_as_found(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.get_num_threads() == threads
     assert torch.are_deterministic_algorithms_enabled() == strict
     assert list(tmp_path.iterdir()) == [], "training writes nothing into the working directory"
+
+
+def on_meta(*inputs: object) -> list[object]:
+    """Tensors without values, which refuse to meet those of the CPU, as a GPU's do."""
+    return [one.to("meta") if isinstance(one, torch.Tensor) else one for one in inputs]
+
+
+def test_networks_run_where_their_inputs_are() -> None:
+    mlp = mlp_training.SegmentSumNetwork(7, 3, MlpConfig(family="mlp", hidden=8)).to("meta")
+    tlp_config = TlpConfig(family="tlp", hidden=8, heads=2)
+    tlp = tlp_training.AttentionNetwork(7, 3, 16, tlp_config).to("meta")
+    tvm = tvm_mlp_training.TvmNetwork(7).to("meta")
+    inputs = Inputs(ROWS, BESIDE)
+    for network, given in (
+        (mlp, mlp_training._collate(inputs)(ALL)),
+        (tlp, tlp_training._collate(inputs)(ALL)),
+        (tvm, tvm_mlp_training._collate(ROWS)(ALL)),
+    ):
+        assert network(*on_meta(*given)).device.type == "meta"
+
+
+def test_an_accelerator_is_lightnings_and_one_that_is_not_there_is_said_so() -> None:
+    label = (np.arange(6) / 6).astype(np.float32)
+    samples = Samples(ROWS, label, np.zeros(6, np.int64), np.ones(6), np.array(list("abcdef")))
+    found = {}
+    for accelerator in ("cpu", "auto") if not torch.cuda.is_available() else ("cpu",):
+        config = MlpConfig(family="mlp", hidden=4, epochs=2, accelerator=accelerator)
+        inputs = Inputs(ROWS, None)
+        found[accelerator] = mlp_training.fit_mlp(
+            config, samples, samples, inputs, inputs, seed=0, log=lambda *_: None
+        )
+    first = found.pop("cpu")
+    assert all((one[name] == first[name]).all() for one in found.values() for name in first)
+    with pytest.raises(ConfigError, match=r"model\.accelerator must be one of cpu, gpu"):
+        MlpConfig(family="mlp", accelerator="quantum")
+    absent = "cuda" if not torch.cuda.is_available() else "mps"
+    wanted = f"{absent}: expected such a device.*accelerator=cpu"
+    with seeded(0, 1), pytest.raises(ConfigError, match=wanted):
+        trainer_on(absent, "model.accelerator")
 
 
 def test_patience_stops_and_the_best_epoch_is_kept() -> None:

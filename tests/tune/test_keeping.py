@@ -166,8 +166,12 @@ def test_sigterm_ends_as_ctrl_c_does_and_nothing_is_said_of_that_where_it_is_ign
 
 
 def test_while_the_network_is_timed_it_is_there_already(start: Callable[..., Run]) -> None:
-    run = start("tuner.trials=16")
-    assert run.interrupt(run.library.exists) == 0
+    for _ in range(3):  # on a busy host it may be timed before the signal is sent
+        run = start("tuner.trials=16")
+        run.library.unlink(missing_ok=True)
+        assert run.interrupt(run.library.exists) == 0
+        if "stopped by Ctrl-C" in run.told:
+            break
     assert "stopped by Ctrl-C" in run.told
     report = json.loads((run.folder / "tuned" / "small-local" / "report.json").read_text())
     assert report["trials"] == 16

@@ -250,13 +250,6 @@ def test_hardware_that_the_host_is_not_is_refused_before_anything_starts(
     assert not (root / "tuned").exists()
 
 
-def test_a_device_behind_a_tracker_is_not_tuned_from_here(
-    root: Path, config: Callable[..., Config]
-) -> None:
-    with pytest.raises(HardwareError, match=r"hardware\.runner=local"):
-        run(config(**{"hardware.runner": "rpc"}), root)
-
-
 def test_a_network_without_tasks_to_tune_is_said_so(
     root: Path, config: Callable[..., Config]
 ) -> None:

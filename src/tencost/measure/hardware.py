@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tencost.config import HardwareConfig
+from tencost.config import HardwareConfig, RunnerKind
 from tencost.errors import HardwareError
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -301,9 +301,9 @@ def another_machine(hardware: HardwareConfig) -> str:
     """Return in what the host is not the machine that a hardware describes, as words; empty where it may be that one.
 
     Compared are the model, as far as both are told, and the caches of a core. Instruction sets are not: programs of a
-    hardware run on every host that has them, but not in the same time.
+    hardware run on every host that has them, but not in the same time. A device behind a tracker is another host.
     """
-    if hardware.target.get("kind") != "llvm":
+    if hardware.target.get("kind") != "llvm" or hardware.runner is RunnerKind.rpc:
         return ""
     found = []
     caches = caches_kib()

@@ -28,6 +28,7 @@ from tencost.store.ids import program_id
 from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
+from tencost.workers.tracker import devices_of
 from tencost.workers.warm_worker import TracedProgram
 
 BLOCK = 16
@@ -187,14 +188,7 @@ class Pool:
         self.noise: float | None = None
         self._best_s: float | None = None
         self._probed = 0.0
-        remote: dict[str, Any] | None = None
-        count: int | None = None
-        if hardware.runner is RunnerKind.rpc:
-            from tencost.workers.remote import RemoteAddress, check_tracker
-
-            address = RemoteAddress.of(hardware)
-            count = check_tracker(address)
-            remote = address.as_dict()
+        remote, count = devices_of(hardware)
         self._local = remote is None
         self._workers = WorkerPool(
             options_of(config),

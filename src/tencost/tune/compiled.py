@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ import tvm
 from rich.console import Console
 from tvm.support.cc import get_cc
 
-from tencost.config import Config, HardwareConfig
+from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import ConfigError, HardwareError, TuneError
 from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.measure.hardware import (
@@ -42,7 +44,6 @@ from tencost.tune.deploy import (
     MAX_TIMING_S,
     TOLERANCE,
     TVM_ERRORS,
-    Deployed,
     better_than_rules,
     check_shapes,
     compare_outputs,
@@ -51,7 +52,6 @@ from tencost.tune.deploy import (
     count_known,
     count_known_unpacked,
     layout_note,
-    on_cores,
     open_database,
     spread_of,
     times_in_turn,
@@ -60,8 +60,11 @@ from tencost.tune.deploy import (
 from tencost.tune.in_network import faster_in_network
 from tencost.tune.inputs import NOTE, native_messages_to
 from tencost.tune.network_record import record_compiled
+from tencost.tune.place import Host, place_of
 from tencost.tune.runners import cpp_runner, python_runner
 from tencost.tune.workfolder import has_programs, read_rule_times
+from tencost.workers.remote import linking
+from tencost.workers.tracker import RemoteAddress, check_tracker
 from tencost.writing import scratch_beside, whole_file
 
 
@@ -97,7 +100,8 @@ def run(
 
     Raises:
         ConfigError: `to` is no name of a shared library, or nothing can be written there.
-        HardwareError: no CPU, or no compiler to link with.
+        HardwareError: no CPU, or no compiler to link with. Where a device behind a tracker is not there, the network is
+            not run, which is said.
         TuneError: no database in the folder, TVM cannot compile the network, or it computes something else than the
             framework it comes from; or the files cannot be written.
     """
@@ -154,14 +158,17 @@ def run(
     compile_s = time.monotonic() - started
     for told in notes:
         console.print(told, **NOTE)
-    difference = _difference(network, hardware, built, tuned, console)
-    if difference is not None and tuned:
-        opened = faster_in_network(network, hardware, tasks, opened)
-        left = count_known(opened, tasks, target)
-        if left < tuned:
-            built = compiled(network, target, opened, folder)
-            difference = _difference(network, hardware, built, left, console)
-        tuned = left
+    place = _place(hardware, console)
+    with closing(place) if place is not None else nullcontext():
+        difference = _difference(network, place, built, tuned, console)
+        if difference is not None and tuned:
+            opened = faster_in_network(network, hardware, tasks, opened)
+            left = count_known(opened, tasks, target)
+            if left < tuned:
+                built = compiled(network, target, opened, folder)
+                difference = _difference(network, place, built, left, console)
+            tuned = left
+        seconds = [] if place is None else _timed(network, place, built)
     if tuned < known:
         console.print(
             f"{known - tuned} of {known} tasks with programs run by rule, which is faster",
@@ -169,7 +176,6 @@ def run(
         )
     source = str(database) if database is not None else folder.name if given else ""
     write_library(library, network, hardware, built, Origin(source, len(tasks), tuned))
-    seconds = [] if difference is None else _timed(network, hardware, built)
     told = (
         ""
         if difference is None
@@ -199,10 +205,10 @@ def run(
     return Compiled(library, len(tasks), tuned, difference)
 
 
-def _timed(network: Network, hardware: HardwareConfig, built: Any) -> list[float]:
+def _timed(network: Network, place: Host, built: Any) -> list[float]:
     """Return seconds of a call, turn by turn."""
-    deployed = Deployed(built, network)
-    return on_cores(hardware, lambda: times_in_turn({"it": deployed}, MAX_TIMING_S)["it"])
+    running = place.deployed(built, network)
+    return place.call(lambda: times_in_turn({"it": running}, MAX_TIMING_S)["it"])
 
 
 def _spread(seconds: Sequence[float]) -> str:
@@ -293,6 +299,15 @@ def check_linker(hardware: HardwareConfig) -> None:
             f"expected a CPU (target kind llvm), as the runners are for CPUs; found {kind!r} as that of hardware "
             f"{hardware.name!r}. Choose another: hardware=local"
         )
+    if hardware.cc:
+        linking(hardware.cc)
+        return
+    triple = str(hardware.target.get("mtriple", ""))
+    if triple and not triple.startswith(platform.machine()):
+        raise HardwareError(
+            f"expected a compiler that links for {triple}, found hardware.cc empty, and this host is "
+            f"{platform.machine()}. Name a cross compiler: hardware.cc={triple}-g++"
+        )
     compiler = get_cc()
     if not compiler or shutil.which(compiler) is None:
         raise HardwareError(
@@ -301,17 +316,27 @@ def check_linker(hardware: HardwareConfig) -> None:
         )
 
 
-def _difference(
-    network: Network, hardware: HardwareConfig, built: Any, tuned: int, console: Console
-) -> float | None:
-    """Run it and compare, where this host can."""
+def _place(hardware: HardwareConfig, console: Console) -> Host | None:
+    """Return where the network can run: this host, or a device; None, which is said, where neither is such."""
     try:
-        check_runnable(hardware)
-        check_cores(hardware)
+        if hardware.runner is RunnerKind.rpc:
+            check_tracker(RemoteAddress.of(hardware))
+        else:
+            check_runnable(hardware)
+            check_cores(hardware)
     except HardwareError as error:
-        console.print(f"not run here, so its output was not compared: {error}", **NOTE)
+        console.print(f"not run, so its output was not compared: {error}", **NOTE)
         return None
-    found = on_cores(hardware, Deployed(built, network).outputs)
+    return place_of(hardware)
+
+
+def _difference(
+    network: Network, place: Host | None, built: Any, tuned: int, console: Console
+) -> float | None:
+    """Run it and compare, where that is possible."""
+    if place is None:
+        return None
+    found = place.call(place.deployed(built, network).outputs)
     agreements = compare_outputs(network, found)
     agreement = worst(agreements)
     name = next(name for name, one in agreements.items() if one is agreement)
@@ -371,7 +396,7 @@ def _write(
         python.write_text(python_runner(library.stem, hardware.cores), encoding="utf-8")
         cpp.write_text(cpp_runner(stem, inputs, hardware.cores), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
-        built.export_library(str(whole))
+        built.export_library(str(whole), **linking(hardware.cc))
         whole.rename(partial)
         library.unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 
-from tencost.config import HardwareConfig
+from tencost.config import HardwareConfig, RunnerKind
 from tencost.networks.network import Network, NetworkTask
 from tencost.tune.deploy import Deployed, compile_network, on_cores, only
 
@@ -30,7 +30,8 @@ def faster_in_network(
 
     Args:
         network: what is compiled.
-        hardware: for which; this host has to be such.
+        hardware: for which; this host has to be such. Devices behind a tracker do not tell what a function takes: there
+            all programs are kept.
         tasks: of the network.
         database: MetaSchedule's, its best programs are meant.
     """
@@ -38,7 +39,8 @@ def faster_in_network(
     known = [
         task for task in tasks if database.query_tuning_record(task.mod, target, "main") is not None
     ]
-    if hardware.target.get("kind") != "llvm" or not known:
+    is_here = hardware.target.get("kind") == "llvm" and hardware.runner is RunnerKind.local
+    if not is_here or not known:
         return database
     both = [
         Deployed(compile_network(network, hardware.target, one, by_rule=True), network)

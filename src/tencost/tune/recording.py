@@ -27,7 +27,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from tencost.codegen.vector_math import current_generator
-from tencost.config import HardwareConfig, TunerConfig
+from tencost.config import HardwareConfig, RunnerKind, TunerConfig
 from tencost.errors import MissingDependencyError
 from tencost.networks.network import NetworkTask
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
@@ -187,7 +187,7 @@ class Recorder:
         return Provenance(
             timestamp=time.time(),
             engine_version=version("apache-tvm"),
-            env_name=platform.platform(),
+            env_name=platform.platform() if hardware.runner is RunnerKind.local else None,
             hw_model=hardware.model,
             engine_config={"population": tuner.population, "generations": tuner.generations},
             runtime_config={"cores": hardware.cores},

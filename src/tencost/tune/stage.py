@@ -1,4 +1,4 @@
-"""Stage tune: a network tuned with MetaSchedule and a registered model, on the host."""
+"""Stage tune: a network tuned with MetaSchedule and a registered model, on the host or a device behind a tracker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rich.progress import Progress
 
 from tencost import signals
 from tencost.config import Config, HardwareConfig, RunnerKind
-from tencost.errors import HardwareError
 from tencost.measure.hardware import (
     check_cores,
     check_runnable,
@@ -35,8 +34,10 @@ from tencost.tune.inputs import NOTE, Inputs, read_inputs
 from tencost.tune.keeping import Keeper
 from tencost.tune.network_record import record_tuned
 from tencost.tune.peer import OnnxRuntime, onnx_runtime
+from tencost.tune.place import Host, place_of
 from tencost.tune.progress import Outlook, Pace, progress, state
 from tencost.tune.workfolder import artifacts, open_folder, write_report
+from tencost.workers.tracker import RemoteAddress, check_tracker
 
 if TYPE_CHECKING:
     from tencost.train.tracking import TrackedRun
@@ -73,7 +74,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
 
     Raises:
         ConfigError: `to` is no name of a shared library, or nothing can be written there.
-        HardwareError: the hardware's programs would crash on this host, or it has fewer cores.
+        HardwareError: the hardware's programs would crash on this host, or it has fewer cores; or no device is there.
         TuneError: the network cannot be tuned, the tuned network computes something else than PyTorch, or
             cfg.tuner.compare_with is no database.
         RegistryError: cfg.model_uri cannot be found.
@@ -81,7 +82,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     from tencost.train.tracking import start_run
 
     console = Console(stderr=True)
-    hardware = _local(resolve_hardware(cfg.hardware))
+    hardware = _reached(resolve_hardware(cfg.hardware))
     console.print(f"tuning {in_words(hardware)}", markup=False, highlight=False, soft_wrap=True)
     if to is not None:
         check_place(to)
@@ -106,8 +107,9 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
                 record_tuned(inputs, report)
         except KeyboardInterrupt:
             if to is not None and not (keeper.is_kept or keeper.given_up):
-                with suppress(KeyboardInterrupt):
-                    _keep(inputs, folder.database(task.mod for task in inputs.tasks), keeper)
+                database = folder.database(task.mod for task in inputs.tasks)
+                with suppress(KeyboardInterrupt), closing(place_of(hardware)) as place:
+                    _keep(inputs, database, keeper, place)
             keeper.say_why_not(
                 f"a second {signals.name()} gave it up. Its programs are kept: the same command goes on, and "
                 f"`tencost compile` with the same network and hardware and with --database {path} --to {to} writes it "
@@ -118,16 +120,14 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     return path
 
 
-def _local(hardware: HardwareConfig) -> HardwareConfig:
-    """Return the hardware if it is this host; raises HardwareError."""
-    if hardware.runner is RunnerKind.rpc:
-        raise HardwareError(
-            f"hardware {hardware.name!r} is reached through an RPC tracker, and `tencost tune` measures on the host it "
-            "runs on. Run it on the device itself: hardware.runner=local"
-        )
+def _reached(hardware: HardwareConfig) -> HardwareConfig:
+    """Return the hardware if its programs can run on this host, or on a device that is there; raises HardwareError."""
     check_target(hardware)
-    check_runnable(hardware)
-    check_cores(hardware)
+    if hardware.runner is RunnerKind.rpc:
+        check_tracker(RemoteAddress.of(hardware))
+    else:
+        check_runnable(hardware)
+        check_cores(hardware)
     return hardware
 
 
@@ -137,11 +137,14 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
     from tencost.tune.conditions import Conditions
     from tencost.tune.session import Outcome, Session
     from tencost.workers.pool import CpuPlan, WorkerPool
+    from tencost.workers.tracker import devices_of
 
     cfg, folder, console, model = inputs.cfg, inputs.folder, inputs.console, inputs.chosen.model
     cores = cpus_of(cfg.hardware)
-    plan = CpuPlan.choose(cores, name=cfg.hardware.name)
-    pool = WorkerPool(inputs.options, cores, plan, folder.logs / "worker.log")
+    remote, count = devices_of(cfg.hardware)
+    plan = CpuPlan.choose(cores, name=cfg.hardware.name) if remote is None else None
+    log = folder.logs / "worker.log"
+    pool = WorkerPool(inputs.options, cores, plan, log, remote=remote, workers=count)
     with closing(pool), progress(console) as bar:
         conditions = Conditions()
         shown = bar.add_task("default schedules", total=len(inputs.tasks), state="")
@@ -180,7 +183,10 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             f"Tuning ended after {session.trials} programs: by its last rounds no task saves {share:g} % of all tasks' "
             "time by a minute more (tuner.min_gain; 0 goes on to tuner.trials)."
         )
-    for task, why in session.not_compared.items():
+    if remote is not None:
+        told = "on a device programs are not compared one by one with their tasks; the whole network's output is"
+        console.print(told, **NOTE)
+    for task, why in session.not_compared.items() if remote is None else ():
         console.print(f"outputs of {task} cannot be compared: {why}", **NOTE)
     return tuned
 
@@ -216,8 +222,8 @@ def _search(
     from tencost.tune.verify import MAX_DEFAULT_S
 
     session.measure_baseline(lambda done: bar.update(shown, completed=done))
-    if session.default_latency_s <= MAX_DEFAULT_S:
-        hardware = inputs.cfg.hardware
+    hardware = inputs.cfg.hardware
+    if session.default_latency_s <= MAX_DEFAULT_S and hardware.runner is RunnerKind.local:
         outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, inputs.tasks, hardware)
     curve = inputs.folder.curve
     if not curve.exists():
@@ -311,7 +317,7 @@ def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     }
 
 
-def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
+def _keep(inputs: Inputs, database: Any, keeper: Keeper, place: Host) -> Verified:
     """Compile the network with a database, compare its output with PyTorch's, keep it where it should be kept.
 
     Raises:
@@ -327,7 +333,7 @@ def _keep(inputs: Inputs, database: Any, keeper: Keeper) -> Verified:
     with keeper.held():
         verified = compile_and_compare(
             network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options,
-            lambda told: inputs.console.print(told, **NOTE),
+            lambda told: inputs.console.print(told, **NOTE), place,
         )  # fmt: skip
         known = count_known(database, inputs.every, hardware.target)
         origin = Origin(folder.path.name, len(inputs.every), known)
@@ -348,10 +354,13 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     rule_s = inputs.folder.rule_s
     database = better_than_rules(tuned.outcome.database, inputs.every, hardware.target, rule_s)
     values: dict[str, Any] = {}
-    with inputs.console.status("compiling and timing the network"):
+    with (
+        inputs.console.status("compiling and timing the network"),
+        closing(place_of(hardware)) as place,
+    ):
         try:
             database = faster_in_network(network, hardware, inputs.every, database)
-            verified = _keep(inputs, database, keeper)
+            verified = _keep(inputs, database, keeper, place)
             values |= verified.values
             if session.trials > 0 and session.has_baseline:
                 built = {"tuned": verified.built, "default": inputs.untuned}
@@ -361,7 +370,7 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
                 if hardware.target.get("kind") == "llvm":
                     built["rules"] = compile_network(network, hardware.target, None, by_rule=True)
                 values |= time_network(
-                    network, hardware, built, database, session, lambda: _peer(inputs)
+                    network, hardware, built, database, session, lambda: _peer(inputs), place
                 )
         except KeyboardInterrupt:
             if not values:
@@ -374,9 +383,9 @@ def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
 
 
 def _peer(inputs: Inputs) -> OnnxRuntime | None:
-    """Return the network as ONNX Runtime runs it; None where it does not, or on what is no CPU."""
+    """Return the network as ONNX Runtime runs it; None where it does not, or on what is no CPU of this host."""
     hardware = inputs.cfg.hardware
-    if hardware.target.get("kind") != "llvm":
+    if hardware.target.get("kind") != "llvm" or hardware.runner is RunnerKind.rpc:
         return None
     return onnx_runtime(
         inputs.cfg.network, inputs.root, inputs.network.inputs, hardware.cores,

@@ -27,6 +27,7 @@ from tencost.tune.deploy import (
     worst,
 )
 from tencost.tune.network_record import TIMES
+from tencost.tune.place import Host
 from tencost.tune.recording import by_workload
 from tencost.tune.session import Session
 from tencost.tune.suspects import mark_failed, wrong_programs
@@ -64,6 +65,7 @@ def compile_and_compare(
     folder: WorkFolder,
     options: MeasureOptions,
     note: Callable[[str], object] | None = None,
+    place: Host | None = None,
 ) -> Verified:
     """Compile the network with the tuned database and compare its output with PyTorch's.
 
@@ -76,16 +78,20 @@ def compile_and_compare(
         folder: of the database.
         options: how programs are timed, where the best ones have to be looked at.
         note: is told which operators have TVM's default schedule, and why.
+        place: where it runs; None: on this host.
 
     Raises:
         TuneError: the outputs differ.
     """
+    place = place or Host(hardware)
     built = compile_network(network, hardware.target, database, note=note)
-    agreements = compare_outputs(network, on_cores(hardware, Deployed(built, network).outputs))
+    agreements = compare_outputs(network, place.call(place.deployed(built, network).outputs))
     agreement = worst(agreements)
     if agreement.differs:
-        found = on_cores(hardware, Deployed(untuned, network).outputs)
+        found = place.call(place.deployed(untuned, network).outputs)
         before = worst(compare_outputs(network, found))
+        if place.is_remote:
+            raise _remote_disagreement(network, agreement, before, folder)
         raise _disagreement(network, agreement, before, hardware, tasks, folder, options)
     values: dict[str, Any] = {
         "computed_by": network.computed_by,
@@ -104,8 +110,11 @@ def time_network(
     database: Any,
     session: Session,
     peer: Callable[[], Timed | None] = lambda: None,
+    place: Host | None = None,
 ) -> dict[str, Any]:
     """Time the network's executables and its tasks' programs in turn, on the cores that programs are timed on.
+
+    On a device behind a tracker the network alone is timed: its tasks' times while tuning stand.
 
     Args:
         network: the network.
@@ -115,6 +124,7 @@ def time_network(
         database: the tuned one.
         session: that tuned it.
         peer: makes the network as ONNX Runtime runs it, on the cores that programs are timed on; None: it does not.
+        place: where it runs; None: on this host.
 
     Returns:
         Rows of the report.
@@ -122,14 +132,19 @@ def time_network(
     Raises:
         KeyboardInterrupt: Ctrl-C; the turn under way is over.
     """
+    place = place or Host(hardware)
     values: dict[str, Any] = {}
-    deployed = {name: Deployed(built, network) for name, built in executables.items()}
+    deployed = {name: place.deployed(built, network) for name, built in executables.items()}
     if session.default_latency_s > MAX_DEFAULT_S:
         del deployed["default"]
         values["network_default_at_least_s"] = session.default_latency_s
     tasks = dict(zip(session.ids, session.tasks, strict=True))
     known = session.latency_s
-    short = {identity: task for identity, task in tasks.items() if known[identity] <= MAX_TASK_S}
+    short = {
+        identity: task
+        for identity, task in tasks.items()
+        if known[identity] <= MAX_TASK_S and not place.is_remote
+    }
     stop = threading.Event()
 
     def timed() -> dict[str, list[float]]:
@@ -139,7 +154,7 @@ def time_network(
         limit_s = MAX_TIMING_S * (len(whole) + 1)
         return times_in_turn({**whole, **programs}, limit_s, stop)
 
-    times = on_cores(hardware, timed, stop.set)
+    times = place.call(timed, stop.set)
     names = [*deployed, *([PEER] if PEER in times else [])]
     spread = {name: spread_of(times[name]) for name in names}
     parts = break_down(times["tuned"], tasks, times, known)
@@ -158,6 +173,25 @@ def time_network(
         if name != "tuned":
             values[f"network_over_{name}"] = spread["tuned"].median_s / found.median_s
     return values
+
+
+def _remote_disagreement(
+    network: Network, tuned: Agreement, untuned: Agreement, folder: WorkFolder
+) -> TuneError:
+    """Say which of the two a device computes wrongly; its programs are not compared with their tasks one by one."""
+    told = (
+        f"network {network.name!r}: on the device its output differs from that of {network.computed_by} by "
+        f"{tuned.max_rel:.2e} of its largest value ({TOLERANCE:g} is accepted)."
+    )
+    if untuned.differs:
+        return TuneError(
+            f"{told} With TVM's default schedules it differs by {untuned.max_rel:.2e}, too: the import is at fault, or "
+            "the device, or hardware.target names another processor than the device's. Look at these first"
+        )
+    return TuneError(
+        f"{told} With TVM's default schedules it agrees: a program in {folder.path} computes something else than its "
+        "task. Which one is found by the same command on the device itself: hardware.runner=local"
+    )
 
 
 def _disagreement(

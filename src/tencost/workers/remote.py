@@ -1,8 +1,9 @@
 """Programs on devices behind a TVM RPC tracker: uploaded, linked there, timed there.
 
-Used inside the worker process. A session with a device is kept over many programs, because opening one takes longer
-than most programs; it is renewed before the server ends it. The server ends it so that a program which never returns
-costs the device seconds, not the day: the server cannot see that its client is gone while the program runs.
+Used inside the worker process, and for whole networks by :mod:`tencost.tune.place`. A session with a device is kept
+over many programs, because opening one takes longer than most programs; it is renewed before the server ends it. The
+server ends it so that a program which never returns costs the device seconds, not the day: the server cannot see that
+its client is gone while the program runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class RemoteDevices:
         self.address = address
         self.num_sessions = 0
         self._no_device_s = no_device_s
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._has_loaded = False
 
     def export(self, executable: Any) -> bytearray:
@@ -57,19 +58,9 @@ class RemoteDevices:
             HardwareError: there is no such compiler as the address's `cc`.
             RuntimeError: LLVM cannot generate its code, or `cc` cannot link it.
         """
-        command = shlex.split(self.address.cc)
-        if command and shutil.which(command[0]) is None:
-            raise HardwareError(
-                f"expected the compiler {command[0]!r} of hardware.cc on this host, found none. Install it, or leave "
-                "hardware.cc empty to link programs on the device"
-            )
         with tempfile.TemporaryDirectory(prefix="tencost-export-") as folder:
             path = Path(folder) / f"program{self._suffix}"
-            if command:
-                options = {"options": command[1:]} if command[1:] else {}
-                executable.export_library(str(path), cc=command[0], **options)
-            else:
-                executable.export_library(str(path))
+            executable.export_library(str(path), **linking(self.address.cc))
             return bytearray(path.read_bytes())
 
     def time(
@@ -100,7 +91,7 @@ class RemoteDevices:
         """
         library = executable if isinstance(executable, bytearray) else self.export(executable)
         for attempt in (1, 2):
-            session = self._open(options.run_timeout_s, waiting)
+            session = self.session(options.run_timeout_s, waiting)
             running()
             try:
                 return self._attempt(session, library, target, args, options)
@@ -108,6 +99,21 @@ class RemoteDevices:
                 if attempt == 2:
                     raise
         raise AssertionError
+
+    @contextlib.contextmanager
+    def loaded(self, session: Session, library: bytearray) -> Iterator[Any]:
+        """Upload what `export` made and load it there; its files are removed when the block ends.
+
+        Raises:
+            HardwareError: the device cannot link or load any program.
+        """
+        name = session.upload(library, self._suffix)
+        module = self._load(session, name)
+        try:
+            yield module
+        finally:
+            del module
+            session.remove(name)
 
     def close(self) -> None:
         """Give the device back."""
@@ -121,23 +127,18 @@ class RemoteDevices:
 
     def _attempt(
         self,
-        session: _Session,
+        session: Session,
         library: bytearray,
         target: dict[str, Any],
         args: Sequence[Any],
         options: MeasureOptions,
     ) -> list[float]:
         try:
-            name = session.upload(library, self._suffix)
-            module = self._load(session, name)
-            try:
+            with self.loaded(session, library) as module:
                 device = session.device(str(target["kind"]))
                 tensors = session.arguments(device, args)
                 timer = local_timer(module, tensors, device, flush=options.cache_flush)
                 return adaptive_times(timer, options)
-            finally:
-                del module
-                session.remove(name)
         except HardwareError:
             self.close()
             raise
@@ -151,7 +152,7 @@ class RemoteDevices:
                 f"the session with a device of key {self.address.key!r} broke: {error}"
             ) from error
 
-    def _load(self, session: _Session, name: str) -> Any:
+    def _load(self, session: Session, name: str) -> Any:
         try:
             module = session.load(name)
         except Exception as error:
@@ -165,8 +166,12 @@ class RemoteDevices:
         self._has_loaded = True
         return module
 
-    def _open(self, run_timeout_s: float, waiting: Callable[[], None]) -> _Session:
-        """Return a session that lasts for one more program: its run, and as long for what goes before."""
+    def session(self, run_timeout_s: float, waiting: Callable[[], None] = lambda: None) -> Session:
+        """Return a session that lasts for one more program: its run, and as long for what goes before.
+
+        Raises:
+            HardwareError: no device is there.
+        """
         need = 2 * run_timeout_s
         if self._session is not None:
             if self._session.remaining_s() >= need and self._session.is_alive():
@@ -177,7 +182,7 @@ class RemoteDevices:
         self.num_sessions += 1
         return self._session
 
-    def _acquire(self, lifetime_s: float) -> _Session:
+    def _acquire(self, lifetime_s: float) -> Session:
         """Wait for a device.
 
         Raises:
@@ -193,7 +198,7 @@ class RemoteDevices:
                     last_seen = time.monotonic()
                     found = tracker.request(_ASK_AGAIN_S)
                 if found is not None:
-                    return _Session(*found, lifetime_s)
+                    return Session(*found, lifetime_s)
                 problem = HardwareError(
                     f"expected a free device of key {self.address.key!r} at the RPC tracker {self.address}, found all "
                     f"of them in use for {BUSY_S:g} s. Start more servers, or wait for other users"
@@ -212,7 +217,7 @@ class RemoteDevices:
             time.sleep(0.2)
 
 
-class _Session:
+class Session:
     """An open session with one device."""
 
     def __init__(self, host: str, port: int, key: str, lifetime_s: float) -> None:
@@ -293,6 +298,23 @@ class _Session:
             return self._session.get_function(name)
         except AttributeError:
             return None
+
+
+def linking(cc: str) -> dict[str, Any]:
+    """Return the arguments of TVM's `export_library` that link with hardware.cc; none where that is empty.
+
+    Raises:
+        HardwareError: this host has no such compiler.
+    """
+    if not cc:
+        return {}
+    compiler, *options = shlex.split(cc)
+    if shutil.which(compiler) is None:
+        raise HardwareError(
+            f"expected the compiler {compiler!r} of hardware.cc on this host, found none. Install it, or leave "
+            "hardware.cc empty to link programs on the device"
+        )
+    return {"cc": compiler, **({"options": options} if options else {})}
 
 
 def _random_array(dtype: str, shape: Sequence[int]) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
-from tencost.config import HardwareConfig
+from tencost.config import HardwareConfig, RunnerKind
 from tencost.errors import HardwareError
 
 CONNECT_TIMEOUT_S = 10.0
@@ -44,6 +44,18 @@ class RemoteAddress:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON; ``RemoteAddress(**fields)`` makes it again."""
         return asdict(self)
+
+
+def devices_of(hardware: HardwareConfig) -> tuple[dict[str, Any], int] | tuple[None, None]:
+    """Return where a hardware's devices are, as `WorkerPool` takes it, and their number; None for this host.
+
+    Raises:
+        HardwareError: as :func:`check_tracker`.
+    """
+    if hardware.runner is not RunnerKind.rpc:
+        return None, None
+    address = RemoteAddress.of(hardware)
+    return address.as_dict(), check_tracker(address)
 
 
 def check_tracker(address: RemoteAddress) -> int:

@@ -19,6 +19,7 @@ from tencost.config.graphs import GraphModelConfig
 from tencost.errors import BundleError, ConfigError
 from tencost.graphs.family import GraphFamily, Report
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
+from tencost.train.neural.settings import ACCELERATORS
 
 if TYPE_CHECKING:
     from tencost.graphs.gnn.training import Trained
@@ -79,8 +80,11 @@ class GnnConfig(GraphModelConfig):
     """Training stops after the epoch in which so many minutes are over; 0 never. Then weights depend on the clock."""
     num_threads: int = 2
     """Threads while training and predicting."""
+    accelerator: str = "cpu"
+    """Lightning's accelerator while training: cpu, gpu, cuda, mps or auto. Predictions always run on the CPU."""
 
     def __post_init__(self) -> None:
+        one_of("graph_model.accelerator", self.accelerator, ACCELERATORS)
         one_of("graph_model.convolution", self.convolution, CONVOLUTIONS)
         one_of("graph_model.direction", self.direction, DIRECTIONS)
         one_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,14 @@ class GraphBatch:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def to(self, device: torch.device) -> GraphBatch:
+        """Return the batch with its tensors on a device."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        moved: dict[str, Any] = {
+            name: one.to(device) for name, one in values.items() if isinstance(one, Tensor)
+        }
+        return replace(self, **moved, matrices=tuple(one.to(device) for one in self.matrices))
 
 
 class Batches:

@@ -81,7 +81,8 @@ class GpsLayer(GPSConv):
         if sizes[0] == sizes[-1]:
             dense, present = nodes.view(len(sizes), sizes[0], -1), None
         else:
-            present = torch.arange(sizes[-1])[None, :] < torch.tensor(sizes)[:, None]
+            each = torch.tensor(sizes, device=nodes.device)
+            present = torch.arange(sizes[-1], device=nodes.device)[None, :] < each[:, None]
             dense = nodes.new_zeros(*present.shape, nodes.shape[1])
             dense = dense.masked_scatter(present[:, :, None], nodes)
         if self.attn_type == "performer":

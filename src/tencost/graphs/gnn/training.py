@@ -5,7 +5,6 @@ Legend: G graphs, D devices.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
@@ -31,7 +30,7 @@ from tencost.graphs.gnn.graph_data import Batches
 from tencost.graphs.gnn.networks import GraphNetwork
 from tencost.graphs.gnn.propagation import propagation_of
 from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.train.neural.fitting import seeded
+from tencost.train.neural.fitting import copied, seeded, trainer_on
 
 if TYPE_CHECKING:
     from tencost.graphs.families.gnn import GnnConfig
@@ -171,13 +170,14 @@ def batches_of(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches
 def run(network: GraphNetwork, batches: Batches, sizes: NDArray[np.int64]) -> Tensor:
     """Return the network's outputs for all graphs, float32 [G, D]; sizes [G] are their nodes."""
     network.eval()
+    device = next(network.parameters()).device
     order = np.argsort(sizes, kind="stable")
     part = np.cumsum(sizes[order]) // _NODES_AT_ONCE
     outputs: Tensor | None = None
     with torch.no_grad():
         for chosen in np.split(order, np.flatnonzero(np.diff(part)) + 1):
             batch = batches.take(chosen)
-            found = network(batch)
+            found = network(batch.to(device)).cpu()
             if outputs is None:
                 outputs = torch.zeros(len(sizes), found.shape[1])
             outputs[torch.from_numpy(batch.chosen)] = found
@@ -244,7 +244,7 @@ class _Module(pytorch_lightning.LightningModule):
         batch = self._train_batches.take(chosen)
         target = self._target[torch.from_numpy(batch.chosen)]
         known = torch.isfinite(target)
-        error = (self.network(batch) - torch.nan_to_num(target)) * known
+        error = (self.network(batch.to(self.device)).cpu() - torch.nan_to_num(target)) * known
         # A device's part is its share of the labels, so that sparse devices do not weigh more a graph.
         loss = (error.abs() if self._labels.log else error**2).sum() / known.sum()
         self._losses.append(loss.detach())
@@ -265,7 +265,7 @@ class _Module(pytorch_lightning.LightningModule):
         self._report("train/valid_mape", mape, epoch)
         if mape < self.best:
             self.best, self.best_epoch = mape, epoch
-            self.best_weights = copy.deepcopy(self.network.state_dict())
+            self.best_weights = copied(self.network)
         limit, patience = self._settings.max_minutes, self._settings.patience
         late = bool(limit) and self.minutes >= limit
         if late or (patience and epoch - self.best_epoch >= patience):
@@ -339,6 +339,7 @@ def fit_gnn(
             report,
         )
         _fit(config, module, epochs, resume, checkpoint)
+    network.cpu()
     network.load_state_dict(module.best_weights)
     reached = module.trainer.current_epoch
     if reached < config.epochs:
@@ -368,18 +369,13 @@ def _fit(
     with warnings.catch_warnings():
         # Lightning remarks on missing workers and loggers; there are none on purpose.
         warnings.simplefilter("ignore")
-        trainer = pytorch_lightning.Trainer(
-            accelerator="cpu",
-            devices=1,
+        trainer = trainer_on(
+            config.accelerator,
+            "graph_model.accelerator",
             max_epochs=config.epochs,
             gradient_clip_val=config.gradient_clip,
-            deterministic=True,
-            logger=False,
             callbacks=callbacks,
             enable_checkpointing=resume is not None,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
         )
         trainer.fit(module, train_dataloaders=epochs, ckpt_path=checkpoint, weights_only=True)
 

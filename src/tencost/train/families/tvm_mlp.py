@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.config import ModelConfig
-from tencost.config.checking import within
+from tencost.config.checking import one_of, within
 from tencost.errors import BundleError
 from tencost.features.kinds import per_store
 from tencost.features.ragged import Ragged
@@ -37,6 +37,7 @@ from tencost.features.spec import FeatureSpec
 from tencost.train.labels import featurized
 from tencost.train.neural.layers import dense, dot
 from tencost.train.neural.network_ranker import served
+from tencost.train.neural.settings import ACCELERATORS
 from tencost.train.neural.weights import (
     Weights,
     check_weights,
@@ -57,9 +58,12 @@ class TvmMlpConfig(ModelConfig):
     """Programs a batch, tasks mixed, as TVM does it."""
     num_threads: int = 1
     """Threads while training."""
+    accelerator: str = "cpu"
+    """Lightning's accelerator while training: cpu, gpu, cuda, mps or auto. Ranking always runs on the CPU."""
 
     def __post_init__(self) -> None:
         within("model", self, epochs="[1, inf)", batch_size="[1, inf)", num_threads="[1, inf)")
+        one_of("model.accelerator", self.accelerator, ACCELERATORS)
 
 
 class TvmMlpRanker:

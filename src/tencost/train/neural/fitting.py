@@ -1,4 +1,4 @@
-"""One training loop for the neural families: Lightning on the CPU, deterministic, silent.
+"""One training loop for the neural families: Lightning on the CPU, or another accelerator; deterministic, silent.
 
 It writes nothing into the working directory and leaves torch's global state (seed, threads,
 determinism) as it found it. The ranking losses are those of :mod:`tencost.train.losses`, the same
@@ -10,8 +10,8 @@ Legend: N programs of a part, B programs of a batch.
 
 from __future__ import annotations
 
-import copy
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pytorch_lightning
 import torch
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
+from tencost.errors import ConfigError
 from tencost.features.ragged import IntArray
 from tencost.train.losses import RankingLoss, RankingMetrics
 from tencost.train.neural.settings import NeuralConfig
@@ -54,6 +56,8 @@ class Plan:
     """Largest norm of the gradient."""
     optimizers: Callable[[nn.Module, int], Optimizers]
     """Network and total number of steps -> optimizer and schedule."""
+    accelerator: str = "cpu"
+    """Lightning's accelerator, of which one device is used; losses are computed on the CPU."""
 
 
 class TaskBatches:
@@ -131,6 +135,7 @@ def plan_of(config: NeuralConfig) -> Plan:
         patience=config.patience,
         gradient_clip=config.gradient_clip,
         optimizers=one_cycle(config.learning_rate, config.weight_decay),
+        accelerator=config.accelerator,
     )
 
 
@@ -160,7 +165,8 @@ class _Module(pytorch_lightning.LightningModule):
         self.best_weights: dict[str, Tensor] | None = None
 
     def training_step(self, programs: IntArray, _: int) -> Tensor:
-        return self._loss(self.network(*self._collate(programs)), programs)
+        inputs = _on(self.device, self._collate(programs))
+        return self._loss(self.network(*inputs).cpu(), programs)
 
     def on_train_epoch_end(self) -> None:
         found = self._validate()
@@ -168,7 +174,7 @@ class _Module(pytorch_lightning.LightningModule):
             self._log_metric(f"train/valid_{name}", value, self.current_epoch + 1)
         if "choice" in found and found["choice"] > self.best:
             self.best, self.best_epoch = found["choice"], self.current_epoch
-            self.best_weights = copy.deepcopy(self.network.state_dict())
+            self.best_weights = copied(self.network)
         waited = self.current_epoch - self.best_epoch
         if self._plan.patience and self.best_weights is not None and waited >= self._plan.patience:
             self.trainer.should_stop = True
@@ -202,13 +208,17 @@ def fit_network(
         watch: judges scores of the validation split.
         plan: optimizer, epochs, patience.
         log: called with `train/valid_<metric>`, value and epoch (from 1).
+
+    Raises:
+        ConfigError: this host has no such accelerator.
     """
     valid_collate, valid_size = valid
 
     def validate() -> dict[str, float]:
         network.eval()
         with torch.no_grad():
-            scores = network(*valid_collate(np.arange(valid_size))).numpy()
+            inputs = _on(module.device, valid_collate(np.arange(valid_size)))
+            scores = network(*inputs).cpu().numpy()
         network.train()
         return watch(scores)
 
@@ -217,21 +227,58 @@ def fit_network(
     with warnings.catch_warnings():
         # Lightning remarks on missing workers and loggers; there are none on purpose.
         warnings.simplefilter("ignore")
-        trainer = pytorch_lightning.Trainer(
-            accelerator="cpu",
-            devices=1,
+        trainer = trainer_on(
+            plan.accelerator,
+            "model.accelerator",
             max_epochs=plan.epochs,
             gradient_clip_val=plan.gradient_clip,
+            enable_checkpointing=False,
+        )
+        trainer.fit(module, train_dataloaders=batches)
+    network.cpu()
+    state = module.best_weights if module.best_weights is not None else copied(network)
+    return {name: tensor.numpy() for name, tensor in state.items()}
+
+
+def trainer_on(accelerator: str, field: str, **settings: Any) -> pytorch_lightning.Trainer:
+    """Return Lightning's Trainer on one device of an accelerator: deterministic, silent, without a logger.
+
+    Args:
+        accelerator: cpu, gpu, cuda, mps or auto.
+        field: the setting that names it, for the message.
+        settings: further arguments of Trainer.
+
+    Raises:
+        ConfigError: this host has none.
+    """
+    if accelerator != "cpu":  # cuBLAS is deterministic with a workspace of this size only
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        return pytorch_lightning.Trainer(
+            accelerator=accelerator,
+            devices=1,
             deterministic=True,
             logger=False,
-            enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
+            **settings,
         )
-        trainer.fit(module, train_dataloaders=batches)
-    state = module.best_weights if module.best_weights is not None else network.state_dict()
-    return {name: tensor.detach().numpy().copy() for name, tensor in state.items()}
+    except MisconfigurationException as error:
+        raise ConfigError(
+            f"{field}={accelerator}: expected such a device on this host and a PyTorch that was built for it, found "
+            f"none ({str(error).splitlines()[0]}). Use {field}=cpu, or install PyTorch for it (requirements-cuda.lock)"
+        ) from error
+
+
+def _on(device: torch.device, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a network's inputs, its tensors on a device."""
+    return tuple(one.to(device) if isinstance(one, Tensor) else one for one in inputs)
+
+
+def copied(network: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of a network's weights on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in network.state_dict().items()}
 
 
 @contextmanager

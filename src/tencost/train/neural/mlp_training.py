@@ -37,7 +37,7 @@ class SegmentSumNetwork(nn.Module):
 
     def forward(self, rows: Tensor, segment: Tensor, size: int, beside: Tensor | None) -> Tensor:
         encoded = torch.relu(self.rows2(self.dropout(torch.relu(self.rows1(rows)))))
-        total = torch.zeros(size, self.hidden).index_add(0, segment, encoded)
+        total = encoded.new_zeros(size, self.hidden).index_add(0, segment, encoded)
         if self.beside1 is not None and self.beside2 is not None:
             encoded = torch.relu(self.beside2(self.dropout(torch.relu(self.beside1(beside)))))
             total = torch.cat([total, encoded], dim=1)

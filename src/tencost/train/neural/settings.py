@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from tencost.config import ModelConfig
 from tencost.config.checking import one_of, within
 
+ACCELERATORS = ("cpu", "gpu", "cuda", "mps", "auto")
+"""Lightning's accelerators that have float32 networks."""
+
 
 @dataclass(kw_only=True)
 class NeuralConfig(ModelConfig):
@@ -40,11 +43,14 @@ class NeuralConfig(ModelConfig):
     """Networks averaged in one model, each from its own seed."""
     num_threads: int = 1
     """Threads while training."""
+    accelerator: str = "cpu"
+    """Lightning's accelerator while training: cpu, gpu, cuda, mps or auto. Ranking always runs on the CPU."""
 
     def __post_init__(self) -> None:
         one_of(
             "model.objective", self.objective, ("pairwise", "lambdarank", "listwise", "regression")
         )
+        one_of("model.accelerator", self.accelerator, ACCELERATORS)
         one_of("model.beside", self.beside, ("constants", "summary", "nothing"))
         within("model", self, label_power="[0, inf)", temperature="(0, inf)", hidden="[1, inf)")
         within("model", self, dropout="[0, 1)", learning_rate="(0, 1]", weight_decay="[0, inf)")

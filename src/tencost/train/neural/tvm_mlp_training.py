@@ -33,7 +33,7 @@ class TvmNetwork(nn.Module):
 
     def forward(self, rows: Tensor, segment: Tensor, size: int) -> Tensor:
         encoded = torch.relu(self.encoder2(torch.relu(self.encoder1(rows))))
-        total = torch.zeros(size, _HIDDEN).index_add(0, segment, encoded)
+        total = encoded.new_zeros(size, _HIDDEN).index_add(0, segment, encoded)
         total = torch.relu(self.layer0(total)) + total
         total = torch.relu(self.layer1(total)) + total
         scores: Tensor = self.decoder(total)[:, 0]
@@ -95,6 +95,7 @@ def fit_tvm_mlp(
         patience=0,
         gradient_clip=0.5,
         optimizers=lambda network, _: _adam(network, config.epochs),
+        accelerator=config.accelerator,
     )
     with seeded(seed, config.num_threads):
         network = TvmNetwork(rows.num_columns)
