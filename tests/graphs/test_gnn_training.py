@@ -13,7 +13,6 @@ from chains import TRAIN, VALID, settings, silent, weights_of
 
 from tencost.errors import ConfigError, TrainError
 from tencost.graphs.families.gnn import GnnModel
-from tencost.graphs.gnn.networks import GraphNetwork
 from tencost.graphs.gnn.training import Labels, annealed, batches_of, encoder_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -58,14 +57,15 @@ def test_the_same_seed_gives_the_same_bundle(convolution: str, tmp_path: Path) -
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize("convolution", ["gin", "gcn", "gat", "digcn", "dgcn"])
-def test_a_network_runs_where_its_batch_is(convolution: str) -> None:
-    """On tensors without values, which refuse to meet those of the CPU, as a GPU's do."""
+@pytest.mark.parametrize("convolution", ["gin", "gps", "magnet", "dgcn"])
+def test_a_batch_moves_as_a_whole(convolution: str) -> None:
     config = settings(convolution=convolution)
-    encoder = encoder_of(config)
-    network = GraphNetwork(config, encoder, 2, 5.0).to("meta")
-    batch = batches_of(config, TRAIN.graphs, encoder).take(np.arange(4))
-    assert network(batch.to(torch.device("meta"))).shape == (4, 2)
+    batch = batches_of(config, TRAIN.graphs, encoder_of(config)).take(np.arange(4))
+    moved = batch.to(torch.device("meta"))
+    tensors = [one for one in vars(moved).values() if isinstance(one, torch.Tensor)]
+    assert len(tensors) >= 6
+    assert {one.device.type for one in (*tensors, *moved.matrices)} == {"meta"}
+    assert len(moved.matrices) == len(batch.matrices)
 
 
 def test_an_accelerator_that_is_not_there_is_said_before_anything_is_trained() -> None:
