@@ -99,6 +99,9 @@ UNSTORABLE: dict[str, list[Any]] = {
     "a number beyond 64 bits in the trace": [
         [[["GetBlock", [], [2**64, "main"], ["b0"]]], []], [float("nan")], TARGET, []
     ],
+    "a number beyond 64 bits in the trace of a plain line": [
+        [[["GetBlock", [], [2**64, "main"], ["b0"]]], []], [1e-5], TARGET, []
+    ],
     "a lone surrogate in the arguments": [TRACE, [1e-5], TARGET, [["TENSOR", LONE, [4]]]],
     "a number beyond 64 bits in the arguments": [
         TRACE, [float("nan")], TARGET, [["TENSOR", "int8", [2**64]]]

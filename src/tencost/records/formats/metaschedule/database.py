@@ -31,6 +31,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ from tencost.store.ids import workload_id
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 _HEADER_BYTES = 8
+_WIDE = re.compile(rb"(?<![\d.])\d{19}")
+"""The digits of an integer that may be beyond 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -176,9 +179,11 @@ def _load(line: bytes) -> Any:
     if not line:
         raise BadLineError("blank line")
     try:
+        if _WIDE.search(line):  # orjson makes a float of an integer beyond 64 bits, without a word
+            return json.loads(line)
         try:
             return orjson.loads(line)
-        except ValueError:  # NaN and integers of any size, which Python's parser takes
+        except ValueError:  # NaN, which Python's parser takes
             return json.loads(line)
     except RecursionError as error:
         raise BadLineError("JSON nested too deeply") from error
