@@ -81,8 +81,14 @@ def test_more_cores_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_configured_hardware_is_left_alone() -> None:
-    given = HardwareConfig(name="x", target={"kind": "llvm"})
+    given = HardwareConfig(name="x", target={"kind": "llvm", "num-cores": 1})
     assert resolve_hardware(given) is given
+
+
+def test_what_logs_do_not_say_of_a_cpu_is_what_metaschedule_asks_for() -> None:
+    given = HardwareConfig(name="mylogs-llvm", target={"kind": "llvm"}, cores=2)
+    found = resolve_hardware(given)
+    assert found == replace(given, target={"kind": "llvm", "num-cores": 2})
 
 
 def test_instruction_sets_that_a_virtual_machine_masks_are_switched_off(

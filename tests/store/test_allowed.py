@@ -173,6 +173,42 @@ def test_no_traces(trace: Any, matmul: Any) -> None:
     assert replay(matmul, json.dumps(trace)).schedule is None
 
 
+SPLIT = [
+    ["SamplePerfectTile", ["l1"], [2, 16], ["v4", "v5"]],
+    ["Split", ["l1", "v4", None], [1, 0], ["l6", "l7"]],
+]
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [[[2, None]], [[2, [None]]], [[2, [4, "4"]]], [[2, [4, 4.0]]], [[2, True]], [[2, {}]], [[8000000000, [4, 4]]],
+     [[-1, [4, 4]]], [["2", [4, 4]]]],
+)  # fmt: skip
+def test_decisions_that_end_tvm_are_refused(decisions: list[Any], matmul: Any) -> None:
+    """TVM takes what is no number for one, or looks behind the instructions: signal 11."""
+    check_trace([[*LOOPS, *SPLIT], [[2, [4, 4]]]])
+    with pytest.raises(UntrustedError, match="the decision"):
+        check_trace([[*LOOPS, *SPLIT], decisions])
+    assert replay(matmul, json.dumps([[*LOOPS, *SPLIT], decisions])).schedule is None
+
+
+def test_an_input_that_lacks_is_refused(matmul: Any) -> None:
+    step = ["Unannotate", [None], ["meta_schedule.unroll_explicit"], []]
+    with pytest.raises(UntrustedError, match="the input of Unannotate"):
+        check_trace([[*LOOPS, step], []])
+    assert replay(matmul, json.dumps([[*LOOPS, step], []])).schedule is None
+
+
+def test_a_list_with_a_hole_is_refused() -> None:
+    def hole(graph: dict[str, Any]) -> None:
+        empty = add(graph, "None", None)
+        ranges = [node for node in graph["nodes"] if node["type"] == "ffi.Array" and node["data"]]
+        ranges[-1]["data"][0] = empty
+
+    with pytest.raises(UntrustedError, match="list with a hole"):
+        check_module(edited(hole))
+
+
 def test_a_layout_of_tvms_own_making_passes(matmul: Any) -> None:
     import tvm
 

@@ -61,11 +61,15 @@ def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
             "hardware=local or another of conf/hardware/"
         )
     if not hardware.detect:
-        described = hardware.target.get("num-cores", hardware.cores)
+        described = hardware.target.get("num-cores")
         if hardware.target.get("kind") != "llvm" or described == hardware.cores:
             return hardware
-        target = {**hardware.target, "num-cores": hardware.cores}
-        return replace(hardware, name=_of_cores(hardware), target=target)
+        target = {
+            **hardware.target,
+            "num-cores": hardware.cores,
+        }  # MetaSchedule asks for it; logs may not say
+        name = hardware.name if described is None else _of_cores(hardware)
+        return replace(hardware, name=name, target=target)
     kept = ("runner", "host", "port", "key", "cc")
     named = hardware.cores > 1 and hardware.name == _DETECTED
     found = detect_host(_of_cores(hardware) if named else hardware.name, hardware.cores)

@@ -87,6 +87,8 @@ ANNOTATIONS = _words("""
 """Keys of a trace's annotations. Pragmas are those for unrolling; pragma_import_llvm would link foreign code."""
 
 _MAY_LACK = {"TransformLayout", "TransformBlockLayout"}
+_MAY_LACK_INPUTS = {"Split"}
+"""A factor of a split may be left to TVM."""
 """Instructions with attributes that may be null: a padding. TVM looks behind any other without asking, and crashes."""
 _INDEX_MAP_TYPES = {"tirx.IndexMap"} | NODE_TYPES - {"ir.Op", "ir.Call", "ir.IRModule"}
 _TEXT = ("ffi.String", "ir.StringImm")
@@ -135,7 +137,7 @@ def check_trace(trace: Any, where: str = "the trace") -> None:
         UntrustedError: no trace, or one with what MetaSchedule's rules do not emit.
     """
     try:
-        instructions, _ = trace
+        instructions, decisions = trace
         for kind, inputs, attributes, _ in instructions:
             if kind not in INSTRUCTIONS:
                 raise _refused(where, "instruction", kind)
@@ -146,10 +148,23 @@ def check_trace(trace: Any, where: str = "the trace") -> None:
                     _check_value(value, where)
             if kind not in _MAY_LACK and _lacks(attributes):
                 raise _refused(where, f"attribute of {kind}", None)
+            if kind not in _MAY_LACK_INPUTS and _lacks(inputs):
+                raise _refused(where, f"input of {kind}", None)
+        for place, decision in decisions:
+            of_instruction = type(place) is int and 0 <= place < len(instructions)
+            if not of_instruction or not _is_decision(decision):
+                raise _refused(where, "decision", [place, decision])
     except (TypeError, ValueError, IndexError) as error:
         raise UntrustedError(
             f"{where}: expected [instructions, decisions], found something else ({error})"
         ) from error
+
+
+def _is_decision(value: Any) -> bool:
+    """Say whether a value is a whole number or a list of such: TVM takes anything else for one, and ends at once."""
+    return type(value) is int or (
+        isinstance(value, list) and all(type(one) is int for one in value)
+    )
 
 
 def _check_value(value: Any, where: str) -> None:
@@ -239,6 +254,10 @@ def _check_graph(graph: Graph, where: str) -> None:
         if node["type"] == "ir.GlobalVar" and _name(nodes, node) not in defined:
             # TVM would take the call of a function that it does not have for one of C.
             raise _refused(where, "function that it does not define", _name(nodes, node))
+        if node["type"] == "ffi.Array" and any(
+            nodes[one]["type"] == "None" for one in node["data"]
+        ):
+            raise _refused(where, "list with a hole", "None")
         if node["type"] == "ir.Call" and nodes[node["data"]["op"]]["type"] not in _CALLED:
             raise _refused(where, "call of", nodes[node["data"]["op"]]["type"])
 
