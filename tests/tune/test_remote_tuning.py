@@ -143,7 +143,7 @@ def test_a_library_for_another_architecture_needs_a_cross_compiler(
 def test_a_session_that_ended_is_renewed_and_a_server_that_is_gone_is_said(
     board: HardwareConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(RemoteDevices.__init__.__kwdefaults__, "no_device_s", 1.0)
+    monkeypatch.setattr(RemoteDevices.__init__, "__kwdefaults__", {"no_device_s": 1.0})
     network = two_layers()
     with farm_of(tmp_path, servers=1) as farm:
         place = place_of(replace(board, port=farm.port))
