@@ -140,6 +140,26 @@ def test_a_library_for_another_architecture_needs_a_cross_compiler(
         compiled.run(config(target=target, cc="warbler-g++ -O1"), root, to=root / "model.so")
 
 
+def test_on_the_device_itself_its_own_compiler_links(
+    root: Path, config: Callable[..., Config]
+) -> None:
+    here = config(runner=RunnerKind.local, cc="warbler-g++ -O1")
+    assert compiled.run(here, root, to=root / "model.so").library.is_file()
+
+
+def test_what_is_written_stays_where_timing_it_is_ended(
+    root: Path, config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiled, "times_in_turn", ended)
+    with pytest.raises(KeyboardInterrupt):
+        compiled.run(config(), root, to=root / "model.so")
+    assert (root / "model.so").is_file()
+    assert (root / "model.json").is_file()
+
+
 def test_a_session_that_ended_is_renewed_and_a_server_that_is_gone_is_said(
     board: HardwareConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

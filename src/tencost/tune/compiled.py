@@ -168,14 +168,14 @@ def run(
                 built = compiled(network, target, opened, folder)
                 difference = _difference(network, place, built, left, console)
             tuned = left
+        if tuned < known:
+            console.print(
+                f"{known - tuned} of {known} tasks with programs run by rule, which is faster",
+                **NOTE,
+            )
+        source = str(database) if database is not None else folder.name if given else ""
+        write_library(library, network, hardware, built, Origin(source, len(tasks), tuned))
         seconds = [] if place is None else _timed(network, place, built)
-    if tuned < known:
-        console.print(
-            f"{known - tuned} of {known} tasks with programs run by rule, which is faster",
-            **NOTE,
-        )
-    source = str(database) if database is not None else folder.name if given else ""
-    write_library(library, network, hardware, built, Origin(source, len(tasks), tuned))
     told = (
         ""
         if difference is None
@@ -299,11 +299,12 @@ def check_linker(hardware: HardwareConfig) -> None:
             f"expected a CPU (target kind llvm), as the runners are for CPUs; found {kind!r} as that of hardware "
             f"{hardware.name!r}. Choose another: hardware=local"
         )
-    if hardware.cc:
-        linking(hardware.cc)
+    cc, triple = _cc(hardware), str(hardware.target.get("mtriple", ""))
+    if cc:
+        linking(cc)
         return
-    triple = str(hardware.target.get("mtriple", ""))
-    if triple and not triple.startswith(platform.machine()):
+    is_remote = hardware.runner is RunnerKind.rpc
+    if is_remote and triple and not triple.startswith(platform.machine()):
         raise HardwareError(
             f"expected a compiler that links for {triple}, found hardware.cc empty, and this host is "
             f"{platform.machine()}. Name a cross compiler: hardware.cc={triple}-g++"
@@ -314,6 +315,11 @@ def check_linker(hardware: HardwareConfig) -> None:
             f"expected a C++ compiler that links the library, found {compiler or 'none'}. Install g++ or clang, or "
             "name one: CXX=..."
         )
+
+
+def _cc(hardware: HardwareConfig) -> str:
+    """Return what links for a device elsewhere; on the device itself its own compiler does, whatever is described."""
+    return hardware.cc if hardware.runner is RunnerKind.rpc else ""
 
 
 def _place(hardware: HardwareConfig, console: Console) -> Host | None:
@@ -396,7 +402,7 @@ def _write(
         python.write_text(python_runner(library.stem, hardware.cores), encoding="utf-8")
         cpp.write_text(cpp_runner(stem, inputs, hardware.cores), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
-        built.export_library(str(whole), **linking(hardware.cc))
+        built.export_library(str(whole), **linking(_cc(hardware)))
         whole.rename(partial)
         library.unlink(missing_ok=True)
 
