@@ -1,0 +1,212 @@
+"""ONNX files of networks that conf/network does not hold: `tencost compile` by default against ONNX Runtime, one core.
+
+    python benchmarks/files.py [--files levit dinov2 ...] [--work FOLDER] [--report]
+
+Each file is exported from a network definition of transformers with weights drawn at random (seed 0), as a user's file
+would come, and compiled with the one command that a user types, without a setting:
+
+    tencost compile network=onnx network.path=FILE --to LIBRARY
+
+Library and ONNX Runtime (CPU provider, default graph optimizations, one thread) are then timed in turn, each in a
+process of its own on the same CPU; outputs are compared with PyTorch's. Results: one file a network in
+benchmarks/results/files, with the CPU, the versions and the load of the host; --report prints them and times nothing.
+A file that cannot be compiled stays in the table with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from network_arms import Case
+from network_processes import ROOT, Clock, Failed, Resident, command, ended, start, write
+
+from tencost.measure.host_state import host_facts
+from tencost.tune.deploy import times_in_turn
+from tencost.workers.noise import host_load, is_busy
+
+RESULTS = ROOT / "benchmarks" / "results" / "files"
+Shapes = dict[str, tuple[int, ...]]
+IMAGE: Shapes = {"pixel_values": (1, 3, 224, 224)}
+TOKENS: Shapes = {"input_ids": (1, 128)}
+FILES: dict[str, tuple[str, dict[str, Any], Shapes]] = {
+    "mobilevit": ("MobileViT", {"image_size": 256}, {"pixel_values": (1, 3, 256, 256)}),
+    "levit": ("Levit", {}, IMAGE),
+    "dinov2": (
+        "Dinov2",
+        {"hidden_size": 384, "num_attention_heads": 6, "num_hidden_layers": 4, "image_size": 224},
+        IMAGE,
+    ),
+    "resnet_odd": (
+        "ResNet",
+        {
+            "embedding_size": 40,
+            "hidden_sizes": [104, 216, 440, 872],
+            "depths": [1, 1, 1, 1],
+            "layer_type": "basic",
+        },
+        IMAGE,
+    ),
+    "roberta": (
+        "Roberta",
+        {"num_hidden_layers": 4, "hidden_size": 384, "intermediate_size": 1536},
+        TOKENS,
+    ),
+    "t5_encoder": ("T5", {"num_layers": 4, "d_model": 384, "d_ff": 1024, "num_heads": 6}, TOKENS),
+}
+"""Name of a file -> (architecture of transformers, its settings, shapes of its inputs)."""
+TURN_S = 8.0
+"""Seconds that an arm is timed for, about."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", nargs="+", choices=list(FILES), default=list(FILES))
+    parser.add_argument("--work", type=Path, default=ROOT / "tuned" / "files-benchmark")
+    parser.add_argument("--report", action="store_true", help="print results, time nothing")
+    options = parser.parse_args()
+    if not options.report:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        for name in options.files:
+            write(RESULTS / f"{name}.json", benchmark(name, options.work.resolve() / name))
+    print(report())
+    return 0
+
+
+def benchmark(name: str, folder: Path) -> dict[str, Any]:
+    """Export a file, compile it as a user does, and time the library beside ONNX Runtime on the last CPU."""
+    case = Case(network=name, via="", cores=1, hardware="local", settings=(), folder=str(folder))
+    (folder / "rules").mkdir(parents=True, exist_ok=True)
+    cpus = sorted(os.sched_getaffinity(0))[-1:]
+    export(name, folder)
+    rows: dict[str, dict[str, Any]] = {"onnxruntime": {}, "rules": {}}
+    words = ["compile", "network=onnx", f"network.path={folder / 'model.onnx'}"]
+    clock = Clock(folder / "rules" / "spent.json")
+    print(f"{name}: tencost {' '.join(words[:2])} ...", flush=True)
+    try:
+        command(
+            [*words, "--to", str(folder / "rules" / "library.so")],
+            folder / "rules" / "log.txt",
+            clock,
+        )
+        rows["rules"]["seconds"] = clock.spent
+    except Failed as failed:
+        rows["rules"]["error"] = str(failed)
+    before = host_load(set(cpus))
+    with ExitStack() as stack:
+        residents = {}
+        for arm in [arm for arm, row in rows.items() if "error" not in row]:
+            process = stack.enter_context(ended(start(case, "serve", arm, cpus)))
+            residents[arm] = Resident(case, arm, process)
+            try:
+                residents[arm].ready()
+                rows[arm] |= residents[arm].errors()
+            except Failed as failed:
+                rows[arm]["error"] = str(failed)
+                del residents[arm]
+        for arm, times in times_in_turn(residents, TURN_S * len(residents)).items():
+            rows[arm]["times_s"] = times
+    after = host_load(set(cpus))
+    return {
+        "file": name,
+        "timestamp": round(time.time()),
+        "host": host_facts(cpus),
+        "versions": {
+            part: version(part) for part in ("tencost", "apache-tvm", "onnxruntime", "torch")
+        },
+        "busy": is_busy(before) or is_busy(after) or "",
+        "arms": rows,
+    }
+
+
+def export(name: str, folder: Path) -> None:
+    """Write model.onnx, inputs.npz and expected.npz, what PyTorch computes for these inputs."""
+    import onnx
+    import torch
+    import transformers
+
+    from tencost.networks.torch_onnx import module_to_onnx
+
+    architecture, settings, shapes = FILES[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{architecture}Config")(**settings, attn_implementation="eager")
+    class_name = "T5EncoderModel" if architecture == "T5" else f"{architecture}Model"
+    network = getattr(transformers, class_name)(config).eval()
+    output = "last_hidden_state"
+
+    class Positional(torch.nn.Module):
+        """The network with its inputs by position and one output."""
+
+        def forward(self, *tensors: Any) -> Any:
+            return network(**dict(zip(shapes, tensors, strict=True)), return_dict=True)[output]
+
+    generator = torch.Generator().manual_seed(0)
+    tensors = tuple(
+        torch.randint(5, 1000, shape, generator=generator)
+        if input_name == "input_ids"
+        else torch.randn(shape, generator=generator)
+        for input_name, shape in shapes.items()
+    )
+    module = Positional()
+    module.network = network
+    with torch.inference_mode():
+        expected = module(*tensors)
+    onnx.save(module_to_onnx(name, module, tensors), folder / "model.onnx")
+    np.savez(
+        folder / "inputs.npz",
+        **{key: value.numpy() for key, value in zip(shapes, tensors, strict=True)},
+    )
+    np.savez(folder / "expected.npz", **{"0": expected.numpy()})
+
+
+def report() -> str:
+    """Return the table of all results: milliseconds (median, quartiles), their ratio, and its geometric mean."""
+    results = [
+        json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))
+    ]
+    lines = [
+        "| file | ONNX Runtime, ms | tencost by default, ms | ratio | largest difference | host |",
+        "|---|---|---|---|---|---|",
+    ]
+    ratios = []
+    for result in results:
+        peer, ours = (result["arms"][arm] for arm in ("onnxruntime", "rules"))
+        host = f"{result['host']['cpu']}{', busy' if result['busy'] else ''}"
+        if "error" in ours or "error" in peer:
+            reason = ours.get("error") or peer.get("error")
+            lines.append(
+                f"| {result['file']} | {spread(peer)} | {spread(ours)} | | {reason} | {host} |"
+            )
+            continue
+        ratios.append(statistics.median(ours["times_s"]) / statistics.median(peer["times_s"]))
+        difference = f"{ours['max_rel_error']:.1e}"
+        lines.append(
+            f"| {result['file']} | {spread(peer)} | {spread(ours)} | {ratios[-1]:.2f} | {difference} | {host} |"
+        )
+    if ratios:
+        mean = statistics.geometric_mean(ratios)
+        lines.append(f"| geometric mean of {len(ratios)} of {len(results)} | | | {mean:.2f} | | |")
+    return "\n".join(lines)
+
+
+def spread(row: dict[str, Any]) -> str:
+    """Return "median [first, third quartile]" of an arm's times in milliseconds, "" without times."""
+    if "times_s" not in row:
+        return ""
+    low, middle, high = (1e3 * value for value in np.percentile(row["times_s"], [25, 50, 75]))
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
