@@ -210,8 +210,11 @@ def test_a_new_project_can_be_promoted(tmp_path: Path) -> None:
     main(["init", str(tmp_path / "own")])
     params = params_of(tmp_path / "own")
     assert len(params["seeds"].split(",")) == Rule().min_seeds
-    named = {item["family"] for item in params["train"].values()}
-    assert set(REFERENCES) < named
+    seeds = {item["family"]: item["seeds"] for item in params["train"].values()}
+    assert set(REFERENCES) < seeds.keys()
+    assert {family: len(text.split(",")) for family, text in seeds.items()} == {
+        family: 1 if family in REFERENCES else Rule().min_seeds for family in seeds
+    }
 
 
 def test_ansor_logs_get_what_reads_their_steps(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -28,6 +28,7 @@ def reference(
         top1=difference(top1),
         top5=difference(top5),
         pairwise=difference(pairwise),
+        num_seeds=5,
     )
 
 
@@ -205,6 +206,16 @@ def test_the_interval_is_told_and_does_not_block() -> None:
     for opponent in ("random-per_store", "champion 1.0"):
         assert told.format(opponent) in verdict.reasons
     assert verdict.references == case.beaten
+
+
+def test_a_reference_of_fewer_seeds_is_judged_and_named_with_them() -> None:
+    beaten = tuple(replace(reference(name), num_seeds=1) for name in REQUIRED)
+    verdict = Case(beaten=beaten).verdict()
+    assert verdict.promote
+    against = [text for text in verdict.reasons if "against tvm_mlp-per_store" in text]
+    assert against
+    assert all("against tvm_mlp-per_store (1 seed)" in text for text in against)
+    assert not any("seed)" in text for text in Case().verdict().reasons)
 
 
 def test_what_was_not_measured_is_told() -> None:

@@ -1,10 +1,12 @@
 """params.yaml: the lists that a person edits, and the items that dvc.yaml makes of them.
 
-    dataset, split, seeds            one choice each
+    dataset, split                   one choice each
+    seeds, reference_seeds           training seeds, "0,1,2": of models, and of those whose file in conf/model/ says
+                                     `reference: true`; the latter are the same as the former where they are left out
     hardware, features               lists of choices
     models                           feature set -> families trained on it
     train, blends                    written by `tencost params`: <model>-<features>-<hardware> -> {model, family,
-                                     features, hardware}, one training each; `blends`: families made of others
+                                     features, hardware, seeds}, one training each; `blends`: families made of others
 
 DVC names a stage after the keys of a mapping but numbers the items of a list of mappings, and one matrix cannot say
 which model reads which features. So the product stands in the file, under names that stay when a list changes.
@@ -50,6 +52,8 @@ def items(params: dict[str, Any], conf: Path) -> dict[str, dict[str, dict[str, s
         ConfigError: a model that conf/model/ does not have.
     """
     found: dict[str, dict[str, dict[str, str]]] = {name: {} for name in ITEMS}
+    seeds = str(params.get("seeds", "0"))
+    reference_seeds = str(params.get("reference_seeds", seeds))
     for hardware in params["hardware"]:
         for features, models in params["models"].items():
             for model in models:
@@ -60,6 +64,7 @@ def items(params: dict[str, Any], conf: Path) -> dict[str, dict[str, dict[str, s
                     "family": str(settings["family"]),
                     "features": features,
                     "hardware": hardware,
+                    "seeds": reference_seeds if settings.get("reference") else seeds,
                 }
     return found
 
@@ -80,7 +85,11 @@ def write_items(root: Path) -> bool:
     for name in ITEMS:
         lines.append(f"{name}:" if wanted[name] else f"{name}: {{}}")
         for key, item in wanted[name].items():
-            fields = ", ".join(f"{field}: {value}" for field, value in item.items())
+            # Quotes: "0,1" is a word, but YAML ends a flow mapping's value at a comma.
+            fields = ", ".join(
+                f'{field}: "{value}"' if field == "seeds" else f"{field}: {value}"
+                for field, value in item.items()
+            )
             lines.append(f"  {key}: {{{fields}}}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return True

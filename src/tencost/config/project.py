@@ -37,6 +37,8 @@ _JOINED = "features_joined"
 """The stage of dvc.yaml that joins feature sets that are there."""
 SEEDS = "0,1,2,3,4"
 """As many as the rule of promotion asks for."""
+REFERENCE_SEEDS = "0"
+"""One of models that are only compared with: TVM's own recipe takes longer than all others together."""
 _LEARNT = "xgb"
 """The model of a new project that is to become champion, beside the references."""
 _IGNORED = """\
@@ -266,6 +268,7 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str, brought: 
         "features": [one for one in models if not _is_joined(pipeline, one)],
         "models": models,
         "seeds": SEEDS,
+        "reference_seeds": REFERENCE_SEEDS,
     }
     head = (
         "# What the pipeline builds. `tencost` is the version that it is built with: write the new one here after an\n"

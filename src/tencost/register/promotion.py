@@ -3,7 +3,8 @@
 The rule, on the test part of the split, means over training seeds:
 
 1. The challenger was trained with at least `Rule.min_seeds` seeds, and was not rolled back before.
-2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher geo1, top-1, top-5 and pairwise.
+2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher geo1, top-1, top-5 and pairwise. A reference may
+   have fewer seeds (one, in the default pipeline): its sentences then say how many.
 3. Against the champion, where there is one: higher geo1, and top-1, top-5 and pairwise not lower by
    more than `Rule.margin`.
    Against all of them: a search score that is not known to be lower, its interval not below 0.
@@ -25,7 +26,7 @@ tasks of a small test split cannot decide a small gain.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tencost.evaluate.interval import Difference
 
@@ -148,7 +149,7 @@ def judge(
     rule = rule or Rule()
     checks = [
         *_itself(challenger, rule),
-        *_against_references(references, required),
+        *_against_references(references, required, challenger.num_seeds),
         *([] if champion is None else _against_champion(champion, rule)),
         *_prediction(challenger, champion, rule),
         *_round(challenger, champion, rule),
@@ -177,8 +178,9 @@ def _itself(challenger: Challenger, rule: Rule) -> list[_Check]:
 
 
 def _against_references(
-    references: tuple[Comparison, ...], required: tuple[str, ...]
+    references: tuple[Comparison, ...], required: tuple[str, ...], num_seeds: int
 ) -> list[_Check]:
+    """Return the checks against references; one that has fewer seeds than the challenger is printed with its number."""
     compared = {item.family for item in references}
     checks = [
         (False, f"{name}: not evaluated, so not known to be beaten")
@@ -186,6 +188,9 @@ def _against_references(
         if name not in compared
     ]
     for item in references:
+        if item.num_seeds < num_seeds:
+            seeds = f"{item.num_seeds} seed{'s' if item.num_seeds > 1 else ''}"
+            item = replace(item, opponent=f"{item.opponent} ({seeds})")
         for metric in METRICS:
             difference: Difference = getattr(item, metric)
             checks.append((difference.mean > 0.0, _sentence(metric, difference, item.opponent)))
