@@ -8,6 +8,7 @@ what fails while building is reported by the runner, with its status.
 from __future__ import annotations
 
 import atexit
+import inspect
 import json
 import shutil
 import tempfile
@@ -38,7 +39,8 @@ class WarmBuilder(ms.builder.PyBuilder):
     """Writes modules down for :class:`WarmRunner`, which builds them where it runs them.
 
     TVM's LocalRunner and RPCRunner cannot read them and would record 1e10 s for every program, so that a MeasureError
-    ends the tuning where no WarmRunner is in use, and where another runner has taken the batch before.
+    ends the tuning before its first program where MetaSchedule was given another runner or no WarmRunner is in use.
+    Code that calls `build` itself is refused where another runner has taken the batch before.
 
     TVM's RemoveBuildArtifact removes a batch's files once it was measured, and leaves those of one that was not.
 
@@ -54,7 +56,8 @@ class WarmBuilder(ms.builder.PyBuilder):
     def build(self, build_inputs: list[Any]) -> list[Any]:
         unread = self._batch & _UNREAD
         # RemoveBuildArtifact removes measured modules: one that is gone and unread went to another runner.
-        if build_inputs and (not _RUNNERS or any(not module.exists() for module in unread)):
+        foreign = not _RUNNERS or not isinstance(_runner_of_the_caller(), WarmRunner | None)
+        if build_inputs and (foreign or any(not module.exists() for module in unread)):
             raise MeasureError(
                 "expected WarmBuilder together with WarmRunner, found another runner: only WarmRunner can read what "
                 "WarmBuilder writes. Pass runner=WarmRunner(), or TVM's LocalBuilder as builder="
@@ -192,6 +195,22 @@ class WarmRunner(ms.runner.PyRunner):
             self.failure = error
             raise
         return [_Finished(found[position]) for position in range(len(jobs))]
+
+
+def _runner_of_the_caller() -> Any:
+    """Return the runner that MetaSchedule was given beside the builder that is called; None where it did not call.
+
+    TVM tells a builder nothing of its runner. Its Python functions (tune_tasks, TaskScheduler.tune) have both as
+    arguments, and wait on this thread's stack for the C++ scheduler that calls the builder.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("tvm.s_tir.meta_schedule."):
+            runner = frame.f_locals.get("runner")
+            if isinstance(runner, ms.Runner):
+                return runner
+        frame = frame.f_back
+    return None
 
 
 def arg_json(arg: Any) -> list[Any]:
