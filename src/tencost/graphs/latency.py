@@ -1,8 +1,10 @@
 """A network's latency by a model of graphs: milliseconds, an interval, what the model cannot know, where they go.
 
-The interval (:func:`tencost.graphs.learnt.log_error_bounds`) holds for networks like those that were learnt from. A
-network with sizes beyond them gets the interval of families that were held out (:mod:`tencost.graphs.left_out`); one
-with an operator that no network had gets none, as no error was ever measured on such. `basis` says which it is.
+Nothing in a graph proves that it is of a family that was learnt from: a new family may be made of known operators in
+known sizes. So the interval is that of families that were held out (:mod:`tencost.graphs.left_out`) wherever those
+errors were measured, and `basis` says how narrow it is for a network of the families learnt from
+(:func:`tencost.graphs.learnt.log_error_bounds`). A network with an operator that no network had gets no interval, as no
+error was ever measured on such.
 """
 
 from __future__ import annotations
@@ -141,10 +143,17 @@ def interval_bounds(
         Low, high and a sentence; NaN and the reason where no errors were measured on such networks.
     """
     low, high = (float(bound) for bound in bounds)
-    if not beyond:
+    if not beyond and left_out is None:
         if np.isnan(low):
             return low, high, "No interval: no network was measured to compare with."
-        return low, high, "The interval holds for networks like those learnt from."
+        return (
+            low,
+            high,
+            (
+                "The interval holds for networks of the families learnt from only: this model does not hold its "
+                "errors on families held out (register one of graph_split=by_family, which holds out two or more)."
+            ),
+        )
     if beyond == float("inf"):
         reason = "how far off the model is on what no network learnt from has was never measured."
     elif left_out is None:
@@ -158,10 +167,10 @@ def interval_bounds(
             f"errors were measured up to {FARTHEST:.0f} times."
         )
     else:
-        basis = (
-            f"The interval is wider than for networks like those learnt from: it is for families never learnt, from "
-            f"errors on {', '.join(left_out.families)}."
-        )
+        basis = f"The interval is for families never learnt, from errors on {', '.join(left_out.families)}."
+        if not beyond and not np.isnan(low):
+            ends = f"{np.expm1(low):+.1%} to {np.expm1(high):+.1%}"
+            basis += f" For a network of the families learnt from it is {ends}."
         return float(np.fmin(low, left_out.low)), float(np.fmax(high, left_out.high)), basis
     return float("nan"), float("nan"), f"No interval: {reason}"
 

@@ -118,9 +118,9 @@ def print_latency(name: str, answer: Latency, uri: str) -> None:
         else f", {answer.coverage:.0%} interval {answer.low:.4g} to {answer.high:.4g} ms"
     )
     console.print(f"{name} on {answer.hardware}: {answer.ms:.4g} ms{interval} ({uri})")
+    if answer.basis:
+        console.print(answer.basis, style="yellow" if answer.warnings else None)
     if answer.warnings:
-        if answer.basis:
-            console.print(answer.basis, style="yellow")
         console.print("The model has not learnt from networks with this:", style="yellow")
         for line in answer.warnings[:10]:
             console.print(f"  {line}", style="yellow")
