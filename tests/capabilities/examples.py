@@ -62,7 +62,12 @@ def _ansor_line(layer: int, number: int, factor: float, model: str, chance: rand
     hardware = [80, 16, 64, 49152, 2147483647, 1024, 8, 32]
     task = [key, f"cuda -keys=cuda,gpu -model={model}", hardware, "", 0, []]
     failed = number == 19
-    result = [[1e10] if failed else [cost, cost * 1.01], 7 if failed else 0, 1.0, 1637575039 + number]
+    result = [
+        [1e10] if failed else [cost, cost * 1.01],
+        7 if failed else 0,
+        1.0,
+        1637575039 + number,
+    ]
     return json.dumps({"i": [task, [[], steps]], "r": result, "v": "v0.6"})
 
 
@@ -74,11 +79,15 @@ def write_autotvm(folder: Path) -> None:
         lines = []
         for number in range(12):
             entity = [["tile_x", "sp", [-1, number + 1]], ["unroll", "ot", number % 2]]
-            lines.append(_autotvm_line("dense_small.gpu", tensors, entity, 1e-4 * (number + 1), TARGET))
+            lines.append(
+                _autotvm_line("dense_small.gpu", tensors, entity, 1e-4 * (number + 1), TARGET)
+            )
         (folder / f"{layer}.log").write_text("\n".join(lines) + "\n")
 
 
-def _autotvm_line(task: str, arguments: list[Any], entity: list[Any], cost: float, target: str) -> str:
+def _autotvm_line(
+    task: str, arguments: list[Any], entity: list[Any], cost: float, target: str
+) -> str:
     entry = {
         "input": [target, task, arguments, {}],
         "config": {"index": round(cost * 1e4), "code_hash": None, "entity": entity},
@@ -109,9 +118,13 @@ def write_onnx(folder: Path) -> None:
         layers = [torch.nn.Linear(32, width), torch.nn.ReLU(), torch.nn.Linear(width, 32)]
         network = torch.nn.Sequential(*layers).eval()
         example = (torch.zeros(16, 32),)
-        torch.onnx.export(network, example, str(folder / f"{name}.onnx"), dynamo=True, verbose=False)
+        torch.onnx.export(
+            network, example, str(folder / f"{name}.onnx"), dynamo=True, verbose=False
+        )
     torch.export.save(torch.export.export(network, example), str(folder / "large.pt2"))
-    image = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
+    image = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)
+    ).eval()
     example = (torch.zeros(1, 3, 16, 16),)
     torch.onnx.export(image, example, str(folder / "image.onnx"), dynamo=True, verbose=False)
 
@@ -151,7 +164,12 @@ def write_cg(folder: Path) -> None:
     for family, networks in _graphs(CG_FAMILIES, 20).items():
         place = folder / "CG" / family
         place.mkdir(parents=True)
-        tables: dict[str, list[Row]] = {"edge": [], "node-feat": [], "num-node-list": [], "num-edge-list": []}
+        tables: dict[str, list[Row]] = {
+            "edge": [],
+            "node-feat": [],
+            "num-node-list": [],
+            "num-edge-list": [],
+        }
         devices = ("cortex", "630gpu", "640gpu", "vpu")
         tables |= {f"label-{device}": [] for device in devices}
         for graph, latencies in networks:
@@ -188,7 +206,11 @@ def write_nn_meter(folder: Path) -> None:
         lines = []
         for place, (graph, latencies) in enumerate(networks):
             nodes = {f"layer{at}": _nn_meter_node(graph, at) for at in range(len(graph))}
-            entry = {"id": f"{family}_{place}", **dict(zip(keys, latencies, strict=True)), "graph": nodes}
+            entry = {
+                "id": f"{family}_{place}",
+                **dict(zip(keys, latencies, strict=True)),
+                "graph": nodes,
+            }
             lines.append(json.dumps(entry))
         (folder / f"{family}.jsonl").write_text("\n".join(lines) + "\n")
 
@@ -197,7 +219,11 @@ def _nn_meter_node(graph: Graph, at: int) -> dict[str, Any]:
     kind, numbers = graph[at]
     attributes = {}
     if kind == "conv":
-        attributes = {"kernel_shape": numbers[5:7], "weight_shape": numbers[5:9], "strides": numbers[9:11]}
+        attributes = {
+            "kernel_shape": numbers[5:7],
+            "weight_shape": numbers[5:9],
+            "strides": numbers[9:11],
+        }
     return {
         "inbounds": [f"layer{at - 1}"] if at else [],
         "outbounds": [f"layer{at + 1}"] if at + 1 < len(graph) else [],
@@ -228,10 +254,22 @@ def write_profiles(folder: Path) -> None:
     _write_csv(folder / "raw.csv", rows)
     _write_csv(folder / "manifest.csv", manifest)
     names = ["ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
-    _write_csv(folder / "long.csv", [names, ["0", "k", "GPU Speed Of Light", "Duration", "us", "1.5"]])
+    _write_csv(
+        folder / "long.csv", [names, ["0", "k", "GPU Speed Of Light", "Duration", "us", "1.5"]]
+    )
     dimensions = {"X": 1, "Y": 1, "Z": 1}
-    launch = {"Duration": 1.5, "GlobalSize": dimensions, "KernelFunction": "k", "LocalSize": dimensions}
-    result = {"ComputationResults": [launch], "Configuration": [], "KernelName": "k", "Status": "Ok"}
+    launch = {
+        "Duration": 1.5,
+        "GlobalSize": dimensions,
+        "KernelFunction": "k",
+        "LocalSize": dimensions,
+    }
+    result = {
+        "ComputationResults": [launch],
+        "Configuration": [],
+        "KernelName": "k",
+        "Status": "Ok",
+    }
     about = {"Device": "GPU", "KttVersion": "2.1.0", "TimeUnit": "Microseconds"}
     (folder / "ktt.json").write_text(json.dumps({"Metadata": about, "Results": [result]}))
     import openpyxl

@@ -24,8 +24,8 @@ SYSTEMS = {
 
 HEAD = """# What you can do
 
-One row for each thing that a user of tencost can do: what the five source systems offered, and what tencost adds. Each row
-names the command or class, a test that fails without it, and the page that documents it.
+One row for each thing that a user of tencost can do: what the five source systems offered, and what tencost adds. Each
+row names the command or class, a test that fails without it, and the page that documents it.
 
 `make capabilities` runs a short example of every row and prints which work. The rows and their examples stand in
 `tests/capabilities/`; `python -m capabilities page`, with `tests` on `PYTHONPATH`, writes this page from them.

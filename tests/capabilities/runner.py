@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -100,7 +101,7 @@ def _run_row(row: Capability, folder: Path) -> Outcome:
 
 
 def _shell(script: str, folder: Path) -> tuple[int, str, float]:
-    """Run a script in a session of its own, so that what it leaves behind can be ended; return code, output, seconds."""
+    """Run a script and end what it leaves behind; return its exit code, output and seconds."""
     start = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
@@ -123,10 +124,8 @@ def _shell(script: str, folder: Path) -> tuple[int, str, float]:
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
