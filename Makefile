@@ -16,6 +16,8 @@ PYTEST_ARGS ?=
 export TORTURE_MINUTES ?= 10
 export TORTURE_SEED ?= 0
 TORTURE_ARGS ?=
+# Of `make capabilities`: --lane NAME, --jobs N, --keep FOLDER.
+CAPABILITIES_ARGS ?=
 # As many tests side by side as there are CPUs that this process may use; a test process takes 1 GB and more.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # PyTorch's CPU build for CPython 3.11 on x86_64 is not on PyPI; pip may be configured to find it all the same.
@@ -23,7 +25,7 @@ TORCH_CPU := 2.13.0
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help setup pipeline graphs test test-fast check mutants torture lint format types docs hooks ui leaderboard lock docker
+.PHONY: help setup pipeline graphs test test-fast check capabilities mutants torture lint format types docs hooks ui leaderboard lock docker
 .PHONY: clean
 
 help: ## print this page
@@ -74,6 +76,9 @@ test: $(STAMP) ## set up, run the tests, side by side on the CPUs at hand (JOBS=
 
 test-fast: $(STAMP) ## the tests that need neither TVM's compiler nor whole stages
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow and not tvm" $(PYTEST_ARGS)
+
+capabilities: $(STAMP) ## run a short example of each thing that a user can do, and print which work
+	@PYTHONPATH=tests $(BIN)/python -m capabilities $(CAPABILITIES_ARGS)
 
 mutants: $(STAMP) ## put small errors into the modules that figures depend on: do their tests notice? (MODULES="tune/guard.py ...")
 	@$(BIN)/python benchmarks/mutants.py --jobs $(JOBS) $(MODULES)

@@ -1,4 +1,4 @@
-"""What an earlier version left on disk is read, and judged to the digit, by this one: see make_golden.py.
+"""What an earlier version left on disk is read, and judged to the digit, by this one: see make_archive.py.
 
 A difference here is either a defect or an intended change of results. An intended one is committed by itself, with a
 new archive and both leaderboards in the commit message.

@@ -1,6 +1,6 @@
 """Makes golden.tar.zst: what a version of tencost left on disk, for later versions to read and to judge alike.
 
-    cd tests && python golden/make_golden.py
+    cd tests && python golden/make_archive.py
 
     programs/project/    the toy project (toy_project.py) with bundles of every family and their leaderboard
     programs/scores.npz  <model>-seed<k> -> scores of all its programs
