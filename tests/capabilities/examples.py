@@ -66,7 +66,7 @@ def _ansor_line(layer: int, number: int, factor: float, model: str, chance: rand
         [1e10] if failed else [cost, cost * 1.01],
         7 if failed else 0,
         1.0,
-        1637575039 + number,
+        1637575039 + 1000 * layer + number,
     ]
     return json.dumps({"i": [task, [[], steps]], "r": result, "v": "v0.6"})
 

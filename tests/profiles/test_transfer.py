@@ -152,6 +152,13 @@ def test_no_time_of_the_other_workload_is_read(profiles: Profiles) -> None:
     assert after["small", "large"].top.mean < 0.05
 
 
+def test_profiles_without_parameters_have_none_in_common(profiles: Profiles) -> None:
+    """An import of profiles without tuning parameters writes an empty table of them."""
+    empty = pl.DataFrame(schema={"program_id": pl.String, "workload": pl.String})
+    outcomes = transfer(profiles, [parameter_arm("p", profiles, empty)], SMALL)
+    assert {outcome.reason for outcome in outcomes} == {"not applicable: no parameter in common"}
+
+
 def test_parameters_in_common(profiles: Profiles) -> None:
     """Workloads that share none have no figure and say why; within a workload all that vary count."""
     ids = profiles.program_id.tolist()
