@@ -256,7 +256,9 @@ def parameter_arm(name: str, profiles: Profiles, parameters: pl.DataFrame) -> Ar
         if column != "program_id" and rows[column].dtype.is_numeric()
     ]
     values = rows.select(pl.col(kept).cast(pl.Float64).fill_null(float("nan"))).to_numpy()
-    values = values.reshape(len(rows), len(kept))  # Polars forgets the rows of a frame without columns
+    values = values.reshape(
+        len(rows), len(kept)
+    )  # Polars forgets the rows of a frame without columns
 
     def inputs(asked: Asked) -> Inputs | str:
         own, other = values[asked.learn], values[asked.asked]
