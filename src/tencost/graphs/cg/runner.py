@@ -234,7 +234,7 @@ class CGRunner:
         cpus = len(os.sched_getaffinity(0))
         data.setdefault("utils", {})["torch_num_threads"] = min(num_cpu, cpus)
         plan = search.Plan(
-            folder=self.train_folder / "search",
+            folder=(self.train_folder / "search").resolve(),  # Ray takes a relative path for a URI
             metric="mse",
             trials=num_samples,
             epochs=self._checked.train.epoch,
