@@ -405,7 +405,9 @@ def test_raytune_ends_with_a_configuration_that_trains(
     others = psutil.Process().children(recursive=True)  # of tests before this one
     general.write_text(general.read_text().replace("'~/train_files/'", "'train_files/'"))
     runner = CGRunner(general)
-    assert not runner.train_folder.is_absolute(), "Ray takes a relative folder for a URI without a scheme"
+    assert not runner.train_folder.is_absolute(), (
+        "Ray takes a relative folder for a URI without a scheme"
+    )
     tuned = runner.raytune(home / "BIGIN.yaml", num_samples=2, num_cpu=1)
     assert tuned["model"]["hidden_dim"] in (34, 68)
     assert tuned["utils"] == runner.config["utils"]
