@@ -21,18 +21,16 @@ import os
 import statistics
 import sys
 import time
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from network_arms import Case
-from network_processes import ROOT, Clock, Failed, Resident, command, ended, start, write
+from network_processes import ROOT, Clock, Failed, command, time_arms, write
 
 from tencost.measure.host_state import host_facts
-from tencost.tune.deploy import times_in_turn
-from tencost.workers.noise import host_load, is_busy
+from tencost.workers.noise import is_busy
 
 RESULTS = ROOT / "benchmarks" / "results" / "files"
 Shapes = dict[str, tuple[int, ...]]
@@ -103,21 +101,7 @@ def benchmark(name: str, folder: Path) -> dict[str, Any]:
         rows["rules"]["seconds"] = clock.spent
     except Failed as failed:
         rows["rules"]["error"] = str(failed)
-    before = host_load(set(cpus))
-    with ExitStack() as stack:
-        residents = {}
-        for arm in [arm for arm, row in rows.items() if "error" not in row]:
-            process = stack.enter_context(ended(start(case, "serve", arm, cpus)))
-            residents[arm] = Resident(case, arm, process)
-            try:
-                residents[arm].ready()
-                rows[arm] |= residents[arm].errors()
-            except Failed as failed:
-                rows[arm]["error"] = str(failed)
-                del residents[arm]
-        for arm, times in times_in_turn(residents, TURN_S * len(residents)).items():
-            rows[arm]["times_s"] = times
-    after = host_load(set(cpus))
+    before, after = time_arms(case, rows, cpus, TURN_S)
     return {
         "file": name,
         "timestamp": round(time.time()),

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from network_arms import Case
 
-from tencost.tune.deploy import compare
+from tencost.errors import TuneError
+from tencost.tune.deploy import compare, times_in_turn
+from tencost.workers.noise import host_load
 from tencost.writing import whole_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,6 +179,46 @@ def answer_of(process: subprocess.Popen[str], case: Case, arm: str) -> dict[str,
     if "error" in found:
         raise Failed(found["error"])
     return found
+
+
+def time_arms(
+    case: Case, rows: dict[str, dict[str, Any]], cpus: Sequence[int], turn_s: float
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Time the arms that have no error in turn, and compare their outputs; rows get `times_s` or `error`.
+
+    Args:
+        case: what they are arms of.
+        rows: what is known of each arm.
+        cpus: that they run on.
+        turn_s: seconds that an arm is timed for, about.
+
+    Returns:
+        The host's load before and after.
+    """
+    with ExitStack() as stack:
+        residents = {}
+        for arm in [arm for arm, row in rows.items() if "error" not in row]:
+            process = stack.enter_context(ended(start(case, "serve", arm, cpus)))
+            residents[arm] = Resident(case, arm, process)
+            try:
+                residents[arm].ready()
+                rows[arm] |= residents[arm].errors()
+            except (Failed, TuneError) as failed:
+                rows[arm]["error"] = str(failed)
+                del residents[arm]
+        before = host_load(set(cpus))
+        times: dict[str, list[float]] = {}
+        while residents and not times:
+            try:
+                times = times_in_turn(residents, turn_s * len(residents))
+            except Failed as failed:
+                message, arm = failed.args
+                rows[arm]["error"] = message
+                del residents[arm]
+        after = host_load(set(cpus))
+    for arm, seconds in times.items():
+        rows[arm]["times_s"] = seconds
+    return before, after
 
 
 class Resident:

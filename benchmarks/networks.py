@@ -39,21 +39,19 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import network_table as table
 from network_arms import Case
-from network_processes import ROOT, Clock, Failed, Resident, child, command, ended, start, write
+from network_processes import ROOT, Clock, Failed, child, command, time_arms, write
 
 from tencost.config.composition import compose
-from tencost.errors import RecordError, TuneError
+from tencost.errors import RecordError
 from tencost.measure.host_state import host_facts
 from tencost.records.formats.metaschedule import RECORD_FILE
 from tencost.records.networks import host_name, networks_uri
-from tencost.tune.deploy import times_in_turn
 from tencost.workers.noise import host_load, is_busy
 
 NETWORKS = (
@@ -327,29 +325,7 @@ def time_all(
 ) -> dict[str, Any]:
     """Time all arms that are there in turn, and compare their outputs."""
     rows = {arm: dict(values) for arm, values in prepared.items()}
-    with ExitStack() as stack:
-        residents = {}
-        for arm in [arm for arm, row in rows.items() if "error" not in row]:
-            process = stack.enter_context(ended(start(case, "serve", arm, cpus)))
-            residents[arm] = Resident(case, arm, process)
-            try:
-                residents[arm].ready()
-                rows[arm] |= residents[arm].errors()
-            except (Failed, TuneError) as failed:
-                rows[arm]["error"] = str(failed)
-                del residents[arm]
-        before = host_load(set(cpus))
-        times: dict[str, list[float]] = {}
-        while residents and not times:
-            try:
-                times = times_in_turn(residents, TURN_S * len(residents))
-            except Failed as failed:
-                told, arm = failed.args
-                rows[arm]["error"] = told
-                del residents[arm]
-        after = host_load(set(cpus))
-    for arm, found in times.items():
-        rows[arm]["times_s"] = found
+    before, after = time_arms(case, rows, cpus, TURN_S)
     network = compose(case.plain)[0].network
     return {
         "network": case.name,

@@ -68,42 +68,6 @@ def test_a_builder_without_its_runner_is_refused(
         WarmBuilder().build([ms.builder.BuilderInput(matmul, Target(target))])
 
 
-def test_a_foreign_runner_is_refused_before_it_records_anything(
-    matmul: Any, target: dict[str, Any], pool: WorkerPool, tmp_path: Path
-) -> None:
-    """A WarmRunner is in use elsewhere in the process, as in a notebook that has tuned before."""
-    from tvm.s_tir import meta_schedule as ms
-    from tvm.target import Target
-
-    other = WarmRunner(pool)
-    database = ms.database.MemoryDatabase()
-    with pytest.raises(RuntimeError, match="found another runner"):
-        ms.tune_tir(
-            matmul,
-            Target(target),
-            str(tmp_path),
-            max_trials_global=2,
-            num_trials_per_iter=2,
-            builder=WarmBuilder(tmp_path),
-            runner=ms.runner.LocalRunner(),
-            cost_model="random",
-            database=database,
-        )
-    assert len(database) == 0
-    ms.tune_tir(
-        matmul,
-        Target(target),
-        str(tmp_path),
-        max_trials_global=2,
-        num_trials_per_iter=2,
-        builder=WarmBuilder(tmp_path),
-        runner=other,
-        cost_model="random",
-        database=database,
-    )
-    assert len(database) == 2
-
-
 def test_a_batch_that_another_runner_took_ends_the_tuning(
     matmul: Any, target: dict[str, Any], pool: WorkerPool, tmp_path: Path
 ) -> None:

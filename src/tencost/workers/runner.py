@@ -8,14 +8,15 @@ what fails while building is reported by the runner, with its status.
 from __future__ import annotations
 
 import atexit
-import inspect
 import json
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, ClassVar
 
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
@@ -38,11 +39,14 @@ _UNREAD: set[Path] = set()
 class WarmBuilder(ms.builder.PyBuilder):
     """Writes modules down for :class:`WarmRunner`, which builds them where it runs them.
 
-    TVM's LocalRunner and RPCRunner cannot read them and would record 1e10 s for every program, so that a MeasureError
-    ends the tuning before its first program where MetaSchedule was given another runner or no WarmRunner is in use.
-    Code that calls `build` itself is refused where another runner has taken the batch before.
+    TVM's LocalRunner and RPCRunner cannot read these modules and would record 1e10 s for every program. A MeasureError
+    therefore ends a tuning before its first batch is measured unless its runner declares `reads_warm_builder`, as
+    WarmRunner does; a runner of your own that passes its programs to a WarmRunner sets this attribute to True.
 
-    TVM's RemoveBuildArtifact removes a batch's files once it was measured, and leaves those of one that was not.
+    A loop without TVM's task scheduler calls `build` itself, and the builder does not see its runner. There a
+    MeasureError is raised if no WarmRunner is alive in the process, or if another runner took the batch before.
+
+    TVM's RemoveBuildArtifact removes the files of a batch that was measured, and leaves those of one that was not.
 
     Args:
         folder: where they are written, which the caller removes; None: the system's temporary folder.
@@ -54,13 +58,19 @@ class WarmBuilder(ms.builder.PyBuilder):
         self._batch: set[Path] = set()
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
+        runner = _tuning_runner()
         unread = self._batch & _UNREAD
-        # RemoveBuildArtifact removes measured modules: one that is gone and unread went to another runner.
-        foreign = not _RUNNERS or not isinstance(_runner_of_the_caller(), WarmRunner | None)
-        if build_inputs and (foreign or any(not module.exists() for module in unread)):
+        if runner is not None:
+            is_foreign = not getattr(runner, "reads_warm_builder", False)
+        else:
+            # RemoveBuildArtifact removes measured modules: one that is gone and unread went to another runner.
+            is_foreign = not _RUNNERS or any(not module.exists() for module in unread)
+        if build_inputs and is_foreign:
+            name = "another runner" if runner is None else type(runner).__name__
             raise MeasureError(
-                "expected WarmBuilder together with WarmRunner, found another runner: only WarmRunner can read what "
-                "WarmBuilder writes. Pass runner=WarmRunner(), or TVM's LocalBuilder as builder="
+                f"expected WarmBuilder together with WarmRunner, found {name}: only WarmRunner can read what "
+                "WarmBuilder writes. Pass runner=WarmRunner(), or TVM's LocalBuilder as builder=. A runner of your own "
+                "that passes its programs to a WarmRunner sets reads_warm_builder = True"
             )
         _UNREAD.difference_update(unread)
         results = [self._written(item) for item in build_inputs]
@@ -85,6 +95,20 @@ class WarmBuilder(ms.builder.PyBuilder):
         module = folder / "module.json"
         module.write_text(text, encoding="utf-8")
         return ms.builder.BuilderResult(str(module), None)
+
+
+def _tuning_runner() -> Any | None:
+    """Return the runner of the TVM tuning that this thread is in; None outside TVM's task scheduler.
+
+    TVM does not tell a builder which runner gets its artifacts, and a stock runner turns whatever it cannot read into
+    a recorded failure. The caller's frame of `TaskScheduler.tune` is the one place that names both.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is ms.TaskScheduler.tune.__code__:
+            return frame.f_locals["runner"]
+        frame = frame.f_back
+    return None
 
 
 class References:
@@ -157,7 +181,10 @@ class WarmRunner(ms.runner.PyRunner):
 
     Attributes:
         failure: why nothing could be measured, if that ended a run: TVM makes a RuntimeError of it.
+        reads_warm_builder: True; WarmBuilder refuses a runner without it.
     """
+
+    reads_warm_builder: ClassVar[bool] = True
 
     def __init__(
         self, pool: WorkerPool | None = None, check: References | Sequence[Any] | None = None
@@ -195,22 +222,6 @@ class WarmRunner(ms.runner.PyRunner):
             self.failure = error
             raise
         return [_Finished(found[position]) for position in range(len(jobs))]
-
-
-def _runner_of_the_caller() -> Any:
-    """Return the runner that MetaSchedule was given beside the builder that is called; None where it did not call.
-
-    TVM tells a builder nothing of its runner. Its Python functions (tune_tasks, TaskScheduler.tune) have both as
-    arguments, and wait on this thread's stack for the C++ scheduler that calls the builder.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("tvm.s_tir.meta_schedule."):
-            runner = frame.f_locals.get("runner")
-            if isinstance(runner, ms.Runner):
-                return runner
-        frame = frame.f_back
-    return None
 
 
 def arg_json(arg: Any) -> list[Any]:
