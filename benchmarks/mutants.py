@@ -100,7 +100,7 @@ TESTS: dict[str, list[str]] = {
     "evaluate/stage.py": ["tests/evaluate/test_evaluate_stage.py"],
     "register/stage.py": ["tests/register/test_register_stage.py"],
     "adapt/stage.py": ["tests/adapt/test_adapt_stage.py"],
-    "adapt/curve_stage.py": ["tests/adapt/test_adapt_stage.py"],
+    "compat/curves/label_curve_stage.py": ["tests/compat/test_label_curve.py"],
     "measure/stage.py": ["tests/measure/test_measure_run.py"],
     "tune/stage.py": ["tests/tune/test_tune_stage.py"],
     "graphs/stages/data.py": ["tests/graphs/test_graph_stages.py"],
@@ -115,9 +115,9 @@ TESTS: dict[str, list[str]] = {
     "graphs/stages/train.py": ["tests/graphs/test_graph_stages.py"],
     "graphs/stages/tune.py": ["tests/graphs/test_search.py"],
     "profiles/roofline_stage.py": ["tests/profiles/test_roofline_stage.py"],
-    "profiles/stages/pretraining.py": ["tests/profiles/test_pretraining.py"],
-    "profiles/stages/tracked.py": ["tests/profiles/test_transfer.py"],
-    "profiles/stages/transfer.py": ["tests/profiles/test_transfer.py"],
+    "compat/counters/pretraining_stage.py": ["tests/compat/test_pretraining.py"],
+    "compat/counters/tracked.py": ["tests/compat/test_transfer.py"],
+    "compat/counters/transfer_stage.py": ["tests/compat/test_transfer.py"],
 }
 """Module -> pytest's arguments."""
 

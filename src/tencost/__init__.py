@@ -22,6 +22,8 @@ They are imported when first used: ``import tencost`` loads neither TVM nor anyt
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tencost import old_names
+
 if TYPE_CHECKING:
     from tencost.codegen.spaces import search_space
     from tencost.graphs.api import graphs_of, load_graph_model
@@ -59,6 +61,8 @@ _LAZY = {
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
 }
+
+old_names.install()
 
 
 def __getattr__(name: str) -> Any:

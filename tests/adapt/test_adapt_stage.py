@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tencost import cli
-from tencost.adapt import curve_stage, stage
+from tencost.adapt import stage
 from tencost.adapt.pool import read_pool
 from tencost.config import AdaptMode, Config, HardwareConfig
 from tencost.errors import ConfigError, FeatureError, RegistryError, TrainError
@@ -183,29 +183,6 @@ def test_features_that_the_model_reads_must_be_there(
     (root / "data" / "features" / "toy" / "toy").rename(root / "elsewhere")
     with pytest.raises(FeatureError, match=r"tencost features dataset=toy features=toy$"):
         stage.run(cfg, root)
-
-
-def test_the_curve_is_a_table_a_plot_and_a_run(toy: Callable[..., tuple[Config, Path]]) -> None:
-    cfg, root = toy("xgb")
-    cfg = replace(
-        cfg,
-        model_uri=str(Path(str(cfg.model_uri)).parent),
-        seeds=[0, 1],
-        adapt=replace(cfg.adapt, counts=[0, 12, 500]),
-    )
-    folder = curve_stage.run(cfg, root)
-    assert sorted(path.name for path in folder.iterdir()) == ["curve.csv", "curve.md", "curve.png"]
-    text = (folder / "curve.md").read_text()
-    assert "| native | 24 |" in text
-    assert "| scratch | 36 |" in text
-    client = registry.connect(f"sqlite:///{root}/mlruns/mlflow.db")
-    experiment = client.get_experiment_by_name("tencost")
-    (run,) = client.search_runs([experiment.experiment_id], "tags.`tencost.stage` = 'adapt curve'")
-    history = client.get_metric_history(run.info.run_id, "adapt/residual/pairwise")
-    assert sorted(item.step for item in history) == [0, 12, 36]
-    assert {item.path for item in client.list_artifacts(run.info.run_id, "adapt")} == {
-        f"adapt/curve.{kind}" for kind in ("csv", "md", "png")
-    }
 
 
 def test_model_on_the_command_line_is_a_uri(capsys: pytest.CaptureFixture[str]) -> None:

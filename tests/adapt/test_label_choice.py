@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tencost.adapt import curve, curve_report
+from made_devices import PER_TASK, SPEC, made_pool, made_source, samples
 from tencost.adapt.choice import diverse, uncertain
 from tencost.adapt.fitting import (
     LEAST_TASKS,
@@ -25,73 +23,19 @@ from tencost.adapt.fitting import (
 from tencost.adapt.pool import Pool
 from tencost.config import AdaptMode
 from tencost.errors import TrainError
-from tencost.evaluate.metrics import Coverage
-from tencost.evaluate.truth import Task, Truth
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import BundleInfo, plain_config
-from tencost.train.calibration import Calibration
-from tencost.train.families.corrected import spread_within
+from tencost.train.bundle import plain_config
 from tencost.train.families.random import RandomConfig, RandomRanker
-from tencost.train.families.xgb import XgbConfig, XgbRanker
-from tencost.train.labels import speed_labels
 from tencost.train.losses import RankingMetrics
-from tencost.train.ranker import Samples
-
-SPEC = FeatureSpec(name="toy", kind="ansor_tiles", columns=("a", "b", "task"))
-CONFIG = XgbConfig(family="xgb", num_rounds=60, num_models=1)
-PER_TASK = 16
-
-
-def programs(seed: int, tasks: int, second: float) -> tuple[Ragged, Any, Any]:
-    """Rows, seconds and tasks: `a` makes a program fast everywhere, `b` as much as the hardware says."""
-    rng = np.random.default_rng(seed)
-    size = tasks * PER_TASK
-    group = np.repeat(np.arange(tasks), PER_TASK).astype(np.int64)
-    rows = rng.uniform(-1, 1, (size, 3)).astype(np.float32)
-    rows[:, 2] = (group % 7) / 7
-    seconds = 1e-3 * (1 + group) * np.exp(-rows[:, 0] - second * rows[:, 1])
-    return Ragged(rows, np.arange(size + 1)), seconds, group
-
-
-def samples(seed: int, tasks: int, second: float) -> Samples:
-    features, seconds, group = programs(seed, tasks, second)
-    label, _ = speed_labels(seconds, group)
-    return Samples(features, label, group, seconds, np.asarray([f"r{i}" for i in group]))
 
 
 @pytest.fixture(scope="module")
 def source() -> Source:
-    ranker = XgbRanker(CONFIG, SPEC)
-    known = samples(0, 30, second=0.0)
-    ranker.fit(known, known, seed=0, log=lambda *_: None)
-    info = BundleInfo(
-        family="xgb",
-        model_config=plain_config(CONFIG),
-        feature_spec=SPEC,
-        hardware="old",
-        target_kind="llvm",
-        label="",
-        calibration=Calibration(),
-        tvm_range=("0.27.0", "0.28.0"),
-        dataset="toy",
-        dataset_hash="",
-        split="by_task",
-        split_hash="",
-        seed=0,
-    )
-    return Source(ranker, info, spread_within(ranker.predict(known.features), known.group))
+    return made_source()
 
 
 @pytest.fixture(scope="module")
 def pool(source: Source) -> Pool:
-    features, seconds, group = programs(1, 40, second=2.0)
-    names = np.asarray([f"p{i}" for i in range(len(group))])
-    score = source.ranker.predict(features)
-    spread = spread_within(score, group)
-    return Pool(
-        names, np.asarray([f"w{i}" for i in group]), group, features, score, seconds, spread
-    )
+    return made_pool(source)
 
 
 def pairwise(model: Adapted) -> float:
@@ -240,51 +184,3 @@ def test_a_committee_disagrees(source: Source, pool: Pool) -> None:
     opinions = committee(source, labels, pool.features, 0)
     assert len(opinions) > 1
     assert not np.array_equal(opinions[0], opinions[1])
-
-
-def made_up_truth(seed: int) -> tuple[Truth, Ragged]:
-    features, seconds, group = programs(seed, 6, second=2.0)
-    names = np.asarray([f"r{i:04d}" for i in range(len(group))])
-    tasks = tuple(Task("net", f"w{task}", 1.0, np.flatnonzero(group == task)) for task in range(6))
-    return Truth(
-        names, names, seconds, tasks, {"net": Coverage(6, 6, 1.0, len(group), 0)}
-    ), features
-
-
-def test_a_curve_rises_to_what_a_native_model_reaches(
-    source: Source, pool: Pool, tmp_path: Path
-) -> None:
-    test = made_up_truth(5)
-    points = []
-    for seed in (0, 1):
-        own = pool.labelled(np.arange(len(pool)))
-        ranker = XgbRanker(CONFIG, SPEC)
-        ranker.fit(own, own, seed=seed, log=lambda *_: None)
-        points.append(curve.native(ranker, test, own, seed))
-        points += curve.curve(
-            pool,
-            source,
-            test,
-            [0, 50, 10_000],
-            [AdaptMode.residual, AdaptMode.scratch],
-            lambda pool, _, count, seed: diverse(pool, pool.features.values, count, 4, seed),
-            seed,
-        )
-    found = curve.summarized(points)
-    assert [(one.mode, one.labels) for one in found if one.mode != "scratch"] == [
-        ("native", 640),
-        ("residual", 0),
-        ("residual", 50),
-        ("residual", 640),
-    ]
-    assert {one.labels for one in found if one.mode == "scratch"} == {50, 640}
-    share = {one.labels: one.share["pairwise"].mean for one in found if one.mode == "residual"}
-    assert share[0] < share[50] < share[640]
-    assert share[640] > 97
-    text = curve_report.markdown(found)
-    assert text.count("\n") == 2 + len(found)
-    assert "| native | 640 |" in text
-    curve_report.write_csv(found, tmp_path / "curve.csv")
-    assert len((tmp_path / "curve.csv").read_text().splitlines()) == 1 + len(found)
-    curve_report.plot(found, tmp_path / "curve.png", "old to new")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -23,8 +23,7 @@ from tencost.cli.main import main
 from tencost.errors import ProfileError
 from tencost.profiles import import_command
 from tencost.profiles.launches import Reject
-from tencost.profiles.reading import ReadProfiles, read_files
-from tencost.profiles.stages.transfer import read_places
+from tencost.profiles.reading import ReadProfiles, read_files, read_places
 from tencost.profiles.stored import load_profiles, save_profiles
 from tencost.profiles.table import Profiles
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_profiles import SM_COUNT, concatenated, every_metric, profiles_of, wide_profiles
 
+from made_profiles import SM_COUNT, concatenated, every_metric, profiles_of, wide_profiles
 from tencost.config import Config
 from tencost.config.composition import compose
 from tencost.config.profiles import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -24,7 +25,6 @@ FLOW = [
     "store",
     "fetch",
     "records",
-    "lorien",
     "execution",
     "features",
     "splits",
@@ -40,6 +40,7 @@ FLOW = [
     "profiles",
     "tune",
     "serve",
+    "compat",
     "cli",
 ]
 FOUNDATION = {"errors", "config", "signals", "writing"}
@@ -102,6 +103,23 @@ def test_imports_point_left(path: Path) -> None:
             assert FLOW.index(room) <= here, f"{path} imports {dotted}, which stands to its right"
         else:
             assert room in FOUNDATION or dotted == "tencost.__version__", f"{path} imports {dotted}"
+
+
+def test_only_the_command_line_imports_compat() -> None:
+    """By a statement, by a name in a text (`import_module`), or lazily: old names stand in one table."""
+    files = [path for path in PACKAGE.rglob("*.py") if room_of(path) not in ("compat", "cli")]
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in files
+        if any(dotted.split(".")[1] == "compat" for dotted in tencost_imports(path))
+        or any(
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and re.fullmatch(r"tencost\.compat(\.\w+)*", node.value)
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert users == {"old_names.py"}
 
 
 def test_no_room_without_meaning() -> None:

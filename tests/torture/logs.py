@@ -168,8 +168,8 @@ class Logs:
         import duckdb  # noqa: F401
         import polars  # noqa: F401
 
-        import tencost.lorien.api
-        import tencost.lorien.knobs
+        import tencost.compat.lorien.api
+        import tencost.compat.lorien.knobs
         import tencost.records.databases
         import tencost.records.import_command  # noqa: F401
 
@@ -318,7 +318,7 @@ def check_rows(folder: Path, kept: set[str]) -> list[str]:
 
 
 def _read_with_lorien(place: Path) -> None:
-    from tencost.lorien.api import TuneResult
+    from tencost.compat.lorien.api import TuneResult
 
     for path in sorted(place.iterdir()):
         if "workload" in path.name:
@@ -331,7 +331,7 @@ def _read_with_lorien(place: Path) -> None:
 
 
 def _knob_tables(place: Path, folder: Path) -> None:
-    from tencost.lorien.knobs import gen_features
+    from tencost.compat.lorien.knobs import gen_features
 
     out = folder / "tables"
     try:

@@ -45,7 +45,7 @@ ADAPT = StageGroup(
 ADAPT.add_command(
     _OfModel(
         "curve",
-        stage_function("tencost.adapt.curve_stage"),
+        stage_function("tencost.compat.curves.label_curve_stage"),
         uses=(
             "dataset",
             "hardware",

@@ -76,7 +76,7 @@ EVALUATE.add_command(
 EVALUATE.add_command(
     StageCommand(
         "leave-out",
-        stage_function("tencost.evaluate.experiments.leave_out"),
+        stage_function("tencost.compat.curves.leave_out"),
         uses=(
             "dataset", "hardware", "features", "split", "model", "seeds", "execution", "jobs", "experiment_name",
             "paths.records", "paths.features", "paths.splits", "paths.reports",

@@ -112,7 +112,7 @@ _SEEDS = "seeds=[0,1,2,3,4]"
 PROFILES.add_command(
     StageCommand(
         "transfer",
-        stage_function("tencost.profiles.stages.transfer"),
+        stage_function("tencost.compat.counters.transfer_stage"),
         uses=(
             "profile_features", "dataset", "features", "seeds", "experiment_name", "paths.records", "paths.features",
             "paths.reports",
@@ -149,7 +149,7 @@ PROFILES.add_command(
 PROFILES.add_command(
     StageCommand(
         "pretraining",
-        stage_function("tencost.profiles.stages.pretraining"),
+        stage_function("tencost.compat.counters.pretraining_stage"),
         uses=(
             "dataset", "hardware", "features", "split", "model", "seeds", "experiment_name", "paths.records",
             "paths.features", "paths.splits", "paths.reports",

@@ -24,6 +24,7 @@ from tencost.profiles.cells import PERMISSION_TOLD
 from tencost.profiles.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.profiles.metrics import TIME
 from tencost.profiles.programs import Programs
+from tencost.profiles.stored import TABLE, load_parameters, load_profiles
 from tencost.profiles.table import Profiles
 
 UNKNOWN = "unknown"
@@ -74,6 +75,25 @@ def read_profiles(*paths: Path) -> tuple[Profiles, pl.DataFrame, tuple[Reject, .
     rejects: list[Reject] = []
     read = read_files(paths, on_reject=rejects.append)
     return read.profiles, read.parameters, tuple(rejects)
+
+
+def read_places(places: Sequence[Path]) -> tuple[Profiles, pl.DataFrame | None, list[str]]:
+    """Return profiles, tuning parameters where there are some, and sentences about what is missing.
+
+    Raises:
+        ProfileError: nothing that can be read.
+    """
+    first = places[0]
+    if first.is_file() and first.name == TABLE:
+        first = first.parent
+    if len(places) == 1 and (not first.exists() or (first / TABLE).is_file()):
+        return load_profiles(first).profiles, load_parameters(first), []
+    read, parameters, rejects = read_profiles(*places)
+    notes = []
+    if rejects:
+        left = f"{len(rejects)} places of the files were left out"
+        notes.append(f"{left}; tencost profiles import says why")
+    return read, parameters if parameters.width > 2 and parameters.height else None, notes
 
 
 def read_files(

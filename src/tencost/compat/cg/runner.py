@@ -1,0 +1,396 @@
+"""The benchmark's runner: trains a model for one device, tests it, searches its settings.
+
+In train.train_files/<task>_<type>/<target>_<encoding>/<model>/ lie ``model_epoch<k>.pth``, the weights of the epoch
+with the smallest validation loss, counted from 0; ``result.csv``, a table for each test; and after a search
+``tuned.yaml``, the configuration with the best trial's settings.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from torch_geometric.loader import DataLoader
+
+from tencost.compat.cg.data import ID_FAMILIES, OOD_FAMILIES, CGDataProcessor
+from tencost.compat.cg.network import CGModel
+from tencost.compat.cg.settings import Given, checked, load_config
+from tencost.errors import ConfigError, TrainError
+from tencost.graphs.metrics import score
+from tencost.train.neural.fitting import seeded
+from tencost.writing import whole_file
+
+CRITERIA = {"MSE": nn.MSELoss, "L1": nn.L1Loss, "SmoothL1": nn.SmoothL1Loss}
+COLUMNS = ("test set name", "# of samples", "mse loss", "rmse", "acc5", "acc10")
+"""Of result.csv."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A family, or the mean over some: samples are graphs or families."""
+
+    name: str
+    samples: int
+    mse: float
+    rmse: float
+    acc5: float
+    acc10: float
+
+
+class CGRunner:
+    """Runs the benchmark for one device and one model.
+
+    Args:
+        config: the benchmark's configuration, or the path of its file.
+
+    Attributes:
+        model: what was trained last or loaded by `test`.
+
+    Raises:
+        ConfigError: a key or value that there is not.
+    """
+
+    def __init__(self, config: Given) -> None:
+        self.config = load_config(config)
+        self._checked = checked(self.config)
+        self._checked.network()  # says what does not go together before anything is read
+        self.train_folder = self._checked.train_folder
+        self.result_csv = self.train_folder / "result.csv"
+        self.train_folder.mkdir(parents=True, exist_ok=True)
+        self.criterion = CRITERIA[self._checked.train.criterion]()
+        self.model: CGModel | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def train(self) -> None:
+        """Train, and keep the weights of the epoch with the smallest validation loss; `model` has them afterwards.
+
+        Raises:
+            TrainError: no latency of the device to learn from or to validate on, or losses that are not finite.
+        """
+        for path in self.train_folder.glob("model_epoch*.pth"):
+            path.unlink()
+        best, kept = math.inf, None
+
+        def keep(epoch: int, _: tuple[float, ...], valid: tuple[float, ...]) -> None:
+            nonlocal best, kept
+            if valid[0] < best:
+                best, before = valid[0], kept
+                kept = self.train_folder / f"model_epoch{epoch}.pth"
+                assert self.model is not None
+                with whole_file(kept) as partial:
+                    torch.save(self.model.state_dict(), partial)
+                if before is not None:
+                    before.unlink()
+
+        self._fit(keep)
+        if kept is None:
+            raise TrainError(
+                f"expected a finite validation loss in one of {self._checked.train.epoch} epochs, found none: lower "
+                f"train.lr ({self._checked.train.lr})"
+            )
+        self._load(kept)
+
+    def train_one_epoch(
+        self, data_loader: Any, mode: str, epoch_idx: int
+    ) -> tuple[float, float, float, float]:
+        """Go through a loader once; with mode "train" learn from it.
+
+        Args:
+            data_loader: gives batches of torch-geometric.
+            mode: train or valid.
+            epoch_idx: for the log.
+
+        Returns:
+            loss (mean over graphs of the configured criterion), rmse in ms, acc5 and acc10; graphs without a latency
+            do not count.
+        """
+        assert self.model is not None, "train comes first"
+        learning = mode == "train"
+        self.model.train(learning)
+        predicted, measured = [], []
+        with torch.set_grad_enabled(learning):
+            for batch in data_loader:
+                truth = getattr(batch, f"y_{self._checked.task.target}")
+                known = torch.isfinite(truth)
+                found = self.model(batch).squeeze(1)
+                predicted.append(found.detach())
+                measured.append(truth)
+                if learning and known.any():
+                    assert self._optimizer is not None
+                    self._optimizer.zero_grad()
+                    self.criterion(found[known], truth[known]).backward()
+                    self._optimizer.step()
+        p, m = torch.cat(predicted), torch.cat(measured)
+        known = torch.isfinite(m)
+        loss = float(self.criterion(p[known], m[known]))
+        one = score(_double(p), _double(m))
+        _log.info(
+            "epoch %d %s: loss %.6g, rmse %.6g, acc5 %.4f, acc10 %.4f",
+            epoch_idx, mode, loss, one.rmse, one.acc5, one.acc10,
+        )  # fmt: skip
+        return loss, one.rmse, one.acc5, one.acc10
+
+    def test(self, load_statedict: bool = True, test_num_idx: int = 0) -> list[ResultRow]:
+        """Test on graphs of the families learnt from and of others, family by family; print and write the table.
+
+        Args:
+            load_statedict: load the weights that `train` kept; otherwise `model` is tested as it is.
+            test_num_idx: 0 begins result.csv anew, any other number appends to it.
+
+        Raises:
+            TrainError: there are no weights.
+        """
+        if load_statedict:
+            kept = sorted(self.train_folder.glob("model_epoch*.pth"))
+            if not kept:
+                raise TrainError(
+                    f"expected weights of a training in {self.train_folder}, found none: call train first"
+                )
+            self._load(kept[-1])
+        if self.model is None:
+            raise TrainError("expected a trained model, found none: call train first")
+        rows = []
+        for mode, name, families in (
+            ("test", "id avg", ID_FAMILIES),
+            ("test_ood", "ood avg", OOD_FAMILIES),
+        ):
+            own = self._rows(mode, families)
+            means = [
+                float(np.nanmean([getattr(row, column) for row in own]))
+                for column in ("mse", "rmse", "acc5", "acc10")
+            ]
+            rows += [*own, ResultRow(name, len(own), *means)]
+        self._write(rows, append=test_num_idx != 0)
+        return rows
+
+    def train_ray(self, tune_parameter_config: Mapping[str, Any]) -> None:
+        """Train with some settings in a trial of Ray Tune, and tell it mse, rmse, acc5, acc10 and epoch (from 1).
+
+        Args:
+            tune_parameter_config: batch_size, lr, criterion, and keys of the section model.
+        """
+        from tencost.execution import search
+
+        self._apply(tune_parameter_config)
+
+        def tell(epoch: int, _: tuple[float, ...], valid: tuple[float, ...]) -> None:
+            rmse, acc5, acc10 = valid[1:]
+            search.tell(mse=rmse**2, rmse=rmse, acc5=acc5, acc10=acc10, epoch=epoch + 1)
+
+        self._fit(tell)
+
+    def raytune(
+        self,
+        tune_config: Given,
+        num_samples: int,
+        num_cpu: int,
+        num_gpu_per_trial: float = 0.0,
+    ) -> dict[str, Any]:
+        """Search settings with HyperOpt and ASHA, print the best and write the configuration that trains it.
+
+        Args:
+            tune_config: the benchmark's search space, or the path of its file: name, batch_size and dropout (choices),
+                hidden_dim (in 34s), num_layers and mlp_out.num_layer (from, below), lr (from, to).
+            num_samples: trials.
+            num_cpu: CPUs of one trial.
+            num_gpu_per_trial: has no effect.
+
+        Returns:
+            The configuration with the best trial's settings.
+
+        Raises:
+            ConfigError: a search space with a key too few.
+            TrainError: every trial failed.
+        """
+        from tencost.execution import search
+
+        if num_gpu_per_trial:
+            _log.warning(
+                "expected no GPU for a trial, found %g: trials run on the CPU", num_gpu_per_trial
+            )
+        name, space = _space(load_config(tune_config))
+        data = copy.deepcopy(self.config)
+        data["model"]["name"] = name
+        for mode in ("train", "valid"):
+            CGDataProcessor(checked(data), mode)  # once, not by every trial at the same time
+        cpus = len(os.sched_getaffinity(0))
+        data.setdefault("utils", {})["torch_num_threads"] = min(num_cpu, cpus)
+        plan = search.Plan(
+            folder=(self.train_folder / "search").resolve(),  # Ray takes a relative path for a URI
+            metric="mse",
+            trials=num_samples,
+            epochs=self._checked.train.epoch,
+            cpus=cpus,
+            cpus_a_trial=min(num_cpu, cpus),
+            seed=self._checked.utils.seed,
+        )
+        found = search.search(_trial, space, data, plan, _Silent())
+        best = CGRunner(data)
+        best._apply(_words(found.settings))
+        best.config["utils"] = copy.deepcopy(self.config.get("utils", {}))
+        with whole_file(self.train_folder / "tuned.yaml") as path:
+            path.write_text(OmegaConf.to_yaml(OmegaConf.create(best.config)))
+        Console().print(
+            f"best of {found.trials} trials: {found.settings}; validation mse {found.metrics['mse']:.6g}, "
+            f"rmse {found.metrics['rmse']:.6g}, acc10 {found.metrics['acc10']:.4f}. "
+            f"Train it: CGRunner('{self.train_folder / 'tuned.yaml'}').train()",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return best.config
+
+    def save_config(self) -> None:
+        """Write the configuration beside the weights: config.yaml."""
+        with whole_file(self.train_folder / "config.yaml") as path:
+            path.write_text(OmegaConf.to_yaml(OmegaConf.create(self.config)))
+
+    def _fit(self, after: Callable[[int, tuple[float, ...], tuple[float, ...]], None]) -> None:
+        """Train all epochs; `after` gets each one's number and what train_one_epoch gave for both parts."""
+        settings, utils = self._checked.train, self._checked.utils
+        train, valid = (CGDataProcessor(self._checked, mode) for mode in ("train", "valid"))
+        label = f"y_{self._checked.task.target}"
+        latency = _double(getattr(train._data, label))
+        for part, values in (("train", latency), ("valid", _double(getattr(valid._data, label)))):
+            if not np.isfinite(values).any():
+                raise TrainError(
+                    f"expected graphs with a latency on {self._checked.hardware} in the part {part}, found none"
+                )
+        deviation = float(np.nanstd(latency))
+        with seeded(utils.seed, utils.torch_num_threads):
+            self.model = CGModel(
+                self._checked,
+                mean_nodes=len(train._data.x) / len(train),
+                mean_ms=float(np.nanmean(latency)),
+                deviation_ms=deviation if deviation > 1e-6 else 1.0,
+            )
+            self._optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.lr)
+            schedule = StepLR(
+                self._optimizer, settings.scheduler.step_size, settings.scheduler.gamma
+            )
+            loaders = [
+                DataLoader(part, settings.batch_size, shuffle=shuffle)
+                for part, shuffle in ((train, True), (valid, False))
+            ]
+            for epoch in range(settings.epoch):
+                learnt = self.train_one_epoch(loaders[0], "train", epoch)
+                found = self.train_one_epoch(loaders[1], "valid", epoch)
+                schedule.step()
+                after(epoch, learnt, found)
+
+    def _load(self, path: Path) -> None:
+        model = CGModel(self._checked)
+        try:
+            model.load_state_dict(torch.load(path, weights_only=True))
+        except UnpicklingError as error:  # not weights alone: nothing of it was run
+            raise TrainError(
+                f"{path}: expected weights of this configuration, found something else. Train again."
+            ) from error
+        except (RuntimeError, KeyError, TypeError, EOFError, OSError) as error:
+            found = str(error).partition("\n")[0] or "an empty file"
+            raise TrainError(
+                f"{path}: expected weights of this configuration, found {found}. Train again."
+            ) from error
+        self.model = model
+
+    def _rows(self, mode: str, families: tuple[str, ...]) -> list[ResultRow]:
+        data = CGDataProcessor(self._checked, mode)
+        assert self.model is not None
+        self.model.eval()
+        with seeded(0, self._checked.utils.torch_num_threads), torch.no_grad():
+            loader = DataLoader(data, self._checked.train.batch_size)
+            found = _double(torch.cat([self.model(batch).squeeze(1) for batch in loader]))
+        truth = _double(getattr(data._data, f"y_{self._checked.task.target}"))
+        rows = []
+        for family in families:
+            own = data.families == family
+            one = score(found[own], truth[own])
+            rows.append(ResultRow(family, one.count, one.rmse**2, one.rmse, one.acc5, one.acc10))
+        return rows
+
+    def _write(self, rows: list[ResultRow], *, append: bool) -> None:
+        table = Table(*COLUMNS)
+        with self.result_csv.open("a" if append else "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            for row in rows:
+                figures = row.mse, row.rmse, row.acc5, row.acc10
+                writer.writerow([row.name, row.samples, *figures])
+                table.add_row(row.name, str(row.samples), *(f"{value:.4f}" for value in figures))
+        Console().print(table)
+
+    def _apply(self, parameters: Mapping[str, Any]) -> None:
+        """Put settings of a trial over the configuration."""
+        for name, value in parameters.items():
+            section = "train" if name in ("batch_size", "lr", "criterion") else "model"
+            self.config[section][name] = value
+        self._checked = checked(self.config)
+        self._checked.network()
+        self.criterion = CRITERIA[self._checked.train.criterion]()
+
+
+class _Silent:
+    """Watches a search without a word."""
+
+    def started(self, trial: str, settings: dict[str, Any]) -> None:
+        del trial, settings
+
+    def told(self, trial: str, metrics: Mapping[str, Any]) -> None:
+        del trial, metrics
+
+    def ended(self, trial: str, error: str | None) -> None:
+        if error is not None:
+            _log.warning("trial %s failed: %s", trial, error)
+
+
+def _trial(settings: dict[str, Any], data: dict[str, Any], folder: Path) -> None:
+    del folder
+    CGRunner(data).train_ray(_words(settings))
+
+
+def _words(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a trial's settings as the benchmark's keys."""
+    words = dict(settings)
+    return {**words, "mlp_out": {"num_layer": words.pop("mlp_out")}}
+
+
+def _space(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the model's name and Ray Tune's domains; pe_dim_input and pe_dim_output have no effect."""
+    from tencost.execution import search
+
+    try:
+        layers = config["mlp_out"]["num_layer"]
+        return str(config["name"]), {
+            "batch_size": search.choice(config["batch_size"]),
+            "hidden_dim": search.choice([34 * times for times in range(*config["hidden_dim"])]),
+            "num_layers": search.randint(*config["num_layers"]),
+            "lr": search.uniform(*config["lr"]),
+            "dropout": search.choice(config["dropout"]),
+            "mlp_out": search.randint(*layers),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            "expected a search space of name, batch_size, hidden_dim, num_layers, lr, dropout and mlp_out.num_layer, "
+            f"lists of choices or bounds; found {error!r}"
+        ) from error
+
+
+def _double(values: Any) -> NDArray[np.float64]:
+    return np.asarray(values.double().numpy())

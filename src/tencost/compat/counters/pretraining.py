@@ -1,0 +1,368 @@
+"""What is a pretrained network worth to one who tunes a new workload, against one that starts from scratch?
+
+tvm_oraa's second experiment: top-32 of 64 for an MLP. A workload that nothing was learnt of is measured batch by batch.
+Each batch is scored before the model sees it; then the model learns from all that was measured. One model starts with
+random weights, one with weights that were trained on other networks' programs, one keeps those weights as they are.
+
+What was found there (.71 from scratch, .74 pretrained) leaves out iterations that found two or fewer of the 32, which
+flatters both. Here every batch counts, the first one too, of which a model from scratch knows nothing: it is left to
+chance.
+
+The network, its loss and its settings are those of the family `mlp`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tencost.compat.counters.top_share import top_share
+from tencost.errors import TrainError
+from tencost.evaluate.interval import Interval, seed_interval
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.train.families.mlp import MlpConfig, MlpRanker
+from tencost.train.labels import featurized
+from tencost.train.losses import RankingLoss
+from tencost.train.neural.layers import Scaler
+from tencost.train.neural.network_ranker import (
+    Inputs,
+    beside_rows,
+    num_beside,
+    num_rows_columns,
+    own_rows,
+)
+from tencost.train.neural.weights import Weights, read_weights
+from tencost.train.ranker import Samples
+
+if TYPE_CHECKING:
+    import torch
+
+    from tencost.train.neural.mlp_training import SegmentSumNetwork
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SCRATCH, PRETRAINED, FROZEN = "from scratch", "pretrained", "pretrained, frozen"
+ARMS = (SCRATCH, PRETRAINED, FROZEN)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the experiment is done.
+
+    Attributes:
+        batch: programs measured at a time.
+        top: how many of them count as the fastest.
+        epochs: passes over all that was measured, after each batch.
+        seeds: of the pretraining, the order of programs, weights and dropout.
+    """
+
+    batch: int = 64
+    top: int = 32
+    epochs: int = 20
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    @property
+    def chance(self) -> float:
+        """What guessing gets."""
+        return self.top / self.batch
+
+
+@dataclass(frozen=True)
+class Share:
+    """How well one model did on one batch, before it saw it.
+
+    Attributes:
+        seed: of the run.
+        group: the workload.
+        step: of the batch, from 0.
+        arm: one of ARMS.
+        top: share of the fastest that were among the highest scores.
+    """
+
+    seed: int
+    group: int
+    step: int
+    arm: str
+    top: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """An arm's mean share, with intervals over seeds.
+
+    Attributes:
+        arm: one of ARMS.
+        every: over all batches.
+        later: over all but each workload's first, of which a model from scratch knows nothing; NaN if none has more.
+        steps: by the batch's step.
+    """
+
+    arm: str
+    every: Interval
+    later: Interval
+    steps: tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a pretrained network begins with: weights as torch lays them out, and the standardisation of its inputs."""
+
+    weights: Weights
+    rows: Scaler
+    beside: Scaler | None
+
+
+def batches_of(samples: Samples, settings: Settings, seed: int) -> dict[int, list[Ints]]:
+    """Divide each workload's programs into batches in an order drawn by the seed; what is left over is not measured.
+
+    Returns:
+        Workload -> rows of each batch, int64 [batch]; workloads with fewer than two batches are left out.
+    """
+    found = {}
+    for group in np.unique(samples.group).tolist():
+        rows = np.flatnonzero(samples.group == group)
+        rows = rows[np.argsort(samples.record_id[rows], kind="stable")]
+        order = np.random.default_rng([seed, group]).permutation(rows)
+        count = len(order) // settings.batch
+        if count > 1:
+            found[group] = list(order[: count * settings.batch].reshape(count, settings.batch))
+    return found
+
+
+def pretraining(
+    config: MlpConfig,
+    spec: FeatureSpec,
+    train: Samples,
+    valid: Samples,
+    asked: Samples,
+    settings: Settings,
+) -> Iterator[Share]:
+    """Do the experiment, seed by seed.
+
+    Args:
+        config: of the network; one is trained a seed.
+        spec: of the features.
+        train: programs of other networks.
+        valid: of others again, to choose the epoch of the pretraining by.
+        asked: programs of workloads that are in neither.
+        settings: how it is done.
+
+    Raises:
+        TrainError: no workload has two batches.
+    """
+    asked = featurized(asked)
+    if not batches_of(asked, settings, 0):
+        most = int(np.bincount(asked.group).max(initial=0))
+        raise TrainError(
+            f"expected workloads with at least {2 * settings.batch} programs in the test part, found at most {most}. "
+            f"Choose another dataset, or smaller batches: --batch {max(2, most // 3)} --top {max(1, most // 6)}"
+        )
+    one = replace(config, num_models=1)
+    for seed in settings.seeds:
+        start = pretrained(one, spec, train, valid, seed)
+        for group, batches in batches_of(asked, settings, seed).items():
+            for arm in ARMS:
+                learner = _Learner(one, spec, None if arm == SCRATCH else start, seed)
+                for step, batch in enumerate(batches):
+                    score = learner.predict(asked.features.take(batch))
+                    speed = _speed(asked.latency_s[batch])
+                    yield Share(seed, group, step, arm, top_share(score, speed, settings.top))
+                    if arm != FROZEN and step + 1 < len(batches):
+                        seen = np.concatenate(batches[: step + 1])
+                        speeds = _speed(asked.latency_s[seen])
+                        learner.learn(asked.features.take(seen), speeds, settings)
+
+
+def pretrained(
+    config: MlpConfig, spec: FeatureSpec, train: Samples, valid: Samples, seed: int
+) -> Start:
+    """Train the family's network, and return what it would be saved as."""
+    ranker = MlpRanker(config, spec)
+    ranker.fit(train, valid, seed=seed, log=lambda *_: None)
+    with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
+        folder = Path(scratch)
+        ranker.save(folder)
+        weights = read_weights(folder / "network_0.safetensors")
+        scalers = read_weights(folder / "scaler.safetensors")
+    torch_layout = {
+        name: np.ascontiguousarray(array.T) if array.ndim == 2 else array
+        for name, array in weights.items()
+    }
+    beside = (
+        Scaler(scalers["beside.mean"], scalers["beside.inverse"])
+        if "beside.mean" in scalers
+        else None
+    )
+    return Start(torch_layout, Scaler(scalers["rows.mean"], scalers["rows.inverse"]), beside)
+
+
+def summarize_shares(shares: Sequence[Share]) -> list[Summary]:
+    """Return each arm's means with intervals over seeds; every batch counts alike."""
+    arms = [arm for arm in ARMS if any(share.arm == arm for share in shares)]
+    seeds = sorted({share.seed for share in shares})
+    last = max(share.step for share in shares)
+
+    def interval(arm: str, steps: range) -> Interval:
+        by_seed = [
+            [one.top for one in shares if one.arm == arm and one.seed == seed and one.step in steps]
+            for seed in seeds
+        ]
+        return seed_interval([float(np.mean(tops)) for tops in by_seed if tops])
+
+    return [
+        Summary(
+            arm,
+            interval(arm, range(last + 1)),
+            interval(arm, range(1, last + 1)),
+            tuple(interval(arm, range(step, step + 1)) for step in range(last + 1)),
+        )
+        for arm in arms
+    ]
+
+
+def gain(shares: Sequence[Share], arm: str, over: str, *, later: bool) -> Interval:
+    """Return an arm's mean share minus another's, on the same batches, with the interval over seeds.
+
+    Args:
+        shares: of both.
+        arm: the one.
+        over: the other.
+        later: whether each workload's first batch is left out.
+    """
+    seeds = sorted({share.seed for share in shares})
+    differences = []
+    for seed in seeds:
+        tops = [
+            float(
+                np.mean(
+                    [
+                        one.top
+                        for one in shares
+                        if (one.seed, one.arm) == (seed, name) and one.step >= int(later)
+                    ]
+                )
+            )
+            for name in (arm, over)
+        ]
+        differences.append(tops[0] - tops[1])
+    return seed_interval(differences)
+
+
+class _Learner:
+    """A network that is asked and taught in turn."""
+
+    def __init__(
+        self, config: MlpConfig, spec: FeatureSpec, start: Start | None, seed: int
+    ) -> None:
+        import torch
+
+        from tencost.train.neural.fitting import seeded
+        from tencost.train.neural.mlp_training import SegmentSumNetwork
+
+        self._config, self._spec, self._seed = config, spec, seed
+        self._start = start
+        self._rows = None if start is None else start.rows
+        self._beside = None if start is None else start.beside
+        with seeded(seed, config.num_threads):
+            self._network: SegmentSumNetwork = SegmentSumNetwork(
+                num_rows_columns(spec), num_beside(spec, config.beside), config
+            )
+        if start is not None:
+            state = {name: torch.from_numpy(array) for name, array in start.weights.items()}
+            self._network.load_state_dict(state)
+        self._optimizer = torch.optim.AdamW(
+            self._network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+        self._steps = 0
+
+    def predict(self, features: Ragged) -> Floats:
+        """Score programs, float64 [n]; all alike before anything is known."""
+        import torch
+
+        if self._rows is None:
+            return np.zeros(len(features))
+        self._network.eval()
+        with torch.no_grad():
+            inputs = self._inputs(features)
+            scores = self._network(*_tensors(inputs, np.arange(len(features))))
+        return np.asarray(scores.numpy(), np.float64)
+
+    def learn(self, features: Ragged, speed: Floats, settings: Settings) -> None:
+        """Learn from all that was measured of a workload.
+
+        Without pretraining the standardisation of inputs is that of what was measured so far; a pretrained network
+        keeps its own.
+        """
+        import torch
+
+        from tencost.train.neural.fitting import seeded
+
+        if self._start is None:
+            self._rows = Scaler.fit(own_rows(features, self._spec).values)
+            beside = beside_rows(features, self._spec, self._config.beside)
+            self._beside = None if beside is None else Scaler.fit(beside)
+        label = (speed / max(float(speed.max()), 1e-300)).astype(np.float32)
+        inputs = self._inputs(features)
+        generator = np.random.default_rng([self._seed, self._steps])
+        self._network.train()
+        with seeded(self._seed * 100_003 + self._steps, self._config.num_threads):
+            for _ in range(settings.epochs):
+                order = generator.permutation(len(label))
+                for listed in np.array_split(order, max(1, len(order) // settings.batch)):
+                    scores = self._network(*_tensors(inputs, listed))
+                    self._optimizer.zero_grad()
+                    _loss(self._config, scores, label[listed]).backward()  # type: ignore[no-untyped-call]
+                    torch.nn.utils.clip_grad_norm_(
+                        self._network.parameters(), self._config.gradient_clip
+                    )
+                    self._optimizer.step()
+        self._steps += 1
+
+    def _inputs(self, features: Ragged) -> Inputs:
+        assert self._rows is not None, "learn before predict"
+        rows = own_rows(features, self._spec)
+        standard = Ragged(self._rows(rows.values), rows.offsets)
+        beside = beside_rows(features, self._spec, self._config.beside)
+        if self._beside is None or beside is None:
+            return Inputs(standard, None)
+        return Inputs(standard, self._beside(beside))
+
+
+def _loss(config: MlpConfig, scores: torch.Tensor, label: NDArray[np.float32]) -> torch.Tensor:
+    """Return a scalar with the gradient of the family's ranking loss over one list of programs, a program each."""
+    import torch
+
+    loss = RankingLoss(
+        config.objective,
+        label,
+        np.zeros(len(label), np.int64),
+        power=config.label_power,
+        temperature=config.temperature,
+    )
+    gradient = loss(scores.detach().numpy().astype(np.float64))[0] * 4.0 / len(label)
+    return (scores * torch.from_numpy(gradient.astype(np.float32))).sum()
+
+
+def _tensors(
+    inputs: Inputs, programs: Ints
+) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor | None]:
+    import torch
+
+    rows = inputs.rows.take(programs)
+    beside = None if inputs.beside is None else torch.from_numpy(inputs.beside[programs])
+    return (
+        torch.from_numpy(rows.values), torch.from_numpy(rows.segment_ids), len(programs), beside,
+    )  # fmt: skip
+
+
+def _speed(latency_s: Floats) -> Floats:
+    """Return throughputs, float64 [n]; a program that failed has none."""
+    return np.where(np.isfinite(latency_s), 1.0 / latency_s, 0.0)

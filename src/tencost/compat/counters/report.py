@@ -1,0 +1,195 @@
+"""Tables and plots of the experiments, for people: in the terminal, as Markdown, as PNG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tencost.compat.counters import pretraining as networks
+from tencost.compat.counters import transfer as workloads
+from tencost.compat.counters.transfer import Leak, Outcome
+from tencost.evaluate.interval import Interval
+from tencost.evaluate.plots import PALETTE
+from tencost.evaluate.report import wide
+
+
+class Grid:
+    """A table that is printed and written."""
+
+    def __init__(self, title: str, headings: Sequence[str]) -> None:
+        """Begin with the title and the columns' headings; the first columns are words, others figures."""
+        self.title = title
+        self.headings = tuple(headings)
+        self.rows: list[tuple[str, ...]] = []
+
+    def add(self, *cells: str) -> None:
+        """Add a row."""
+        assert len(cells) == len(self.headings)
+        self.rows.append(cells)
+
+    def print(self, console: Console | None = None) -> None:
+        """Print it."""
+        table = Table(title=self.title, title_justify="left", show_edge=False, pad_edge=False)
+        for heading in self.headings:
+            table.add_column(heading)
+        for row in self.rows:
+            table.add_row(*(Text(cell) for cell in row))
+        console = wide(console)
+        console.print(table)
+        console.print()
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        lines = [f"| {' | '.join(row)} |" for row in (self.headings, *self.rows)]
+        return "\n".join([self.title, "", lines[0], f"|{'---|' * len(self.headings)}", *lines[1:]])
+
+
+def transfer_grid(outcomes: Sequence[Outcome], settings: workloads.Settings) -> Grid:
+    """Return the table of the experiment: a row an ordered pair, a column what the model knew."""
+    arms = list(dict.fromkeys(one.arm for one in outcomes))
+    grid = Grid(
+        f"Share of the {settings.top} fastest of {settings.programs} programs found; mean ± 95 % interval over "
+        f"{len(settings.seeds)} seeds of {settings.draws} draws; chance {settings.chance:.2f}",
+        ("learnt from", "asked about", *arms),
+    )
+    for source, target in _pairs(outcomes):
+        cells = {one.arm: one for one in outcomes if (one.source, one.target) == (source, target)}
+        asked = "itself (control)" if source == target else target
+        grid.add(source, asked, *(_outcome(cells[arm]) for arm in arms))
+    return grid
+
+
+def leak_grid(leaks: Sequence[Leak], settings: workloads.Settings) -> Grid:
+    """Return the table of what columns that tell run time do to the score."""
+    grid = Grid(
+        f"What columns that tell the run time do: share of the {settings.top} fastest of {settings.programs} found, "
+        "the same model, parts and draws",
+        ("columns", "number", "within a workload", "gain", "across workloads", "gain"),
+    )
+    for leak in leaks:
+        name = f"with {leak.column}" if leak.column else "without any of them"
+        first = not leak.column
+        grid.add(
+            name,
+            str(leak.columns),
+            f"{leak.within:.3f}",
+            "" if first else f"{leak.gain_within:+.3f}",
+            "" if math.isnan(leak.across) else f"{leak.across:.3f}",
+            "" if first or math.isnan(leak.across) else f"{leak.gain_across:+.3f}",
+        )
+    return grid
+
+
+def plot_transfer(
+    path: Path, outcomes: Sequence[Outcome], settings: workloads.Settings, title: str
+) -> None:
+    """Draw a group of bars a pair of workloads, a bar an arm, with intervals and chance as a line."""
+    figure, axes = _figure(8.5, 4.2)
+    arms = list(dict.fromkeys(one.arm for one in outcomes))
+    pairs = _pairs(outcomes)
+    width = 0.84 / len(arms)
+    for index, arm in enumerate(arms):
+        cells = {(one.source, one.target): one for one in outcomes if one.arm == arm}
+        means = [cells[pair].top.mean for pair in pairs]
+        spread = np.nan_to_num([cells[pair].top.half_width for pair in pairs])
+        places = np.arange(len(pairs)) - 0.42 + width * (index + 0.5)
+        colour = PALETTE[index % len(PALETTE)]
+        axes.bar(places, means, width * 0.92, yerr=spread, capsize=2, color=colour, label=arm)
+    axes.axhline(settings.chance, color="black", linestyle=":", linewidth=1.2, label="chance")
+    names = [
+        f"{source}\nitself (control)" if source == target else f"{source}\n-> {target}"
+        for source, target in pairs
+    ]
+    axes.set_xticks(range(len(pairs)), names)
+    axes.set_ylim(0.0, 1.05)
+    axes.set_ylabel(f"share of the {settings.top} fastest of {settings.programs} found")
+    axes.grid(axis="x", visible=False)
+    _finish(figure, axes, path, title)
+
+
+def pretraining_grid(
+    summaries: Sequence[networks.Summary],
+    settings: networks.Settings,
+    differences: Sequence[tuple[str, Interval]],
+) -> Grid:
+    """Return the table of the experiment: a row a model, then differences between two of them."""
+    shown = _shown_steps(summaries)
+    grid = Grid(
+        f"Share of the {settings.top} fastest of each batch of {settings.batch} programs, before the model saw it; "
+        f"mean ± 95 % interval over {len(settings.seeds)} seeds; chance {settings.chance:.2f}",
+        ("model", "all batches", "all but the first", *(f"batch {step + 1}" for step in shown)),
+    )
+    for one in summaries:
+        steps = (_figure_text(one.steps[step]) for step in shown)
+        grid.add(one.arm, _figure_text(one.every), _figure_text(one.later), *steps)
+    for name, interval in differences:
+        grid.add(name, _figure_text(interval, sign=True), *([""] * (1 + len(shown))))
+    return grid
+
+
+def plot_pretraining(
+    path: Path, summaries: Sequence[networks.Summary], settings: networks.Settings, title: str
+) -> None:
+    """Draw the share of each batch against programs measured before it, a line a model, with bands over seeds."""
+    figure, axes = _figure(6.4, 4.2)
+    for index, one in enumerate(summaries):
+        means = np.array([step.mean for step in one.steps])
+        spread = np.nan_to_num([step.half_width for step in one.steps])
+        seen = settings.batch * np.arange(len(means))
+        colour = PALETTE[index]
+        axes.plot(seen, means, color=colour, marker="o", markersize=3.5, label=one.arm)
+        axes.fill_between(
+            seen, means - spread, means + spread, color=colour, alpha=0.16, linewidth=0
+        )
+    axes.axhline(settings.chance, color="black", linestyle=":", linewidth=1.2, label="chance")
+    axes.set_xlabel("programs of the workload measured before")
+    axes.set_ylabel(f"share of the {settings.top} fastest of {settings.batch} found")
+    _finish(figure, axes, path, title)
+
+
+def _shown_steps(summaries: Sequence[networks.Summary]) -> list[int]:
+    steps = len(summaries[0].steps)
+    return sorted({0, 1, 2, steps // 2, steps - 1} & set(range(steps)))
+
+
+def _pairs(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    """Return the pairs of different workloads first, then the controls."""
+    pairs = dict.fromkeys((one.source, one.target) for one in outcomes)
+    return sorted(pairs, key=lambda pair: pair[0] == pair[1])
+
+
+def _outcome(one: Outcome) -> str:
+    return one.reason or f"{_figure_text(one.top)} ({one.columns})"
+
+
+def _figure_text(interval: Interval, *, sign: bool = False) -> str:
+    if math.isnan(interval.mean):
+        return ""
+    text = f"{interval.mean:+.3f}" if sign else f"{interval.mean:.3f}"
+    return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.3f}"
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _finish(figure: Any, axes: Any, path: Path, title: str) -> None:
+    axes.set_title(title, fontsize=10)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110, metadata={"Software": None})

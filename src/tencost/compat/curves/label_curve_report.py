@@ -1,0 +1,91 @@
+"""The curve as a table in Markdown, a CSV and a plot."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from tencost.compat.curves.label_curve import FIGURES, NATIVE, Summary
+from tencost.evaluate.interval import Interval
+from tencost.evaluate.plots import MARKERS, PALETTE
+
+TITLES = {"top1": "top-1", "top5": "top-5", "pairwise": "pairwise", "geo1": "geo1"}
+
+
+def markdown(summaries: Sequence[Summary]) -> str:
+    """Return the table: of the native model the figures, of all others per cent of them, mean ± 95 % over seeds."""
+    head = ["mode", "labels", *(TITLES[name] for name in FIGURES)]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for one in summaries:
+        if one.mode == NATIVE:
+            cells = [_told(one.value[name], "{:.3f}") for name in FIGURES]
+        else:
+            cells = [_told(one.share[name], "{:.0f}") + " %" for name in FIGURES]
+        lines.append("| " + " | ".join([one.mode, str(one.labels), *cells]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_csv(summaries: Sequence[Summary], path: Path) -> None:
+    """Write mode, labels, and for each figure its mean, half width, and share of native in per cent with half width."""
+    names = [
+        f"{name}{what}" for name in FIGURES for what in ("", "_ci95", "_percent", "_percent_ci95")
+    ]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["mode", "labels", *names])
+        for one in summaries:
+            values = [
+                number
+                for name in FIGURES
+                for interval in (one.value[name], one.share[name])
+                for number in (interval.mean, interval.half_width)
+            ]
+            shown = ["" if math.isnan(value) else f"{value:.4f}" for value in values]
+            writer.writerow([one.mode, one.labels, *shown])
+
+
+def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
+    """Draw each figure as per cent of the native model's against labels, a line a mode."""
+    figure = Figure(figsize=(3.1 * len(FIGURES), 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(FIGURES))
+    modes = list(dict.fromkeys(one.mode for one in summaries if one.mode != NATIVE))
+    for axis, name in zip(axes, FIGURES, strict=True):
+        for index, mode in enumerate(modes):
+            own = sorted((one for one in summaries if one.mode == mode), key=lambda one: one.labels)
+            spread = [
+                0.0 if math.isnan(one.share[name].half_width) else one.share[name].half_width
+                for one in own
+            ]
+            axis.errorbar(
+                [one.labels for one in own],
+                [one.share[name].mean for one in own],
+                yerr=spread,
+                color=PALETTE[index],
+                marker=MARKERS[index],
+                markersize=4,
+                capsize=2.5,
+                label=mode,
+            )
+        axis.axhline(100.0, color="black", linestyle=":", linewidth=1.2, label="native")
+        axis.set_xscale("symlog", linthresh=50)
+        axis.set_xlim(left=-5)
+        axis.set_title(TITLES[name], fontsize=10)
+        axis.set_xlabel("labels")
+        axis.grid(color="#e4e4e4")
+    axes[0].set_ylabel("% of the native model")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+
+
+def _told(interval: Interval, form: str) -> str:
+    if math.isnan(interval.half_width):
+        return form.format(interval.mean)
+    return f"{form.format(interval.mean)} ± {form.format(interval.half_width)}"

@@ -1,0 +1,175 @@
+"""What Lorien's containers know of each dialect: keys, lines, tasks, layouts."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tencost.compat.lorien.containers import Records, only_record
+from tencost.compat.lorien.keys import REQUIRED_LIBS, autotvm_workload_key
+from tencost.compat.lorien.layouts import Layout, infer_layout
+from tencost.compat.lorien.rows import UNNAMED, RecordView
+from tencost.errors import RecordError
+from tencost.records.formats import ansor, autotvm, metaschedule
+from tencost.records.formats.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    LoggedWorkload,
+    encode_module,
+    programs_of,
+)
+from tencost.records.reading.protocol import LogFormat
+from tencost.store.ids import record_id
+
+
+class AutoTVMRecords(Records):
+    """Records of an AutoTVM task; the only dialect with layouts."""
+
+    program_format = "autotvm_config"
+
+    @classmethod
+    def log_format(cls) -> LogFormat:
+        return autotvm.FORMAT
+
+    @staticmethod
+    def key_of(record: RecordView) -> str:
+        """Return the task name and arguments as :func:`keys.autotvm_workload_key` writes them."""
+        return autotvm_workload_key(*_task(record))
+
+    @staticmethod
+    def encode(record: RecordView) -> str:
+        return _one_line(autotvm.write_lines(record.table()))
+
+    @staticmethod
+    def layout_of(record: RecordView) -> Layout | None:
+        task_name, args = _task(record)
+        config = json.loads(record.program)
+        return infer_layout(task_name, args, config["entity"], json.loads(record.target))
+
+    def gen_task_item(self) -> dict[str, Any]:
+        """Return OpName, TaskName, Args and, for a template that calls a library, RequiredLib."""
+        record = self.peak()
+        task_name, args = _task(record)
+        logged = record.foreign.get("input") or []
+        named = logged[4] if len(logged) > 4 else None  # version 0.1 logs the workload, too
+        item = {
+            "OpName": named[0] if isinstance(named, list) and named else task_name,
+            "TaskName": task_name,
+            "Args": args,
+        }
+        library = REQUIRED_LIBS.get(task_name)
+        return item if library is None else {**item, "RequiredLib": library}
+
+
+class AutoSchedulerRecords(Records):
+    """Records of an auto_scheduler (Ansor) task."""
+
+    program_format = "ansor_steps"
+
+    @classmethod
+    def log_format(cls) -> LogFormat:
+        return ansor.FORMAT
+
+    @staticmethod
+    def key_of(record: RecordView) -> str:
+        """Return the log's own workload key."""
+        task = record.foreign.get("task") or []
+        return str(task[0]) if task else record.workload_id
+
+    @staticmethod
+    def encode(record: RecordView) -> str:
+        return _one_line(ansor.write_lines(record.table()))
+
+    def gen_task_item(self) -> dict[str, Any]:
+        """Return nothing: the workload key says it all."""
+        return {}
+
+
+class MetaScheduleRecords(Records):
+    """Records of a MetaSchedule workload; its key is the workload_id.
+
+    A record is encoded as ``[[shash, module], [trace, run_secs, target, args_info]]``: a line of each file of a
+    database, the module in the index's place.
+    """
+
+    program_format = "metaschedule_trace"
+
+    @classmethod
+    def log_format(cls) -> LogFormat:
+        return metaschedule.FORMAT
+
+    @staticmethod
+    def key_of(record: RecordView) -> str:
+        """Return the workload_id."""
+        return record.workload_id
+
+    @staticmethod
+    def id_on(record: RecordView, hardware: str) -> str:
+        return record_id(str(record.row["program_id"]), json.loads(record.target), hardware)
+
+    @staticmethod
+    def encode(record: RecordView) -> str:
+        """Return the record with its module as one line.
+
+        Raises:
+            RecordError: the module is not known: a record from the store has none.
+        """
+        module = record.module
+        if module is None:
+            raise RecordError(
+                f"expected a record with its module, found none for the workload {record.workload_id}; take the record "
+                "from MetaScheduleTuneResult.create_records_by_workloads"
+            )
+        (program,) = programs_of(record.table(), {record.workload_id: module})
+        body = [program.trace, program.run_secs, program.target, program.args_info]
+        return json.dumps([[module.shash, encode_module(module.mod_json)], body])
+
+    @classmethod
+    def decode(cls, record_str: str, hardware: str = UNNAMED) -> RecordView:
+        try:
+            workload, body = json.loads(record_str)
+        except (ValueError, TypeError) as error:
+            raise RecordError(
+                "expected [[shash, module], [trace, run_secs, target, args_info]] as MetaScheduleRecords.encode writes "
+                f"it, found {record_str[:60]!r}: {error}"
+            ) from error
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / WORKLOAD_FILE).write_text(json.dumps(workload), encoding="utf-8")
+            path = Path(folder) / RECORD_FILE
+            path.write_text(json.dumps([0, body]), encoding="utf-8")
+            record = only_record(cls.log_format(), path, hardware)
+            return replace(record, module=modules_of(path, cls.log_format())[record.workload_id])
+
+    def gen_task_item(self) -> dict[str, Any]:
+        """Return TaskName and Args (``["TENSOR", dtype, shape]`` each)."""
+        record = self.peak()
+        return {
+            "TaskName": record.row["task_name"],
+            "Args": json.loads(record.row["workload_args"] or "[]"),
+        }
+
+
+def modules_of(path: Path, reader: LogFormat) -> dict[str, LoggedWorkload]:
+    """Return the workloads of a MetaSchedule record file by workload_id; of other formats, none."""
+    return {
+        identity: LoggedWorkload(shash, mod_json, identity)
+        for identity, mod_json, _, shash in reader.modules(path)
+    }
+
+
+def _task(record: RecordView) -> tuple[str, list[Any]]:
+    """Return an AutoTVM record's task name and arguments."""
+    logged = record.foreign.get("input")
+    if isinstance(logged, list) and len(logged) > 2:
+        return str(logged[1]), list(logged[2])
+    name = str(record.row["workload"]).removeprefix("autotvm.")
+    return name, json.loads(record.row["workload_args"] or "[]")
+
+
+def _one_line(lines: Iterable[str]) -> str:
+    (line,) = lines
+    return line.rstrip("\n")

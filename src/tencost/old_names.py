@@ -1,0 +1,89 @@
+"""Old names of modules that users import: they are found where they are now, with one warning.
+
+``import tencost`` puts the finder first among Python's, so that a submodule of a moved package is the module at the new
+place, too, and not a second copy of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
+MOVED = {
+    "tencost.graphs.cg": "tencost.compat.cg",
+    "tencost.lorien": "tencost.compat.lorien",
+    "tencost.measure.runner": "tencost.workers.runner",
+    "tencost.measure.server": "tencost.workers.server",
+    "tencost.records.lorien": "tencost.compat.lorien.api",
+    "tencost.records.store": "tencost.store.record_store",
+}
+"""Old name of a module, or of a package with all that is in it -> new name."""
+
+
+def new_name(name: str) -> str | None:
+    """Return the present name of a module by its old one; None for a name that is not old."""
+    for old, new in MOVED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return None
+
+
+class OldNames:
+    """A finder and loader of Python's import system: finds modules by their old names, loads those that they are now.
+
+    It is no subclass of the classes in ``importlib.abc``, which take longer to import than all of ``import tencost``.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if new_name(fullname) is None:
+            return None
+        return ModuleSpec(fullname, cast("Loader", self))
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python: the module made is replaced by `exec_module`."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        _warn(name)
+        sys.modules[name] = import_module(_present(name))
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the code of the module, which ``python -m`` runs."""
+        from importlib.abc import InspectLoader
+        from importlib.util import find_spec
+
+        present = _present(fullname)
+        spec = find_spec(present)
+        assert spec is not None
+        assert isinstance(spec.loader, InspectLoader)
+        return spec.loader.get_code(present)
+
+
+def install() -> None:
+    """Let old names be found; once a process, however often it is called."""
+    if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OldNames())
+
+
+def _present(name: str) -> str:
+    present = new_name(name)
+    assert present is not None
+    return present
+
+
+def _warn(name: str) -> None:
+    """Warn where the import stands; modules of a moved package are silent: the package itself has warned."""
+    if name in MOVED:
+        text = f"{name} is {MOVED[name]} now: import it from there"
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
