@@ -1,9 +1,9 @@
 """`autotvm_knobs`: one row an AutoTVM program, from its task's arguments and its configuration's knobs.
 
 The columns are Lorien's features (see tencost.compat.lorien.knobs) in a form of fixed width, the same for every
-template: amounts of the arguments in their order (`in_`, `attr_`), a one-hot hash bucket of the template's name, and for each
-knob the numbers of its value (split lengths, permutation, choice) in the columns of its name's hash bucket (CRC-32).
-Amounts are sign(x) * log2(1 + |x|).
+template: amounts of the arguments in their order (`in_`, `attr_`), a one-hot hash bucket of the template's name, and
+for each knob the numbers of its value (split lengths, permutation, choice) in the columns of its name's hash bucket
+(CRC-32). Amounts are sign(x) * log2(1 + |x|).
 """
 
 from __future__ import annotations
