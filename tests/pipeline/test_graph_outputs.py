@@ -11,7 +11,11 @@ import pytest
 import yaml
 
 from tencost.config import graph_outputs
+from tencost.config.composition import compose
 from tencost.config.schema import PathsConfig
+from tencost.graphs import board as boards
+from tencost.graphs import report
+from tencost.graphs.stages.folders import Folders
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,3 +119,24 @@ def test_where_the_registry_is_gone_its_mark_goes(project: Path) -> None:
     graph_outputs.remove_lost_marks(project)
     marks = sorted((project / "graphs/data/registered/cg-sample").iterdir())
     assert [mark.name for mark in marks] == ["myriad-vpu.json"]
+
+
+def test_the_stages_write_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "graphs")
+    config, root = compose(["dataset=cg-sample", "graph_split=by_family", "paths.models=elsewhere"])
+    folders = Folders(config, root)
+    assert folders.graphs == ROOT / "graphs/data/graphs/cg-sample"
+    assert folders.metrics == ROOT / "graphs/data/reports/cg-sample-by_family/metrics.json"
+    assert folders.models == ROOT / "elsewhere/cg-sample/by_family"
+
+
+def test_the_leaderboard_has_reports_of_the_old_place(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("data/reports/a", "data/reports/b", "graphs/data/reports/b"):
+        _write(project / place / "devices" / "x" / boards.FILE, place)
+    printed: list[str] = []
+    monkeypatch.setattr(boards, "load", lambda path: path.read_text())
+    monkeypatch.setattr(report, "print_board", lambda board, console: printed.append(board))
+    assert report.print_boards(project, PathsConfig()) == 2
+    assert printed == ["data/reports/a", "graphs/data/reports/b"]

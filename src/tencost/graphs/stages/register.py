@@ -91,10 +91,9 @@ def run(cfg: Config, root: Path) -> Verdict:
             model_text=_model_text(cfg, hardware),
             save=save_graph_pyfunc,
         )
-        digest = bundles.training_digest(root / best.folder)
-        run_id = offering.run_of(
-            client, cfg, "graphs register", root / best.folder, digest, best.seeds
-        )
+        trained = data.folders.models / best.model
+        digest = bundles.training_digest(trained)
+        run_id = offering.run_of(client, cfg, "graphs register", trained, digest, best.seeds)
         version, new = registry.register_offer(client, offer, run_id=run_id, description="")
     if champion is not None and champion.number == version.number:
         verdict = Verdict(False, (f"{YES}version {version.number} is the champion already",))
