@@ -67,7 +67,7 @@ pipeline: $(STAMP) ## set up, run every stage that is out of date (tencost pipel
 	@tencost pipeline
 	@tencost leaderboard
 
-graphs: $(STAMP) ## the same for whole networks: their data, models and leaderboards (graphs/dvc.yaml)
+graphs: $(STAMP) ## the same for whole networks: data, models, leaderboards (graphs/dvc.yaml, outputs in graphs/data/)
 	@tencost pipeline graphs/dvc.yaml
 	@tencost leaderboard
 

@@ -60,7 +60,9 @@ def test_a_family_without_latencies_is_left_out() -> None:
 
 def test_the_page_has_the_figures_that_the_pipeline_wrote() -> None:
     root = Path(__file__).resolve().parents[2]
-    metrics = json.loads((root / "data/reports/cg-sample-by_family/metrics.json").read_text())
+    metrics = json.loads(
+        (root / "graphs/data/reports/cg-sample-by_family/metrics.json").read_text()
+    )
     page = (root / "docs" / "how-to" / "graphs.md").read_text()
     for device, models in metrics.items():
         shares = [

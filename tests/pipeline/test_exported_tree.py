@@ -59,9 +59,37 @@ def test_the_pipeline_and_dvc_run_without_git(tree: Path) -> None:
     assert status.returncode == 0, status.stderr
 
 
+def test_the_pipeline_of_networks_runs_without_git(tree: Path) -> None:
+    words = ["-m", "tencost.cli", "pipeline", "graphs/dvc.yaml:fetch", "--", "--dry"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tencost fetch dataset=cg-sample" in done.stdout + done.stderr
+    assert "no_scm" in (tree / "graphs" / ".dvc" / "config.local").read_text()
+
+
+def test_the_root_speaks_of_its_own_pipeline_only(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow_no_git(tree)
+    allow_no_git(tree / "graphs")
+    for words in (("status",), ("dag",), ("stage", "list"), ("metrics", "show")):
+        done = dvc(*words)
+        assert "cg-sample" not in done.stdout + done.stderr, words
+    monkeypatch.chdir(tree / "graphs")
+    assert "register@myriad-vpu" in dvc("stage", "list").stdout
+
+
+def test_compiled_sources_are_no_change_of_a_folder(tree: Path) -> None:
+    """DVC hashes all files of a folder outside its project: `graphs/src` makes the sources part of it."""
+    project = tree / "graphs"
+    assert (project / "src").is_symlink()
+    deps = {line.strip() for line in (project / "dvc.yaml").read_text().splitlines()}
+    assert not [line for line in deps if line.startswith("- ../src")]
+    assert "__pycache__" in (project / ".dvcignore").read_text().splitlines()
+
+
 def test_a_repository_above_keeps_dvc_with_git(tree: Path) -> None:
     nested = tree / "graphs"
-    (nested / ".dvc").mkdir()
     (tree / ".git").write_text("gitdir: elsewhere")
     allow_no_git(nested)
     assert not (nested / ".dvc" / "config.local").exists()

@@ -54,6 +54,20 @@ def test_a_damaged_lock_is_put_back(project: Path, damage: str) -> None:
     assert (project / "dvc.lock").read_text() == LOCK
 
 
+def test_the_lock_of_the_project_inside_is_kept_beside_it(project: Path) -> None:
+    inner = project / "graphs"
+    (inner / ".dvc" / "tmp").mkdir(parents=True)
+    (inner / "dvc.lock").write_text(LOCK)
+    lockfile.keep(project)
+    assert (inner / ".dvc" / "tmp" / "dvc.lock.kept").read_text() == LOCK
+    (inner / "dvc.lock").write_text(LOCK[:60])
+    _used(inner, _gone())
+    assert lockfile.mend(project) == {"graphs/dvc.lock": "the copy that the last stage kept"}
+    assert (inner / "dvc.lock").read_text() == LOCK
+    assert lockfile.release(project)
+    assert not lockfile.release(project)
+
+
 def test_a_sound_lock_stays(project: Path) -> None:
     more = LOCK.replace("154041", "154042")
     (project / "dvc.lock").write_text(more)

@@ -50,6 +50,7 @@ def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("graphs/dvc.lock", False),
         ("dvc.lock", False),
         ("data/reports/toy/metrics.json", False),
+        ("graphs/data/reports/toy-by_graph/metrics.json", False),
         ("report.html", False),
         ("conf/hardware/ignored.tmp", False),
     ],

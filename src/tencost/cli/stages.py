@@ -168,7 +168,7 @@ def _show_leaderboards(config: Config, root: Path) -> None:
     from tencost.register import standing
 
     reports = root / config.paths.reports
-    if not print_boards(reports) or any(reports.glob("*/*/leaderboard.json")):
+    if not print_boards(root, config.paths) or any(reports.glob("*/*/leaderboard.json")):
         print_leaderboards(reports)
     standing.print_champions(root)
 
@@ -236,9 +236,10 @@ def pipeline(words: tuple[str, ...]) -> None:
     """Run every stage that is out of date.
 
     It is `dvc repro`, with its stages and (after --) its options, on sound files: a dvc.lock that a kill cut off is
-    restored first, and the items of params.yaml are written from its lists.
+    restored first, and the items of params.yaml are written from its lists. With graphs/dvc.yaml, or
+    graphs/dvc.yaml:<stage>, it runs the pipeline of whole networks, a DVC project of its own.
     """
-    from tencost.config import lockfile
+    from tencost.config import graph_outputs, lockfile
     from tencost.config.pipeline import allow_no_git, write_items
     from tencost.config.schema import project_root
 
@@ -248,8 +249,12 @@ def pipeline(words: tuple[str, ...]) -> None:
     if lockfile.release(root):
         sys.stderr.write("what a killed command still held of DVC's paths is released\n")
     write_items(root)
-    allow_no_git(root)
-    os.chdir(root)
+    folder, words = graph_outputs.pipeline_words(root, words)
+    if folder != root:
+        graph_outputs.report_old_outputs(root)
+        graph_outputs.remove_lost_marks(root)
+    allow_no_git(folder)
+    os.chdir(folder)
     code = _repro(words)
     if signals.terminated():
         raise click.Abort

@@ -20,6 +20,7 @@ from tencost.writing import whole_file
 LOCKS = ("dvc.lock", "graphs/dvc.lock")
 """That of the pipeline of programs, and that of whole networks."""
 COPIES = Path(".dvc") / "tmp"
+"""In the folder of each dvc.lock, which is a DVC project."""
 
 
 def keep(root: Path) -> None:
@@ -45,12 +46,17 @@ def mend(root: Path) -> dict[str, str]:
 
 
 def release(root: Path) -> bool:
-    """Take from DVC's list of paths in use what no running command uses; return whether there was any."""
+    """Take from DVC's lists of paths in use what no running command uses; return whether there was any."""
+    released = [_release((root / name).parent) for name in LOCKS]
+    return any(released)
+
+
+def _release(project: Path) -> bool:
     from dvc.lock import LockError, make_lock
     from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK, SCHEMA
     from voluptuous import Invalid
 
-    path = root / COPIES / RWLOCK_FILE
+    path = project / COPIES / RWLOCK_FILE
     if not path.is_file():
         return False
     try:
@@ -97,7 +103,8 @@ def _runs(number: int, written: float) -> bool:
 
 
 def _copy(root: Path, name: str) -> Path:
-    return root / COPIES / f"{name.replace('/', '-')}.kept"
+    lock = root / name
+    return lock.parent / COPIES / f"{lock.name}.kept"
 
 
 def _mend(root: Path, name: str) -> str | None:

@@ -342,7 +342,7 @@ STORE_VARIABLE = "TENCOST_STORE"
 
 @dataclass(kw_only=True)
 class PathsConfig:
-    """Where the stages read and write, relative to the project's root."""
+    """Where the stages read and write, relative to the project's root; see also tencost.config.graph_outputs."""
 
     raw: str = "data/raw"
     """Raw datasets, one folder each."""

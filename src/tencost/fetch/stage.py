@@ -1,5 +1,7 @@
 """Stage fetch: a dataset from a folder, an archive or a URL to data/raw/<dataset>.
 
+One of whole networks goes to graphs/data/raw/<dataset> where the project has that pipeline.
+
 A dataset of several archives (``parts``) has a folder for each: data/raw/<dataset>/<part>. Archives are only ever added
 to it, never packed anew, so that what was fetched, learnt and reported stays what it was.
 """
@@ -18,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tencost.config import Config, DatasetConfig
+from tencost.config.graph_outputs import graph_paths
 from tencost.errors import DatasetError
 from tencost.fetch.pack import sha256_of
 from tencost.fetch.unpack import SUFFIXES, is_archive, unpack
@@ -28,13 +31,14 @@ _TIMEOUT_S = 60
 
 
 def run(cfg: Config, root: Path) -> Path:
-    """Bring the dataset to data/raw/<name>/, whole or not at all; return that folder.
+    """Bring the dataset to data/raw/<name>/ (graphs/data/raw/<name>/), whole or not at all; return that folder.
 
     Raises:
         DatasetError: the source is missing, has another checksum, is damaged or hostile, or is no
         dataset.
     """
-    folder = root / cfg.paths.raw / cfg.dataset.name
+    paths = graph_paths(cfg.paths, root) if cfg.dataset.graphs else cfg.paths
+    folder = root / paths.raw / cfg.dataset.name
     console = Console(stderr=True)
     with scratch_beside(folder) as scratch:
         content = scratch / "content"

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tencost.config.graph_outputs import graph_paths
+from tencost.config.schema import PathsConfig
 from tencost.evaluate.interval import Interval
 from tencost.evaluate.report import wide
 from tencost.graphs import board as boards
@@ -28,12 +30,22 @@ NOTE = (
 )
 
 
-def print_boards(reports: Path, console: Console | None = None) -> int:
-    """Print every leaderboard of graphs below data/reports; return how many there are."""
-    paths = sorted(reports.glob(f"*/devices/*/{boards.FILE}"))
-    for path in paths:
+def print_boards(root: Path, paths: PathsConfig, console: Console | None = None) -> int:
+    """Print every leaderboard of graphs of a project; return how many there are.
+
+    A report in the place of earlier versions counts where the new place has none of that dataset and split.
+    """
+    pattern = f"*/devices/*/{boards.FILE}"
+    found: dict[str, list[Path]] = {}
+    for reports in dict.fromkeys((graph_paths(paths, root).reports, paths.reports)):
+        named: dict[str, list[Path]] = {}
+        for path in sorted((root / reports).glob(pattern)):
+            named.setdefault(path.parents[2].name, []).append(path)
+        found = named | found
+    printed = [path for _, group in sorted(found.items()) for path in group]
+    for path in printed:
         print_board(boards.load(path), console)
-    return len(paths)
+    return len(printed)
 
 
 def print_board(board: Board, console: Console | None = None) -> None:

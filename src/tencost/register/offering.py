@@ -46,7 +46,11 @@ def run_of(
 
 def mark(root: Path, cfg: Config, version: Version) -> None:
     """Write what DVC keeps of a registration: which content, a twin's if it has one, was offered to the registry."""
-    path = root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json"
+    write_mark(root / cfg.paths.registry / cfg.dataset.name / f"{cfg.hardware.name}.json", version)
+
+
+def write_mark(path: Path, version: Version) -> None:
+    """Write the mark of a registration to a file."""
     offered = version.tags.get(registry.TWIN_TAG) or version.tags[registry.CONTENT_TAG]
     content = {"model": version.name, "content_digest": offered}
     with whole_file(path) as partial:

@@ -33,7 +33,7 @@ DEFAULT_TVM_RANGE = ("0.27.0", "0.28.0")
 _DECIDE = ("execution", "features", "splits", "store", "train")
 """Rooms whose code decides what a training learns from given records."""
 
-_PIPELINE_WRITES = (":(exclude,glob)**/dvc.lock", ":(exclude)data")
+_PIPELINE_WRITES = (":(exclude,glob)**/dvc.lock", ":(exclude)data", ":(exclude)graphs/data")
 """Paths under git that `dvc repro` itself writes while it runs."""
 
 _STAGES_READ = ("conf", "src", "graphs", "datasets", "params.yaml", "dvc.yaml")

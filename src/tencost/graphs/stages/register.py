@@ -1,7 +1,8 @@
 """The stage `graphs register`: the winner on a device becomes a version, and champion if the rule allows it.
 
-The registered model is ``tencost-graph-<hardware>``. What DVC keeps of it is
-mlruns/registered/<dataset>/<hardware>.json, the digest of what was offered, beside the registry.
+The registered model is ``tencost-graph-<hardware>``. The digest of what was offered is written to
+mlruns/registered/<dataset>/<hardware>.json, beside the registry; DVC keeps a copy of it,
+graphs/data/registered/<dataset>/<hardware>.json.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import orjson
 
 from tencost.config import Config
+from tencost.config.graph_outputs import graph_mark
 from tencost.errors import BundleError, RegistryError
 from tencost.graphs import board as boards
 from tencost.graphs import bundle as bundles
@@ -89,10 +91,9 @@ def run(cfg: Config, root: Path) -> Verdict:
             model_text=_model_text(cfg, hardware),
             save=save_graph_pyfunc,
         )
-        digest = bundles.training_digest(root / best.folder)
-        run_id = offering.run_of(
-            client, cfg, "graphs register", root / best.folder, digest, best.seeds
-        )
+        trained = data.folders.models / best.model
+        digest = bundles.training_digest(trained)
+        run_id = offering.run_of(client, cfg, "graphs register", trained, digest, best.seeds)
         version, new = registry.register_offer(client, offer, run_id=run_id, description="")
     if champion is not None and champion.number == version.number:
         verdict = Verdict(False, (f"{YES}version {version.number} is the champion already",))
@@ -104,6 +105,9 @@ def run(cfg: Config, root: Path) -> Verdict:
             registry.promote(client, version)
             champion = version
     offering.mark(root, cfg, version)
+    copy = graph_mark(root, cfg.dataset.name, hardware)
+    if copy is not None:
+        offering.write_mark(copy, version)
     offering.say(version, new, champion, verdict)
     return verdict
 
