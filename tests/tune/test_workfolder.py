@@ -18,10 +18,12 @@ from tencost.records.formats.metaschedule import (
     write_database,
 )
 from tencost.store.ids import workload_id
+from tencost.tune.curve import CurvePoint, append_point
 from tencost.tune.workfolder import (
     WorkFolder,
     artifacts,
     check_database,
+    has_programs,
     open_folder,
     write_report,
 )
@@ -85,9 +87,64 @@ def test_a_folder_made_for_something_else_is_refused(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     with opened(tmp_path):
-        pass
+        write_database(tmp_path, [WORKLOAD], [program(1e-3)])
     with pytest.raises(TuneError, match="programs of one target only"):
         opened(tmp_path, **change).__enter__()
+
+
+OTHER_TARGET = {**TARGET, "mcpu": "znver5"}
+
+
+def test_a_failed_run_without_tuning_records_does_not_bind_the_folder_to_its_target(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Default schedules were timed, then the run failed: a user would lose no program that was searched for."""
+    path = tmp_path / "net"
+    with pytest.raises(TuneError, match="a worker died"):
+        fail(path, TuneError("a worker died"), w0=1e-3)
+    for name in (WORKLOAD_FILE, RECORD_FILE):
+        (path / name).touch()
+    append_point(path / "tuning_curve.csv", CurvePoint(trials=0, total_latency_s=1e-3))
+    (path / "tuning_curve.png").write_bytes(b"png")
+    assert not has_programs(path), "`tencost compile` says that the run ended before it had any"
+    with opened(path) as folder:
+        assert folder.baseline_s == {"w0": 1e-3}, "the same target goes on"
+    assert not caplog.messages
+    with opened(path, target=OTHER_TARGET) as folder:
+        assert folder.baseline_s == {}
+        assert not folder.curve.exists()
+        assert not folder.plot.exists()
+    (line,) = caplog.messages
+    assert "starts over" in line
+    assert json.loads((path / "session.json").read_text())["target"] == OTHER_TARGET
+
+
+@pytest.mark.parametrize("file", [RECORD_FILE, "batches.jsonl", "report.json", "notes.txt"])
+def test_a_folder_with_anything_else_stays_as_it_is(tmp_path: Path, file: str) -> None:
+    path = tmp_path / "net"
+    with opened(path) as folder:
+        folder.baseline_s["w0"] = 1e-3
+        folder.save_session()
+    (path / file).write_text("{}\n")
+    before = {item.name: item.read_bytes() for item in path.iterdir() if item.is_file()}
+    with (
+        pytest.raises(TuneError, match="programs of one target only"),
+        opened(path, target=OTHER_TARGET),
+    ):
+        pass
+    assert {item.name: item.read_bytes() for item in path.iterdir() if item.is_file()} == before
+
+
+def test_a_curve_with_measured_programs_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "net"
+    with opened(path) as folder:
+        append_point(folder.curve, CurvePoint(trials=8, total_latency_s=1e-3))
+    with (
+        pytest.raises(TuneError, match="programs of one target only"),
+        opened(path, target=OTHER_TARGET),
+    ):
+        pass
+    assert (path / "tuning_curve.csv").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}'])

@@ -52,6 +52,14 @@ _log = logging.getLogger(__name__)
 
 SESSION_VERSION = 1
 ADOPTED_FILE = "adopted.jsonl"
+_CURVE_FILE = "tuning_curve.csv"
+_PLOT_FILE = "tuning_curve.png"
+_FAILED_RUN_FILES = frozenset(
+    {
+        ".lock", "logs", "session.json", WORKLOAD_FILE, RECORD_FILE, ADOPTED_FILE, _CURVE_FILE, _PLOT_FILE,
+    }
+)  # fmt: skip
+"""Files that a run leaves that fails before its first program is measured."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class WorkFolder:
 
     @property
     def curve(self) -> Path:
-        return self.path / "tuning_curve.csv"
+        return self.path / _CURVE_FILE
 
     @property
     def batches(self) -> Path:
@@ -98,7 +106,7 @@ class WorkFolder:
 
     @property
     def plot(self) -> Path:
-        return self.path / "tuning_curve.png"
+        return self.path / _PLOT_FILE
 
     @property
     def logs(self) -> Path:
@@ -209,10 +217,12 @@ def open_folder(
 ) -> Iterator[WorkFolder]:
     """Lock and open the folder of a network on a hardware, new or from an earlier run.
 
-    A new folder goes again where the run ends before anything was timed.
+    A new folder goes again where the run ends before anything was timed. A folder of another target in which no program
+    was measured (its run failed after the default schedules were timed) starts over, with a logged line.
 
     Raises:
-        TuneError: another tuner holds it, or it was made for another network, hardware or target.
+        TuneError: another tuner holds it, it was made for another network or hardware, or it holds measured programs of
+            another target.
     """
     is_new, made_parent = not path.exists(), not path.parent.exists()
     path.mkdir(parents=True, exist_ok=True)
@@ -231,6 +241,13 @@ def open_folder(
             "hardware": hardware,
             "target": target,
         }
+        if _is_of_another_target(path / "session.json", header) and not _has_results(path):
+            _log.warning(
+                "%s: its run failed for another target before a program was measured: tuning starts over there",
+                path,
+            )
+            _clear(path)
+            is_new = True
         baseline, rule, count = _read_session(path / "session.json", header)
         folder = WorkFolder(path, baseline, rule, {}, header)
         folder.adopted = _read_marks(path, count, _mend(path))
@@ -252,15 +269,38 @@ def has_programs(path: Path) -> bool:
     """Say whether a folder holds a database with programs, or something else than a tuning run left."""
     if not path.is_dir():
         return False
-    others = {item.name for item in path.iterdir()} - {
-        ".lock",
-        "logs",
-        "session.json",
-        WORKLOAD_FILE,
-        RECORD_FILE,
-    }
+    others = {item.name for item in path.iterdir()} - _FAILED_RUN_FILES
     records = path / RECORD_FILE
     return bool(others) or (records.is_file() and records.stat().st_size > 0)
+
+
+def _is_of_another_target(session: Path, header: Mapping[str, Any]) -> bool:
+    """Say whether a session is the header's in everything but its target; False where it cannot be read."""
+    try:
+        values = json.loads(session.read_text(encoding="utf-8"))
+        return all(values[key] == header[key] for key in ("version", "network", "hardware")) and (
+            canonical_target(values["target"]) != canonical_target(header["target"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _has_results(path: Path) -> bool:
+    """Say whether a folder holds what a user would lose: records, measured points of its curve, or an unknown file."""
+    unknown = {item.name for item in path.iterdir()} - _FAILED_RUN_FILES
+    records, adopted = path / RECORD_FILE, path / ADOPTED_FILE
+    if unknown or any(file.exists() and file.stat().st_size for file in (records, adopted)):
+        return True
+    try:
+        return any(point.trials > 0 for point in read_points(path / _CURVE_FILE))
+    except TuneError:
+        return True
+
+
+def _clear(path: Path) -> None:
+    """Remove the files of a failed run; its lock and its logs stay."""
+    for name in _FAILED_RUN_FILES - {".lock", "logs"}:
+        (path / name).unlink(missing_ok=True)
 
 
 def _was_timed(path: Path) -> bool:
@@ -448,8 +488,8 @@ def artifacts(folder: WorkFolder) -> Sequence[Path]:
     names = (
         WORKLOAD_FILE,
         RECORD_FILE,
-        "tuning_curve.csv",
-        "tuning_curve.png",
+        _CURVE_FILE,
+        _PLOT_FILE,
         batches.FILE,
         "network.png",
         "report.json",
