@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from tencost.errors import ConfigError
-from tencost.graphs import board as boards
-from tencost.graphs import report
-from tencost.graphs.board import Board, Row
-from tencost.graphs.metrics import by_family
+from tencost.evaluate.networks import board as boards
+from tencost.evaluate.networks import report
+from tencost.evaluate.networks.board import Board, Row
+from tencost.models.networks.latency_metrics import by_family
 
 
 def make_board() -> Board:

@@ -12,10 +12,10 @@ import yaml
 
 from tencost.config import graph_outputs
 from tencost.config.composition import compose
+from tencost.config.folders import Folders
 from tencost.config.schema import PathsConfig
-from tencost.graphs import board as boards
-from tencost.graphs import report
-from tencost.graphs.stages.folders import Folders
+from tencost.evaluate.networks import board as boards
+from tencost.evaluate.networks import report
 
 ROOT = Path(__file__).resolve().parents[2]
 

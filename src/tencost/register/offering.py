@@ -14,7 +14,8 @@ from tencost.config import Config
 from tencost.register import registry
 from tencost.register.promotion import Verdict
 from tencost.register.registry import Version
-from tencost.train import ended, tracking
+from tencost.tracking import orphaned_runs as ended
+from tencost.tracking import runs as tracking
 from tencost.writing import whole_file
 
 

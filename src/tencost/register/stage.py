@@ -33,17 +33,16 @@ from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
 from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
 from tencost.features.computable import readable_stored
+from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle, training_digest
+from tencost.models.programs.ranker import reference_features
 from tencost.register import notes, offering, registry
 from tencost.register.comparison import Opponent, against_champion, compare
 from tencost.register.promotion import YES, Challenger, Comparison, Rule, Verdict, judge
 from tencost.register.registry import Version
 from tencost.register.round_time import RoundTime, round_times
-from tencost.register.start_records import training_starts
-from tencost.register.starts import ship
-from tencost.train import tracking
-from tencost.train.bundle import Bundle, BundleInfo, load_bundle, training_digest
+from tencost.register.start_records import ship, training_starts
+from tencost.tracking import runs as tracking
 from tencost.train.data import Data
-from tencost.train.ranker import reference_features
 from tencost.train.refit import refit
 
 
