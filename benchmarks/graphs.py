@@ -50,7 +50,7 @@ from tencost.splits.networks import divide
 LABELS = (0, 5, 20, 100)
 WATCHED = 0.05
 """Share of what is learnt from that watches the training."""
-CONF = Path(__file__).resolve().parents[1] / "conf" / "graph_model"
+CONF = Path(__file__).resolve().parents[1] / "conf" / "model"
 
 
 def within(predicted: NDArray[np.float64], label: NDArray[np.float64]) -> float:
@@ -215,7 +215,7 @@ def table(lines: list[dict[str, Any]], hardware: tuple[str, ...]) -> None:
 def runs(arguments: argparse.Namespace) -> None:
     """Train and test every model once a seed; write a file a run."""
     everything = read_folder(arguments.source).labelled
-    policy = yaml.safe_load((CONF.parent / "graph_split" / f"{arguments.split}.yaml").read_text())
+    policy = yaml.safe_load((CONF.parent / "split" / f"{arguments.split}.yaml").read_text())
     policy["policy"] = GraphSplitPolicy[policy["policy"]]
     parts = divide(everything.graphs, GraphSplitConfig(**policy))
     train, valid, test, ood = (everything.take(rows) for _, rows in parts.items())

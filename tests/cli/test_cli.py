@@ -96,10 +96,10 @@ def test_outside_a_project_the_shipped_configuration_is_used(
 @pytest.mark.parametrize(
     ("group", "choice"),
     [
-        (group, path.stem)
-        for group in composition.GROUPS
+        (group, choice)
+        for group, choices in composition.group_choices().items()
         if group != "experiment"
-        for path in sorted((ROOT / "conf" / group).glob("*.yaml"))
+        for choice in choices
     ],
 )
 def test_every_choice_composes(group: str, choice: str) -> None:
@@ -109,7 +109,9 @@ def test_every_choice_composes(group: str, choice: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "conf" / "model").glob("*.yaml")), ids=lambda path: path.stem
+    "path",
+    sorted(composition.choice_files(ROOT / "conf", "model")),
+    ids=lambda path: path.stem,
 )
 def test_model_files_spell_out_every_field(path: Path) -> None:
     """DVC tracks what is in the file: a default that lives in code only would change a model without a re-run."""

@@ -119,7 +119,7 @@ def make_graphs(folder: Path, database: Path) -> None:
     (project / "mlruns").mkdir()
     shutil.copy(database, project / "mlruns" / "mlflow.db")
     (project / "conf" / "dataset" / "mine.yaml").write_text("name: mine\nsource: networks\n")
-    (project / "conf" / "graph_split" / "by_graph.yaml").write_text(
+    (project / "conf" / "split" / "by_graph.yaml").write_text(
         "policy: by_graph\nfamilies: []\ntest_families: []\nper_family: null\n"
         "valid_fraction: 0.2\ntest_fraction: 0.2\nseed: 0\n"
     )

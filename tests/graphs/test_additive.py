@@ -21,7 +21,7 @@ from tencost.models.networks.families.additive import FAMILY, AdditiveConfig, Ad
 from tencost.models.neural.weights import read_weights, write_weights
 from tencost.networks.graph.graph_set import LabelledGraphs, concatenate
 
-CONF = Path(__file__).resolve().parents[2] / "conf" / "graph_model" / "additive.yaml"
+CONF = Path(__file__).resolve().parents[2] / "conf" / "model" / "additive.yaml"
 CONFIG = cast(AdditiveConfig, FAMILY.for_tests)
 
 
@@ -174,7 +174,7 @@ def test_the_pipelines_settings_give_the_same_weights_on_one_cpu_as_on_two() -> 
 
 @pytest.mark.parametrize("family", ["additive", "summed"])
 def test_every_setting_stands_in_conf(family: str) -> None:
-    path = Path(__file__).resolve().parents[2] / "conf" / "graph_model" / f"{family}.yaml"
+    path = Path(__file__).resolve().parents[2] / "conf" / "model" / f"{family}.yaml"
     values = yaml.safe_load(path.read_text())
     schema = GRAPH_FAMILIES.load(family).config
     assert set(values) == {item.name for item in fields(schema)}

@@ -303,9 +303,9 @@ def test_what_there_is_nothing_to_learn_from_is_refused() -> None:
     ("values", "message"),
     [
         ({"convolution": "sage"}, "convolution must be one of"),
-        ({"hidden": 10, "convolution": "gat"}, "multiple of graph_model.heads"),
+        ({"hidden": 10, "convolution": "gat"}, "multiple of model.heads"),
         ({"convolution": "gcn", "edge_encoding": "laplacian"}, "reads edges"),
-        ({"q": 0.3}, "graph_model.q must be in"),
+        ({"q": 0.3}, "model.q must be in"),
         ({"label": "sqrt"}, "label must be one of"),
     ],
 )
@@ -316,7 +316,7 @@ def test_wrong_settings_are_refused(values: dict[str, object], message: str) -> 
 
 MODELS = sorted(
     path.stem
-    for path in (ROOT / "conf" / "graph_model").glob("*.yaml")
+    for path in (ROOT / "conf" / "model").glob("*.yaml")
     if "family: gnn" in path.read_text()
 )
 
@@ -330,7 +330,7 @@ def test_the_benchmarks_models_are_there() -> None:
 def test_a_configured_model_can_be_made(name: str) -> None:
     config = compose([f"graph_model={name}"])[0].graph_model
     assert isinstance(config, GnnConfig)
-    text = (ROOT / "conf" / "graph_model" / f"{name}.yaml").read_text()
+    text = (ROOT / "conf" / "model" / f"{name}.yaml").read_text()
     assert set(yaml.safe_load(text)) == {field.name for field in fields(GnnConfig)}
     network, encoder = network_of(config)
     batch = batches_of(config, VALID.graphs, encoder).take(range(4))

@@ -71,9 +71,9 @@ def test_a_batch_moves_as_a_whole(convolution: str) -> None:
 def test_an_accelerator_that_is_not_there_is_said_before_anything_is_trained() -> None:
     absent = "mps" if torch.cuda.is_available() else "cuda"
     model = GnnModel(settings(accelerator=absent), 2)
-    with pytest.raises(ConfigError, match=rf"graph_model\.accelerator={absent}: expected such"):
+    with pytest.raises(ConfigError, match=rf"model\.accelerator={absent}: expected such"):
         model.fit(TRAIN, VALID, seed=0, report=silent)
-    with pytest.raises(ConfigError, match=r"graph_model\.accelerator must be one of"):
+    with pytest.raises(ConfigError, match=r"model\.accelerator must be one of"):
         settings(accelerator="quantum")
 
 

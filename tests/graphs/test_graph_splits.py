@@ -127,12 +127,12 @@ def test_a_leak_is_found() -> None:
     [
         (
             config(BY_GRAPH, families=["zzz"]),
-            r"graph_split\.families must name families .*aaa, bbb",
+            r"split\.families must name families .*aaa, bbb",
         ),
-        (config(BY_FAMILY, test_families=["zzz"]), r"graph_split\.test_families must name .* zzz"),
+        (config(BY_FAMILY, test_families=["zzz"]), r"split\.test_families must name .* zzz"),
         (config(BY_FAMILY), "expected at least one of the .*test_families"),
         (config(BY_ORDER), "expected at least one of the .*test_families"),
-        (config(BY_GRAPH, test_families=["aaa"]), "expected no graph_split.test_families"),
+        (config(BY_GRAPH, test_families=["aaa"]), "expected no split.test_families"),
         (config(BY_FAMILY, families=["aaa"], test_families=["aaa"]), "expected no family in both"),
         (config(BY_ORDER, test_families=["aaa"], per_family=5), "expected no .*per_family"),
         (config(BY_FAMILY, test_families=["aaa", "bbb", "ccc"]), "the part train .* is empty"),

@@ -61,7 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, mlflow_database: Path) -> 
     (root / "conf" / "dataset" / "mine.yaml").write_text("name: mine\nsource: networks\n")
     for name, policy in (("by_graph", "by_graph"), ("by_family", "by_family")):
         held_out = "[wide]" if policy == "by_family" else "[]"
-        (root / "conf" / "graph_split" / f"{name}.yaml").write_text(
+        (root / "conf" / "split" / f"{name}.yaml").write_text(
             f"policy: {policy}\nfamilies: []\ntest_families: {held_out}\nper_family: null\n"
             "valid_fraction: 0.2\ntest_fraction: 0.2\nseed: 0\n"
         )

@@ -78,7 +78,7 @@ def test_a_constant_model_answers_without_a_table() -> None:
     [
         (chain(8, operator="Gelu"), (), LEFT_OUT, None, "no network learnt from has"),
         (chain(8), ("Conv2D with dilation 2x2",), LEFT_OUT, None, "no network learnt from has"),
-        (chain(64), (), None, None, "graph_split=by_family"),
+        (chain(64), (), None, None, "split=by_family"),
         (chain(64), (), LEFT_OUT, (0.25, 2.0), "families never learnt, from errors on deep, wide"),
         (chain(16_000), (), LEFT_OUT, None, "941 times beyond those learnt from"),
         (

@@ -199,14 +199,14 @@ def test_a_search(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {parent.info.run_id}
     assert parent.data.metrics["valid/mape"] == pytest.approx(best.mape)
     assert min(run.data.metrics["valid/mape"] for run in trials) == pytest.approx(best.mape)
-    widths = {run.data.params["graph_model.hidden"] for run in trials}
+    widths = {run.data.params["model.hidden"] for run in trials}
     assert str(best.settings["hidden"]) in widths
 
     (line,) = capsys.readouterr().out.splitlines()
     words = shlex.split(line)
     assert words[:3] == ["tencost", "graphs", "train"]
     main(words[1:])
-    told = yaml.safe_load((inside / "conf" / "graph_model" / "gin.yaml").read_text())
+    told = yaml.safe_load((inside / "conf" / "model" / "gin.yaml").read_text())
     trained = inside / "data" / "models" / "mine" / "by_graph" / "gin" / "seed0" / "gnn.json"
     settings = orjson.loads(trained.read_bytes())["settings"]
     assert settings["hidden"] == best.settings["hidden"]

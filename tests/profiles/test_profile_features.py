@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from made_profiles import SM_COUNT, concatenated, every_metric, profiles_of, wide_profiles
-from tencost.config import Config
+from tencost.config import Config, composition
 from tencost.config.composition import compose
 from tencost.config.profiles import (
     CounterConfig,
@@ -27,7 +27,7 @@ from tencost.features.spec import FeatureSpec
 from tencost.records.counters.counter_groups import tells_time
 
 ROOT = Path(__file__).resolve().parents[2]
-CHOICES = sorted(path.stem for path in (ROOT / "conf" / "profile_features").glob("*.yaml"))
+CHOICES = composition.group_choices()["profile_features"]
 GROUPS = {
     "occupancy": (1, 1),
     "launch": (3, 3),

@@ -316,7 +316,7 @@ def test_a_stage_of_graphs_depends_on_what_it_reaches(name: str) -> None:
 
 def test_the_families_of_graph_models_are_those_of_their_settings() -> None:
     for model, item in GRAPH_MODELS.items():
-        settings = yaml.safe_load((ROOT / "conf" / "graph_model" / f"{model}.yaml").read_text())
+        settings = yaml.safe_load((ROOT / "conf" / "model" / f"{model}.yaml").read_text())
         assert item == {"family": settings["family"]}
 
 

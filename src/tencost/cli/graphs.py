@@ -19,8 +19,8 @@ GRAPHS = Group(
     ),
     examples=(
         "tencost graphs latency network=mobilenet_v2 hardware=cortex-a76",
-        "tencost graphs train graph_model=additive",
-        "tencost graphs evaluate graph_split=cg",
+        "tencost graphs train model=additive",
+        "tencost graphs evaluate split=cg",
     ),
 )
 _SAMPLE = "dataset=cg-sample"
@@ -63,8 +63,8 @@ GRAPHS.add_command(
         uses=("dataset", "graph_split", "paths.graphs"),
         defaults=(_SAMPLE,),
         examples=(
-            "tencost graphs splits graph_split=by_graph",
-            "tencost graphs splits graph_split=by_family 'graph_split.test_families=[vggs]'",
+            "tencost graphs splits split=by_graph",
+            "tencost graphs splits split=by_family 'split.test_families=[vggs]'",
         ),
         help="Divide the graphs into train, valid, test, and test_ood: families that nothing is learnt of.",
     )
@@ -78,8 +78,8 @@ GRAPHS.add_command(
         ),
         defaults=(_SAMPLE,),
         examples=(
-            "tencost graphs train graph_model=additive 'seeds=[0,1,2]'",
-            "tencost graphs train -m graph_model=summed,additive",
+            "tencost graphs train model=additive 'seeds=[0,1,2]'",
+            "tencost graphs train -m model=summed,additive",
         ),
         help="Train a family of graph models for all devices of the dataset.\n\nWith -m: every combination of choices.",
         sweep=_train_sweep,
@@ -97,14 +97,14 @@ GRAPHS.add_command(
             ValueOption(
                 ["--cpus"],
                 type=Whole(1),
-                help="CPUs that all trials together use; all by default. A trial uses graph_model.num_threads.",
+                help="CPUs that all trials together use; all by default. A trial uses model.num_threads.",
             ),
             click.Option(["--resume"], is_flag=True, help="Go on with the search that was interrupted."),
         ),
-        defaults=(_SAMPLE, "graph_model=gin"),
+        defaults=(_SAMPLE, "model=gin"),
         examples=(
-            "tencost graphs tune graph_model=gin graph_model.max_minutes=5 --trials 50",
-            "tencost graphs tune graph_model=gin graph_model.max_minutes=5 --trials 50 --resume",
+            "tencost graphs tune model=gin model.max_minutes=5 --trials 50",
+            "tencost graphs tune model=gin model.max_minutes=5 --trials 50 --resume",
         ),
         help=(
             "Search settings of a graph neural network with Ray Tune, and print the best for `graphs train`.\n\n"
@@ -120,7 +120,7 @@ GRAPHS.add_command(
             "dataset", "graph_split", "experiment_name", "paths.graphs", "paths.models", "paths.reports",
         ),
         defaults=(_SAMPLE,),
-        examples=("tencost graphs evaluate", "tencost graphs evaluate dataset=cg graph_split=cg"),
+        examples=("tencost graphs evaluate", "tencost graphs evaluate dataset=cg split=cg"),
         help="Compare all models that were trained on a split, device by device.",
     )
 )  # fmt: skip

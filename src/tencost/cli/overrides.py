@@ -7,6 +7,7 @@ lists those and shell completion offers them.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -38,6 +39,18 @@ class OverridesArgument(click.Argument):
         return [CompletionItem(word) for word in completions(incomplete, self._uses)]
 
 
+def spoken(group: str, uses: Sequence[str]) -> str:
+    """Return the word for a group: `model` for that of networks, too, in a command that uses no other model."""
+    from tencost.config.composition import SHARED
+
+    return SHARED[group] if group in SHARED and SHARED[group] not in uses else group
+
+
+def _groups_by_word(uses: Sequence[str]) -> dict[str, str]:
+    """Return the groups whose word in a command is another than their name: word -> group."""
+    return {word: group for group in uses if (word := spoken(group, uses)) != group}
+
+
 def completions(incomplete: str, uses: Sequence[str]) -> Iterator[str]:
     """Yield what a word may become.
 
@@ -48,6 +61,8 @@ def completions(incomplete: str, uses: Sequence[str]) -> Iterator[str]:
     mark = incomplete[:1] if incomplete[:1] in HYDRA_MARKS else ""
     key, equals, value = incomplete[len(mark) :].partition("=")
     choices = composition.group_choices()
+    choices |= {word: choices.pop(group) for word, group in _groups_by_word(uses).items()}
+    words = [spoken(group, uses) for group in uses]
     if equals:
         before, comma, begun = value.rpartition(",")
         taken = before.split(",")
@@ -55,7 +70,7 @@ def completions(incomplete: str, uses: Sequence[str]) -> Iterator[str]:
             if choice.startswith(begun) and choice not in taken:
                 yield f"{mark}{key}={before}{comma}{choice}"
         return
-    offered = [group for group in choices if group in uses or group == "experiment"]
+    offered = [group for group in choices if group in words or group == "experiment"]
     if "." in key:
         offered += [told.name for _, rows in sections(uses) for told in rows]
     else:
@@ -83,27 +98,28 @@ def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
     hints = typing.get_type_hints(Config)
     choices = composition.group_choices()
     for group in uses:
+        word = spoken(group, uses)
         if group in families:
             base, parts = families[group]
             common = [item.name for item in fields(base)]
             values = composition.choice_values(group, choices[group][0])
-            told = list(told_fields(base, f"{group}.", values))
-            yield f"Fields of {group}, of every family", told
+            told = list(told_fields(base, f"{word}.", values))
+            yield f"Fields of {word}, of every family", told
             for name in choices[group]:
                 values = composition.choice_values(group, name)
-                where = f"conf/{group}/{name}.yaml: family"
+                where = f"conf/{word}/{name}.yaml: family"
                 schema = parts.load(values.get("family"), where).config
                 own = [
                     item
-                    for item in told_fields(schema, f"{group}.", values)
-                    if item.name.removeprefix(f"{group}.") not in common
+                    for item in told_fields(schema, f"{word}.", values)
+                    if item.name.removeprefix(f"{word}.") not in common
                 ]
-                yield f"Fields of {group} with {group}={name}", own
+                yield f"Fields of {word} with {word}={name}", own
         elif group in choices:
             chosen = choices[group][0]
             values = composition.choice_values(group, chosen)
-            told = list(told_fields(hints[group], f"{group}.", values))
-            yield f"Fields of {group} (defaults of {group}={chosen})", told
+            told = list(told_fields(hints[group], f"{word}.", values))
+            yield f"Fields of {word} (defaults of {word}={chosen})", told
     single = [name for name in uses if name not in choices]
     others = [item for item in told_fields(Config, "", {}) if item.name in single]
     for name in ("paths", "rule"):
@@ -176,7 +192,8 @@ class StageCommand(grammar.Command):
         from tencost.config import composition
 
         own = dict(ctx.params)
-        overrides = [*self._missing_defaults(own["overrides"]), *own.pop("overrides")]
+        overrides = self.of_groups(own.pop("overrides"))
+        overrides = [*self._missing_defaults(overrides), *overrides]
         multirun, cfg, resolve, info = (
             own.pop(name) for name in ("multirun", "cfg", "resolve", "info")
         )
@@ -197,6 +214,15 @@ class StageCommand(grammar.Command):
         function = partial(self._function, **own) if own else self._function
         return composition.run_stage(function, name, overrides, multirun=multirun)
 
+    def of_groups(self, words: Sequence[str]) -> list[str]:
+        """Return overrides with the names of groups and fields, where the command has another word for a group."""
+        groups = _groups_by_word(self.uses)
+
+        def named(match: re.Match[str]) -> str:
+            return match[1] + groups.get(match[2], match[2])
+
+        return [re.sub(r"^([~+]*)(\w+)", named, word) for word in words]
+
     def _missing_defaults(self, words: Sequence[str]) -> list[str]:
         given = {word.partition("=")[0] for word in words}
         return [word for word in self._defaults if word.partition("=")[0] not in given]
@@ -216,7 +242,10 @@ class StageCommand(grammar.Command):
         choices = composition.group_choices()
         first = dict(word.split("=", 1) for word in self._defaults)
         rows = [
-            (group, ", ".join(sorted(choices[group], key=lambda one: one != first.get(group))))
+            (
+                spoken(group, self.uses),
+                ", ".join(sorted(choices[group], key=lambda one: one != first.get(group))),
+            )
             for group in choices
             if group in self.uses
         ]
@@ -311,7 +340,10 @@ def _print_info(overrides: list[str], uses: Sequence[str]) -> None:
     with formatter.section("Chosen (of)"):
         formatter.write_dl(
             [
-                (f"{group}={found.chosen[group] or 'null'}", ", ".join(choices[group]))
+                (
+                    f"{spoken(group, uses)}={found.chosen[group] or 'null'}",
+                    ", ".join(choices[group]),
+                )
                 for group in choices
                 if group in uses or group == "experiment"
             ]

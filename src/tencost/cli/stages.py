@@ -240,6 +240,7 @@ def pipeline(words: tuple[str, ...]) -> None:
     restored first, and the items of params.yaml are written from its lists. With graphs/dvc.yaml, or
     graphs/dvc.yaml:<stage>, it runs the pipeline of whole networks, a DVC project of its own.
     """
+    from tencost.cli.pipeline_progress import Progress, plan
     from tencost.config import graph_outputs, lockfile
     from tencost.config.pipeline import allow_no_git, write_items
     from tencost.config.schema import project_root
@@ -256,7 +257,14 @@ def pipeline(words: tuple[str, ...]) -> None:
         graph_outputs.remove_lost_marks(root)
     allow_no_git(folder)
     os.chdir(folder)
-    code = _repro(words)
+    planned = None if words else plan(folder)
+    if planned is None:
+        code = _repro(words)
+    else:
+        with Progress(folder, planned) as progress:
+            code = _repro(words)
+            if code == 0:
+                progress.end_stage()
     if signals.terminated():
         raise click.Abort
     raise SystemExit(code)

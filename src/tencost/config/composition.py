@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,17 @@ GROUPS = (
     "experiment",
 )
 
+SHARED = {"graph_model": "model", "graph_split": "split", "profile_features": "features"}
+"""Fields that are chosen from the files of another field's group, those that are of their own subject: networks,
+hardware counters. A project of an earlier version has a folder of conf/ for each of them."""
+
+_SUBJECTS = {
+    "": "programs",
+    "graph_model": "whole networks (tencost graphs)",
+    "graph_split": "whole networks (tencost graphs)",
+    "profile_features": "hardware counters (tencost profiles)",
+}
+
 StageFunction = Callable[[Config, Path], Any]
 
 
@@ -55,18 +66,56 @@ def group_choices() -> dict[str, list[str]]:
     defaults = _default_choices(conf / "config.yaml")
     choices = {}
     for group in GROUPS:
-        names = sorted(path.stem for path in (conf / group).glob("*.yaml"))
+        names = sorted(path.stem for path in choice_files(conf, group))
         choices[group] = sorted(names, key=lambda name: (name != defaults.get(group), name))
     return choices
+
+
+def choice_files(conf: Path, group: str) -> list[Path]:
+    """Return the files that a group's choices are, of a shared folder those of the group's own subject."""
+    if group in SHARED and not (conf / group).is_dir():
+        return [path for path in _yaml(conf / SHARED[group]) if _subject(path) == group]
+    files = _yaml(conf / group)
+    return (
+        [path for path in files if _subject(path) not in SHARED]
+        if group in SHARED.values()
+        else files
+    )
+
+
+def _yaml(folder: Path) -> list[Path]:
+    return list(folder.glob("*.yaml"))
+
+
+def _subject(path: Path) -> str:
+    """Return the field of SHARED that a file's settings are of; "" if it is none of them."""
+    from omegaconf import OmegaConf
+
+    from tencost.config.graphs import GraphSplitPolicy
+    from tencost.config.parts import GRAPH_FAMILIES
+    from tencost.config.profiles import CounterKind
+
+    values = OmegaConf.load(path)
+    if values.get("family") in GRAPH_FAMILIES.names():
+        return "graph_model"
+    if values.get("policy") in GraphSplitPolicy.__members__:
+        return "graph_split"
+    return "profile_features" if values.get("kind") in CounterKind.__members__ else ""
 
 
 def choice_values(group: str, choice: str) -> dict[str, Any]:
     """Return what the file of a choice sets, before anything is resolved; {} where there is no such file."""
     from omegaconf import OmegaConf
 
-    path = config_folder()[1] / group / f"{choice}.yaml"
+    conf = config_folder()[1]
+    path = conf / _folder_of(conf, group) / f"{choice}.yaml"
     values = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _folder_of(conf: Path, group: str) -> str:
+    """Return the folder of conf/ with a group's files."""
+    return SHARED[group] if group in SHARED and not (conf / group).is_dir() else group
 
 
 def _default_choices(path: Path) -> dict[str, str]:
@@ -77,7 +126,7 @@ def _default_choices(path: Path) -> dict[str, str]:
     defaults: dict[str, str] = {}
     for entry in listed.get("defaults", []):
         if isinstance(entry, dict):
-            defaults.update(entry)
+            defaults.update({key.rpartition("@")[2]: value for key, value in entry.items()})
     return defaults
 
 
@@ -118,7 +167,7 @@ def explain(overrides: list[str]) -> Composed:
     composed, root = _compose(overrides)
     runtime = composed.hydra.runtime
     sources = tuple((str(item.provider), str(item.path)) for item in runtime.config_sources)
-    choices = {group: runtime.choices.get(group) for group in GROUPS}
+    choices = {group: _chosen(runtime.choices, group) for group in GROUPS}
     return Composed(root, tuple(item for item in sources if item[1]), choices)
 
 
@@ -196,7 +245,7 @@ def run_sweep(function: StageFunction, name: str, overrides: list[str]) -> Any:
     saved = sys.argv
     sys.argv = [f"tencost {name}", "--multirun", *overrides]
     try:
-        with _explained():
+        with _explained(overrides):
             hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(job)()
     finally:
         sys.argv = saved
@@ -209,8 +258,9 @@ def _compose(overrides: list[str]) -> tuple[DictConfig, Path]:
 
     root, conf = config_folder()
     GlobalHydra.instance().clear()
-    with _explained(), initialize_config_dir(version_base="1.3", config_dir=str(conf)):
-        return hydra_compose("config", overrides=_free(overrides), return_hydra_config=True), root
+    words = _free(overrides)
+    with _explained(words), initialize_config_dir(version_base="1.3", config_dir=str(conf)):
+        return hydra_compose("config", overrides=words, return_hydra_config=True), root
 
 
 def _checked(composed: DictConfig, choices: Any) -> Config:
@@ -229,26 +279,62 @@ def _values(composed: DictConfig, choices: Any) -> DictConfig:
         values.pop("experiment", None)
         values["split_name"] = choices["split"]
         values["model_name"] = choices["model"]
-        for name in ("graph_split", "graph_model"):  # a project of an earlier version has neither
-            if choices.get(name) is not None:
-                values[f"{name}_name"] = choices[name]
+        for name in (
+            "graph_split",
+            "graph_model",
+        ):  # a project of an earlier version may have neither
+            if (choice := _chosen(choices, name)) is not None:
+                values[f"{name}_name"] = choice
     return values
 
 
+def _chosen(choices: Any, group: str) -> str | None:
+    """Return what Hydra chose for a group; None where nothing was."""
+    chosen = choices.get(group)
+    shared = f"{SHARED[group]}@{group}" if group in SHARED else group
+    return choices.get(shared) if chosen is None else chosen
+
+
 def _free(overrides: list[str]) -> list[str]:
-    """Let every plain value override through to our own schema, which knows all fields and names the valid ones."""
+    """Return overrides as Hydra has them: a choice from a shared folder names it, a plain value passes to our schema.
+
+    Our own schema knows all fields and names the valid ones.
+    """
+    _, conf = config_folder()
     freed = []
     for word in overrides:
         key = word.split("=", 1)[0]
         plain = re.fullmatch(r"[A-Za-z_][\w.\-]*", key) is not None
-        is_group = key in GROUPS
-        freed.append(word if not plain or is_group or key.startswith("hydra") else f"++{word}")
+        _check_subject(conf, key, word.partition("=")[2])
+        if key in SHARED and _folder_of(conf, key) != key:
+            freed.append(f"{SHARED[key]}@{word}")
+        else:
+            free = plain and key not in GROUPS and not key.startswith("hydra")
+            freed.append(f"++{word}" if free else word)
     return freed
 
 
+def _check_subject(conf: Path, group: str, choices: str) -> None:
+    """Refuse a choice whose file is of another subject.
+
+    Raises:
+        ConfigError: it is, with the valid ones.
+    """
+    if group not in SHARED and group not in SHARED.values():
+        return
+    for choice in choices.split(","):
+        path = conf / _folder_of(conf, group) / f"{choice}.yaml"
+        if path.is_file() and path not in choice_files(conf, group):
+            word = SHARED.get(group, group)
+            valid = ", ".join(group_choices()[group])
+            raise ConfigError(
+                f"{word} must be one of {valid} here; found {choice!r}, which is for {_SUBJECTS[_subject(path)]}"
+            )
+
+
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn Hydra's exceptions into one ConfigError that lists the valid choices."""
+def _explained(words: Sequence[str] = ()) -> Iterator[None]:
+    """Turn Hydra's exceptions into one ConfigError that lists the valid choices; `words` are what Hydra was given."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -266,7 +352,9 @@ def _explained() -> Iterator[None]:
         missing = re.search(r"Could not find '(\w+)/([^']+)'", text)
         if missing:
             group, choice = missing.groups()
-            valid = ", ".join(group_choices().get(group, []))
+            asked = [word.partition("=") for word in words if word.startswith(f"{group}@")]
+            named = [key.partition("@")[2] for key, _, value in asked if choice in value.split(",")]
+            valid = ", ".join(group_choices().get(named[0] if named else group, []))
             told = f"{group} must be one of {valid}; found {choice!r}"
             if group == "hardware":
                 told += f". To describe this host under that name: tencost measure hardware hardware.name={choice}"

@@ -55,7 +55,7 @@ class GraphSplitConfig:
 
     def __post_init__(self) -> None:
         within(
-            "graph_split",
+            "split",
             self,
             valid_fraction="(0, 1)",
             test_fraction="(0, 1)",
@@ -63,7 +63,7 @@ class GraphSplitConfig:
         )
 
 
-def graph_model_config(values: Any, prefix: str = "graph_model.") -> Any:
+def graph_model_config(values: Any, prefix: str = "model.") -> Any:
     """Check a family's settings against its own dataclass.
 
     Raises:

@@ -19,6 +19,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from tencost.config.composition import choice_files
 from tencost.errors import ConfigError
 
 FILE = "params.yaml"
@@ -97,8 +98,9 @@ def write_items(root: Path) -> bool:
 
 def _settings(conf: Path, model: str) -> dict[str, Any]:
     path = conf / "model" / f"{model}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(one.stem for one in path.parent.glob("*.yaml")))
+    choices = choice_files(conf, "model")
+    if path not in choices:
+        known = ", ".join(sorted(choice.stem for choice in choices))
         raise ConfigError(f"{FILE}: models: expected one of {known}, found {model!r}")
     values = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(values, dict)

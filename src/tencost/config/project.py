@@ -17,6 +17,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from tencost.config.composition import choice_files
 from tencost.config.pipeline import write_items
 from tencost.errors import ConfigError
 
@@ -219,7 +220,7 @@ def models_of(conf: Path, brought: Brought) -> dict[str, list[str]]:
         brought: which feature sets its records allow.
     """
     references = []
-    for path in sorted((conf / "model").glob("*.yaml")):
+    for path in sorted(choice_files(conf, "model")):
         settings = OmegaConf.to_container(OmegaConf.load(path))
         assert isinstance(settings, dict)
         if settings.get("reference") and brought.base in settings["reads"]:

@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 from omegaconf import OmegaConf
 
+from tencost.config.composition import choice_files
 from tencost.config.project import DATASET, Brought
 from tencost.config.schema import DEVICE_AMOUNTS
 from tencost.errors import ConfigError
@@ -139,7 +140,7 @@ def _read(logs: Path, hardware: str) -> tuple[pl.DataFrame, pl.DataFrame, pl.Dat
 def _kinds(conf: Path) -> tuple[str, ...]:
     """Return the feature kinds that a project has a set of the same name for."""
     found = []
-    for path in sorted((conf / "features").glob("*.yaml")):
+    for path in sorted(choice_files(conf, "features")):
         values = OmegaConf.to_container(OmegaConf.load(path))
         assert isinstance(values, dict)
         if values.get("kind") == path.stem:

@@ -78,8 +78,8 @@ def divide(graphs: GraphSet, config: GraphSplitConfig) -> Parts:
     for name, rows in parts.items():
         if not len(rows) and (name != "test_ood" or held_out):
             raise SplitError(
-                f"the part {name} of graph_split policy {config.policy.value} is empty: expected at least one of "
-                f"{len(graphs)} graphs there. Change valid_fraction, test_fraction, per_family or seed of graph_split."
+                f"the part {name} of split policy {config.policy.value} is empty: expected at least one of "
+                f"{len(graphs)} graphs there. Change valid_fraction, test_fraction, per_family or seed of split."
             )
     return parts
 
@@ -145,24 +145,22 @@ def _families(graphs: GraphSet, config: GraphSplitConfig) -> tuple[list[str], li
         absent = sorted(set(names) - set(known))
         if absent:
             raise SplitError(
-                f"graph_split.{field} must name families of the dataset ({', '.join(known)}), "
+                f"split.{field} must name families of the dataset ({', '.join(known)}), "
                 f"found {', '.join(absent)}"
             )
     both = sorted(set(config.families) & set(config.test_families))
     if both:
         raise SplitError(
-            f"expected no family in both graph_split.families and test_families, found {', '.join(both)}"
+            f"expected no family in both split.families and test_families, found {', '.join(both)}"
         )
     if (config.policy is GraphSplitPolicy.by_graph) == bool(config.test_families):
         wanted = "no" if config.test_families else "at least one of the"
         raise SplitError(
-            f"expected {wanted} graph_split.test_families with the policy {config.policy.value}, "
+            f"expected {wanted} split.test_families with the policy {config.policy.value}, "
             f"found {', '.join(config.test_families) or 'none'}"
         )
     if config.policy is GraphSplitPolicy.cg and config.per_family is not None:
-        raise SplitError(
-            "expected no graph_split.per_family with the policy cg, which has its own sizes"
-        )
+        raise SplitError("expected no split.per_family with the policy cg, which has its own sizes")
     learnt = config.families or [name for name in known if name not in config.test_families]
     return learnt, config.test_families
 

@@ -102,7 +102,7 @@ def load_models(data: GraphData, parts: dict[str, LabelledGraphs]) -> list[Model
     if not folders:
         raise ConfigError(
             f"expected trained models below {data.folders.models}, found none. Train one: tencost graphs train "
-            f"dataset={data.cfg.dataset.name} graph_split={data.cfg.graph_split_name}"
+            f"dataset={data.cfg.dataset.name} split={data.cfg.graph_split_name}"
         )
     return [_load(data, folder, parts) for folder in folders]
 
@@ -119,7 +119,7 @@ def _load(data: GraphData, folder: Path, parts: dict[str, LabelledGraphs]) -> Mo
     if (info.dataset_hash, info.split_hash) != (data.dataset_hash, data.split_hash):
         raise ConfigError(
             f"{folder} was trained on another state of the dataset or the split. Train it again: tencost graphs train "
-            f"dataset={data.cfg.dataset.name} graph_split={data.cfg.graph_split_name} graph_model={folder.name}"
+            f"dataset={data.cfg.dataset.name} split={data.cfg.graph_split_name} model={folder.name}"
         )
     predicted = {name: predict_all(bundles, part) for name, part in parts.items()}
     return Model(folder.name, bundles, values["valid"], predicted)

@@ -151,7 +151,7 @@ def interval_bounds(
             high,
             (
                 "The interval holds for networks of the families learnt from only: this model does not hold its "
-                "errors on families held out (register one of graph_split=by_family, which holds out two or more)."
+                "errors on families held out (register one of split=by_family, which holds out two or more)."
             ),
         )
     if beyond == float("inf"):
@@ -159,7 +159,7 @@ def interval_bounds(
     elif left_out is None:
         reason = (
             "sizes are beyond those learnt from, and this model does not hold its errors on families held out "
-            "(register one of graph_split=by_family, which holds out two or more)."
+            "(register one of split=by_family, which holds out two or more)."
         )
     elif beyond > FARTHEST:
         reason = (

@@ -61,7 +61,7 @@ def run(cfg: Config, root: Path) -> Verdict:
     if best is None:
         raise RegistryError(
             f"expected a model to register in {data.folders.report(hardware) / boards.FILE}, found only references. "
-            "Train one: tencost graphs train graph_model=additive, then tencost graphs evaluate"
+            "Train one: tencost graphs train model=additive, then tencost graphs evaluate"
         )
     column = data.labelled.hardware.index(hardware)
     parts = test_parts(data)

@@ -42,7 +42,7 @@ class GraphData:
         if not self.folders.split.is_dir():
             raise ConfigError(
                 f"expected a split in {self.folders.split}, found none. Make it: tencost graphs splits "
-                f"dataset={self.cfg.dataset.name} graph_split={self.cfg.graph_split_name}"
+                f"dataset={self.cfg.dataset.name} split={self.cfg.graph_split_name}"
             )
         return splits.load_parts(self.folders.split, self.labelled.graphs)
 

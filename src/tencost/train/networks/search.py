@@ -106,11 +106,11 @@ def run(
     """Search settings of cfg.graph_model, log each trial, and print the best as words of `tencost graphs train`.
 
     Args:
-        cfg: the configuration; graph_model.epochs and max_minutes bound a trial, the first of the seeds is every
+        cfg: the configuration; model.epochs and max_minutes bound a trial, the first of the seeds is every
             trial's.
         root: the project's root.
         trials: how many.
-        cpus: that all trials together use; None: all that this process may use. A trial uses graph_model.num_threads.
+        cpus: that all trials together use; None: all that this process may use. A trial uses model.num_threads.
         resume: go on with the search that was interrupted.
         space: what is searched.
 
@@ -288,9 +288,9 @@ def _best(cfg: Config, model: GnnConfig, found: Found) -> Best:
     before, now = asdict(graph_model_config(values)), asdict(config)
     words = [
         f"dataset={cfg.dataset.name}",
-        f"graph_split={cfg.graph_split_name}",
-        f"graph_model={cfg.graph_model_name}",
-        *(f"graph_model.{name}={_word(now[name])}" for name in now if now[name] != before[name]),
+        f"split={cfg.graph_split_name}",
+        f"model={cfg.graph_model_name}",
+        *(f"model.{name}={_word(now[name])}" for name in now if now[name] != before[name]),
     ]
     settings = {name: now[name] for name in found.settings}
     return Best(settings, found.metrics[METRIC], tuple(words))

@@ -24,10 +24,10 @@ def start_graph_run(
     """
     parameters: dict[str, str] = {"split.name": cfg.graph_split_name}
     flatten("dataset", asdict(cfg.dataset), parameters)
-    flatten("graph_split", asdict(cfg.graph_split), parameters)
+    flatten("split", asdict(cfg.graph_split), parameters)
     tags = {"split": cfg.graph_split_name, "hardware": "all devices"}
     if of_model:
-        flatten("graph_model", asdict(cfg.graph_model), parameters)
+        flatten("model", asdict(cfg.graph_model), parameters)
         parameters |= {
             "model.name": cfg.graph_model_name,
             "seeds": ",".join(str(seed) for seed in cfg.seeds),

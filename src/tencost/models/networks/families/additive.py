@@ -119,12 +119,12 @@ class AdditiveConfig(GraphModelConfig):
     """Threads while training. With more than one the weights depend on how many CPUs the host has."""
 
     def __post_init__(self) -> None:
-        within("graph_model", self, hidden="[1, inf)", layers="[1, inf)", members="[1, inf)")
-        within("graph_model", self, steps="[1, inf)", batch="[1, inf)", num_threads="[1, inf)")
-        within("graph_model", self, learning_rate="(0, inf)", weight_decay="[0, inf)")
-        within("graph_model", self, delta="(0, inf)", kinds_first="[0, 1]")
-        within("graph_model", self, penalty="[0, inf)", start_penalty="[0, inf)")
-        within("graph_model", self, kinds_learning_rate="(0, inf)", kinds_weight_decay="[0, inf)")
+        within("model", self, hidden="[1, inf)", layers="[1, inf)", members="[1, inf)")
+        within("model", self, steps="[1, inf)", batch="[1, inf)", num_threads="[1, inf)")
+        within("model", self, learning_rate="(0, inf)", weight_decay="[0, inf)")
+        within("model", self, delta="(0, inf)", kinds_first="[0, 1]")
+        within("model", self, penalty="[0, inf)", start_penalty="[0, inf)")
+        within("model", self, kinds_learning_rate="(0, inf)", kinds_weight_decay="[0, inf)")
 
 
 class AdditiveModel:

@@ -84,31 +84,29 @@ class GnnConfig(GraphModelConfig):
     """Lightning's accelerator while training: cpu, gpu, cuda, mps or auto. Predictions always run on the CPU."""
 
     def __post_init__(self) -> None:
-        one_of("graph_model.accelerator", self.accelerator, ACCELERATORS)
-        one_of("graph_model.convolution", self.convolution, CONVOLUTIONS)
-        one_of("graph_model.direction", self.direction, DIRECTIONS)
-        one_of(
-            "graph_model.encoding", self.encoding, ("none", "random_walk", "laplacian", "magnetic")
-        )
-        one_of("graph_model.edge_encoding", self.edge_encoding, ("none", "laplacian", "magnetic"))
-        one_of("graph_model.shapes", self.shapes, ("embedding", "numbers"))
-        one_of("graph_model.pool", self.pool, ("sum", "log_sum"))
-        one_of("graph_model.label", self.label, ("log", "raw"))
-        one_of("graph_model.schedule", self.schedule, ("cosine", "step"))
-        within("graph_model", self, encoding_size="[1, inf)", q="[0, 0.25]", hidden="[1, inf)")
-        within("graph_model", self, layers="[1, inf)", mlp_layers="[1, inf)", heads="[1, inf)")
-        within("graph_model", self, dropout="[0, 1)", epochs="[1, inf)", batch_size="[1, inf)")
-        within("graph_model", self, learning_rate="(0, 1]", gradient_clip="(0, inf)")
-        within("graph_model", self, patience="[0, inf)", max_minutes="[0, inf)")
-        within("graph_model", self, num_threads="[1, inf)")
+        one_of("model.accelerator", self.accelerator, ACCELERATORS)
+        one_of("model.convolution", self.convolution, CONVOLUTIONS)
+        one_of("model.direction", self.direction, DIRECTIONS)
+        one_of("model.encoding", self.encoding, ("none", "random_walk", "laplacian", "magnetic"))
+        one_of("model.edge_encoding", self.edge_encoding, ("none", "laplacian", "magnetic"))
+        one_of("model.shapes", self.shapes, ("embedding", "numbers"))
+        one_of("model.pool", self.pool, ("sum", "log_sum"))
+        one_of("model.label", self.label, ("log", "raw"))
+        one_of("model.schedule", self.schedule, ("cosine", "step"))
+        within("model", self, encoding_size="[1, inf)", q="[0, 0.25]", hidden="[1, inf)")
+        within("model", self, layers="[1, inf)", mlp_layers="[1, inf)", heads="[1, inf)")
+        within("model", self, dropout="[0, 1)", epochs="[1, inf)", batch_size="[1, inf)")
+        within("model", self, learning_rate="(0, 1]", gradient_clip="(0, inf)")
+        within("model", self, patience="[0, inf)", max_minutes="[0, inf)")
+        within("model", self, num_threads="[1, inf)")
         if self.edge_encoding != "none" and self.convolution not in WITH_EDGES:
             raise ConfigError(
-                f"graph_model.edge_encoding={self.edge_encoding} needs a convolution that reads edges, one of "
+                f"model.edge_encoding={self.edge_encoding} needs a convolution that reads edges, one of "
                 f"{', '.join(WITH_EDGES)}; found {self.convolution}"
             )
         if self.convolution in WITH_HEADS and self.hidden % self.heads:
             raise ConfigError(
-                f"graph_model.hidden must be a multiple of graph_model.heads, found {self.hidden} and {self.heads}"
+                f"model.hidden must be a multiple of model.heads, found {self.hidden} and {self.heads}"
             )
 
     @property

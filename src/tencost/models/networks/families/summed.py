@@ -55,10 +55,10 @@ class SummedConfig(GraphModelConfig):
     """Threads while training; predictions are made on one."""
 
     def __post_init__(self) -> None:
-        within("graph_model", self, num_rounds="[1, inf)", early_stopping_rounds="[0, inf)")
-        within("graph_model", self, max_depth="[1, inf)", eta="(0, 1]", max_bin="[2, inf)")
-        within("graph_model", self, min_child_weight="[0, inf)", num_threads="[1, inf)")
-        within("graph_model", self, subsample="(0, 1]", colsample="(0, 1]")
+        within("model", self, num_rounds="[1, inf)", early_stopping_rounds="[0, inf)")
+        within("model", self, max_depth="[1, inf)", eta="(0, 1]", max_bin="[2, inf)")
+        within("model", self, min_child_weight="[0, inf)", num_threads="[1, inf)")
+        within("model", self, subsample="(0, 1]", colsample="(0, 1]")
 
 
 class SummedModel:

@@ -255,7 +255,7 @@ class _Module(pytorch_lightning.LightningModule):
         loss = float(torch.stack(self._losses).mean())
         if not np.isfinite(loss):
             raise TrainError(
-                f"expected a finite loss, found {loss} in epoch {epoch}: lower graph_model.learning_rate "
+                f"expected a finite loss, found {loss} in epoch {epoch}: lower model.learning_rate "
                 f"({self._settings.learning_rate})"
             )
         outputs = run(self.network, self._valid_batches, np.diff(self._valid.graphs.node_start))
@@ -371,7 +371,7 @@ def _fit(
         warnings.simplefilter("ignore")
         trainer = trainer_on(
             config.accelerator,
-            "graph_model.accelerator",
+            "model.accelerator",
             max_epochs=config.epochs,
             gradient_clip_val=config.gradient_clip,
             callbacks=callbacks,
