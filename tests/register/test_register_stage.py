@@ -16,8 +16,8 @@ from rich.console import Console
 
 from tencost import cli
 from tencost.errors import ConfigError, RegistryError
-from tencost.evaluate import board as boards
 from tencost.evaluate import stage as evaluation
+from tencost.evaluate.program_board import ProgramBoard
 from tencost.features.spec import FEATURE_ABI
 from tencost.register import registry, stage
 from tencost.register import standing as status
@@ -246,7 +246,9 @@ def test_what_is_registered_has_seen_all_records_and_is_judged_as_its_twin(
     assert (
         bundle.ranker.predict(learnt.features).tolist() == ranker.predict(learnt.features).tolist()
     )
-    shown = boards.load(toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json")
+    shown = ProgramBoard.load(
+        toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json"
+    )
     assert version.tags["top1"] == f"{shown.rows[0].mean('top1'):.4f}"
 
 
@@ -285,7 +287,9 @@ def test_a_champion_without_its_twin_is_compared_by_the_figures_it_keeps(
     verdict = challenge(toy_project, toy_config)
     assert "is compared by the figures that it keeps of its twin" in verdict.reasons[0]
     champion = registry.find_champion(client, NAME)
-    shown = boards.load(toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json")
+    shown = ProgramBoard.load(
+        toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json"
+    )
     assert champion is not None
     assert verdict.champion.top1.mean == pytest.approx(
         shown.rows[0].mean("top1") - float(champion.tags["top1"]), abs=1e-5

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tencost.evaluate.interval import Difference, Statistic, seeded_bootstrap
+from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.metrics import Floats
-from tencost.graphs.board import OTHER, PARTS, TEST
+from tencost.graphs.board import OTHER, PARTS
 from tencost.register.promotion import NO, YES, Verdict, interval_text
 
 

@@ -30,8 +30,8 @@ from typing import Any
 
 import orjson
 
-from tencost.evaluate.board import Row
 from tencost.evaluate.interval import Difference
+from tencost.evaluate.program_board import ProgramRow
 from tencost.evaluate.scoring import HEADLINE
 from tencost.register import registry
 from tencost.register.promotion import METRICS, Comparison, Rule, Verdict, interval_text
@@ -48,7 +48,12 @@ _GAIN = re.compile(r"(\S+) \[(\S+), (\S+)\]")
 
 
 def write(
-    client: Any, version: Version, best: Row, verdict: Verdict, text: str, values: dict[str, Any]
+    client: Any,
+    version: Version,
+    best: ProgramRow,
+    verdict: Verdict,
+    text: str,
+    values: dict[str, Any],
 ) -> None:
     """Write a verdict to the version and to its run.
 
@@ -117,7 +122,7 @@ def run_metrics(verdict: Verdict) -> dict[str, float]:
 def content(
     version: Version,
     champion: Version | None,
-    best: Row,
+    best: ProgramRow,
     verdict: Verdict,
     rule: Rule,
     rounds: Mapping[str, RoundTime],

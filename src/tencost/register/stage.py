@@ -1,6 +1,6 @@
 """The stage `register`: the winner of an evaluation becomes a version, and champion if the rule allows it.
 
-Which family: the best on networks left out of the training side, references aside (`evaluate.board.winner`). Which
+Which family: the best on networks left out of the training side, references aside (`ProgramBoard.winner`). Which
 seed: the best pairwise accuracy on the validation part. The test part decides nothing but the promotion: all seeds of
 the challenger against all seeds of each reference and of the champion, whose predictions are made anew on the same test
 part. What is registered is that seed fitted once more on all records (:mod:`tencost.train.refit`); it has seen the test
@@ -25,10 +25,10 @@ from rich.console import Console
 
 from tencost.config import Config
 from tencost.errors import RecordError, RegistryError
-from tencost.evaluate import board as boards
-from tencost.evaluate.board import REFERENCES, Board, Row, winner
+from tencost.evaluate.leaderboard_table import markdown_table
 from tencost.evaluate.prediction import load_model, predict_ms, program_rows
-from tencost.evaluate.report import markdown_table
+from tencost.evaluate.program_board import REFERENCES, ProgramBoard, ProgramRow
+from tencost.evaluate.report import COLUMNS
 from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
 from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
@@ -51,8 +51,8 @@ from tencost.train.refit import refit
 class _Report:
     """What `evaluate` found: the leaderboard, its winner, and the score of every model's every seed."""
 
-    board: Board
-    best: Row
+    board: ProgramBoard
+    best: ProgramRow
     truth: Truth
     scores: dict[str, list[SeedScore]]
 
@@ -85,8 +85,8 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> 
     """
     root = root.resolve()
     folder = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
-    board = boards.load(folder / "leaderboard.json")
-    best = winner(board)
+    board = ProgramBoard.load(folder / "leaderboard.json")
+    best = board.winner()
     if best is None:
         raise RegistryError(
             f"expected a model to register in {folder / 'leaderboard.json'}, found only references. "
@@ -154,7 +154,7 @@ def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> 
 
 
 def _asked(
-    cfg: Config, root: Path, board: Board, twin: Bundle
+    cfg: Config, root: Path, board: ProgramBoard, twin: Bundle
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the references that a champion must beat, and for each that nobody can train why it is not asked for.
 
@@ -203,7 +203,9 @@ def read_scores(path: Path, truth: Truth) -> dict[str, list[SeedScore]]:
     return scores
 
 
-def description(board: Board, best: Row, bundle: Bundle, version: Version, verdict: Verdict) -> str:
+def description(
+    board: ProgramBoard, best: ProgramRow, bundle: Bundle, version: Version, verdict: Verdict
+) -> str:
     """Return a version's description in Markdown: figures, what it is for, how to use it, the verdict."""
     info = bundle.info
     lines = [
@@ -211,7 +213,7 @@ def description(board: Board, best: Row, bundle: Bundle, version: Version, verdi
         f"(target kind {info.target_kind}), version {version.semver}, seed {info.seed} of {list(best.seeds)}.",
         "",
         *_fitted_on(info),
-        markdown_table(board, (*HEADLINE, "trials_10pct")),
+        markdown_table(board, {name: COLUMNS[name] for name in (*HEADLINE, "trials_10pct")}),
         f"Test networks: {', '.join(board.networks)}; mean ± 95 % interval over seeds [over test tasks]. "
         f"Trained on {info.dataset} ({board.split}), TVM >= {info.tvm_range[0]} and < {info.tvm_range[1]}.",
         "",
@@ -245,7 +247,7 @@ def _shipped(data: Data, bundle: Bundle, work: Path) -> Path:
     return ship(bundle.folder, book, work / "shipped") if len(book) else bundle.folder
 
 
-def _chosen(root: Path, best: Row, scores: Sequence[SeedScore]) -> Bundle:
+def _chosen(root: Path, best: ProgramRow, scores: Sequence[SeedScore]) -> Bundle:
     """Return the bundle of the seed that did best on the validation part."""
     bundles = load_model(root / best.folder).bundles
     assert len(bundles) == len(scores) == len(best.seeds), "the report does not fit the models"

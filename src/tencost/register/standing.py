@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tencost.errors import RegistryError, without_secrets
-from tencost.evaluate.report import wide
+from tencost.evaluate.leaderboard_table import wide
 from tencost.evaluate.scoring import HEADLINE
 from tencost.register import notes, registry
 from tencost.register.promotion import NO

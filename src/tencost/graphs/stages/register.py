@@ -18,10 +18,9 @@ import orjson
 from tencost.config import Config
 from tencost.config.graph_outputs import graph_mark
 from tencost.errors import BundleError, RegistryError
-from tencost.graphs import board as boards
 from tencost.graphs import bundle as bundles
 from tencost.graphs import left_out, report
-from tencost.graphs.board import OTHER, TEST, Board, Row
+from tencost.graphs.board import OTHER, GraphBoard, GraphRow
 from tencost.graphs.bundle import GRAPH_ABI, GraphBundle, load_graph_bundle
 from tencost.graphs.graph_set import LabelledGraphs
 from tencost.graphs.left_out import left_out_errors
@@ -56,12 +55,12 @@ def run(cfg: Config, root: Path) -> Verdict:
             f"expected one of {', '.join(data.labelled.hardware)}, which {cfg.dataset.name} has latencies of; found "
             f"hardware={hardware}"
         )
-    board = boards.load(data.folders.report(hardware) / boards.FILE)
-    best = boards.winner(board)
+    board = GraphBoard.load(data.folders.report(hardware) / GraphBoard.FILE)
+    best = board.winner()
     if best is None:
         raise RegistryError(
-            f"expected a model to register in {data.folders.report(hardware) / boards.FILE}, found only references. "
-            "Train one: tencost graphs train graph_model=additive, then tencost graphs evaluate"
+            f"expected a model to register in {data.folders.report(hardware) / GraphBoard.FILE}, found only "
+            "references. Train one: tencost graphs train graph_model=additive, then tencost graphs evaluate"
         )
     column = data.labelled.hardware.index(hardware)
     parts = test_parts(data)
@@ -201,7 +200,9 @@ def _champion(bundle: GraphBundle, champion: Version, parts: dict[str, LabelledG
     return Opponent(f"champion {champion.semver}", found)
 
 
-def _note(client: Any, version: Version, board: Board, best: Row, verdict: Verdict) -> None:
+def _note(
+    client: Any, version: Version, board: GraphBoard, best: GraphRow, verdict: Verdict
+) -> None:
     """Write the verdict to the version and to its run."""
     word = "promoted" if verdict.promote else "refused"
     number = str(version.number)
@@ -217,8 +218,8 @@ def _note(client: Any, version: Version, board: Board, best: Row, verdict: Verdi
         registry.VERDICT_TAG: word,
         "reasons": "\n".join(verdict.reasons),
         "num_seeds": str(len(best.seeds)),
-        "acc10": f"{best.mean(TEST, 'acc10'):.4f}",
-        "mape": f"{best.mean(TEST, 'mape'):.4f}",
+        "acc10": f"{best.mean('acc10'):.4f}",
+        "mape": f"{best.mean('mape'):.4f}",
     }
     for name, value in tags.items():
         client.set_model_version_tag(version.name, number, name, value)
