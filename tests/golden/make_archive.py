@@ -77,8 +77,8 @@ def make_programs(folder: Path, database: Path) -> None:
     """Write the toy project with models, their scores, leaderboard and registered version, and its store."""
     from tencost.config.composition import compose
     from tencost.evaluate import stage as evaluation
+    from tencost.register import programs as registration
     from tencost.register import registry
-    from tencost.register import stage as registration
     from tencost.train import tracking
     from tencost.train.bundle import load_bundle
     from tencost.train.data import Data
