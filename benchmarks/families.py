@@ -31,9 +31,9 @@ from tencost.evaluate.interval import LEVEL, resample_tasks
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
+from tencost.models.programs.ranker import make_ranker
 from tencost.train.data import Data
 from tencost.train.folds import Fold, divide, held, left_out, without
-from tencost.train.ranker import make_ranker
 from tencost.train.stage import read_material
 
 STORES = "features=per_store_tiles"

@@ -9,13 +9,13 @@
 
 `left-out`: each family in turn is left out: a model learns from a sample of each other family (equal graphs are drawn
 once) and is tested on all graphs of the one left out. With 5, 20 and 100 labels of the new family, drawn at random,
-predictions are corrected (tencost.graphs.adapt) and tested on the graphs that were not drawn, as a mean over draws.
-Told is the share of graphs predicted within 10 %. A line is printed as soon as a family is done; --out keeps them as
-JSON lines.
+predictions are corrected (tencost.adapt.graph_correction) and tested on the graphs that were not drawn, as a mean over
+draws. Told is the share of graphs predicted within 10 %. A line is printed as soon as a family is done; --out keeps
+them as JSON lines.
 
 `intervals`: each family is left out in the same way, and its networks are compared with two 90 % intervals: of
 networks like those learnt from, and of three other families left out (all choices of three;
-tencost.graphs.left_out). Told is the share of networks inside, as a mean over families.
+tencost.evaluate.networks.left_out). Told is the share of networks inside, as a mean over families.
 
 `runs`: every model on one split, once a seed, each with the same minutes and threads at most (a graph network's step
 size falls to nothing within them). One model predicts all devices. A file a run in --out; what is there is skipped.
@@ -36,16 +36,16 @@ import yaml
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
+from tencost.adapt.graph_correction import cost_shares, fit_correction
 from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy, graph_model_config
 from tencost.config.parts import GRAPH_FAMILIES
-from tencost.graphs.adapt import cost_shares, fit_correction
-from tencost.graphs.families.summed import summed_rows
-from tencost.graphs.graph_set import LabelledGraphs
-from tencost.graphs.learnt import log_error_bounds
-from tencost.graphs.left_out import left_out_errors
-from tencost.graphs.metrics import average, by_family
-from tencost.graphs.reading import read_folder
-from tencost.graphs.splits import divide
+from tencost.evaluate.networks.left_out import left_out_errors
+from tencost.models.networks.families.summed import summed_rows
+from tencost.models.networks.latency_metrics import average, by_family
+from tencost.models.networks.training_range import log_error_bounds
+from tencost.networks.graph.graph_set import LabelledGraphs
+from tencost.records.network_graphs.reading import read_folder
+from tencost.splits.networks import divide
 
 LABELS = (0, 5, 20, 100)
 WATCHED = 0.05

@@ -38,11 +38,11 @@ from tvm.target import Target
 
 from tencost.config import HardwareConfig, MeasureConfig
 from tencost.measure.collection import CollectedTask, Collection, Origin
-from tencost.measure.hardware import detect_host
 from tencost.measure.programs import ProgramSpace
 from tencost.measure.run import Pool
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.hardware import detect_host
 from tencost.workers.warm_worker import TracedProgram, WarmWorker
 
 SEED = 7

@@ -241,11 +241,11 @@ def stock_network(case: Case) -> tuple[Any, dict[str, Any]]:
     """
     from tencost.config.composition import compose
     from tencost.config.parts import NETWORK_SOURCES
-    from tencost.features.intrinsics import register_cpu_intrinsics
-    from tencost.measure.hardware import resolve_hardware
     from tencost.networks.lowering import compilable, fuse
     from tencost.networks.network import Network
     from tencost.networks.source import source_file
+    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.workers.hardware import resolve_hardware
 
     register_cpu_intrinsics()
     cfg, root = compose(case.overrides)

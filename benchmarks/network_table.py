@@ -89,7 +89,7 @@ def store(results: Sequence[Result], store_uri: str) -> Added:
     Raises:
         RecordError: the table cannot be written, what is there is none, or a result has times that are none.
     """
-    from tencost.records.networks import NetworkTiming, write_timings
+    from tencost.records.network_times.timing import NetworkTiming, write_timings
 
     rows = [row for result in results for row in record_rows(result)]
     return write_timings(store_uri, [NetworkTiming(**row) for row in rows])

@@ -51,7 +51,7 @@ from tencost.config.composition import compose
 from tencost.errors import RecordError
 from tencost.measure.host_state import host_facts
 from tencost.records.formats.metaschedule import RECORD_FILE
-from tencost.records.networks import host_name, networks_uri
+from tencost.records.network_times.timing import host_name, networks_uri
 from tencost.workers.noise import host_load, is_busy
 
 NETWORKS = (

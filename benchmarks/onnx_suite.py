@@ -234,13 +234,13 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     import onnx
 
     from tencost.config import NetworkConfig
-    from tencost.features.intrinsics import register_cpu_intrinsics
-    from tencost.measure.hardware import detect_host
     from tencost.networks.network import lowered
     from tencost.networks.source import Imported
     from tencost.networks.sources import onnx as source
+    from tencost.programs.intrinsics import register_cpu_intrinsics
     from tencost.tune.compiled import compiled
     from tencost.tune.deploy import Deployed
+    from tencost.workers.hardware import detect_host
 
     config = NetworkConfig(name="case", source="onnx", path="case.onnx")
     with tempfile.TemporaryDirectory() as folder:

@@ -31,10 +31,11 @@ from tvm.s_tir.meta_schedule.cost_model import RandomModel, XGBModel
 from tvm.target import Target
 
 from tencost.config.composition import compose
-from tencost.features.intrinsics import register_cpu_intrinsics
 from tencost.features.kinds import per_store, tiles
+from tencost.models.programs import draft
 from tencost.networks.network import load_network
-from tencost.tune import cost_model, draft, residual
+from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.tune import cost_model, residual
 from tencost.tune.cost_model import load_cost_model
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,8 +28,8 @@ from tvm.s_tir.meta_schedule.cost_model import XGBModel
 from tvm.target import Target
 
 import tencost
-from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.measure.hardware import detect_host
+from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.workers.hardware import detect_host
 
 REPEATS = 5
 

@@ -33,8 +33,8 @@ import psutil
 from round import WORKLOADS, context, load_workloads
 from tvm.ir import save_json
 
-from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.features.traces import trace_values
+from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.programs.traces import trace_values
 
 TOP = 64
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tencost.fetch.pack import pack_folder
-from tencost.graphs.formats import cg
-from tencost.graphs.reading import read_folder
+from tencost.records.fetch.pack import pack_folder
+from tencost.records.network_graphs.formats import cg
+from tencost.records.network_graphs.reading import read_folder
 
 HERE = Path(__file__).resolve().parent
 PER_FAMILY = 300

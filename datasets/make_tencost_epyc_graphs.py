@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tencost.fetch.pack import pack_folder
-from tencost.graphs.formats.measured import HARDWARE_FILE, MEASURED_FILE
+from tencost.records.fetch.pack import pack_folder
+from tencost.records.network_graphs.formats.measured import HARDWARE_FILE, MEASURED_FILE
 
 HERE = Path(__file__).resolve().parent
 NAME = "tencost-epyc-graphs"

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tencost.fetch.pack import pack_folder
+from tencost.records.fetch.pack import pack_folder
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,

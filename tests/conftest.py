@@ -173,14 +173,14 @@ def train_toy(toy_project: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def cpu_intrinsics() -> None:
-    from tencost.features.intrinsics import register_cpu_intrinsics
+    from tencost.programs.intrinsics import register_cpu_intrinsics
 
     register_cpu_intrinsics()
 
 
 @pytest.fixture(scope="session")
 def target() -> dict[str, Any]:
-    from tencost.measure.hardware import detect_host
+    from tencost.workers.hardware import detect_host
 
     return detect_host().target
 
@@ -223,9 +223,9 @@ def make_bundle(
     from tencost.features.device import attributes, device_names
     from tencost.features.extractor import make_extractor, spec_for
     from tencost.features.ragged import Ragged
-    from tencost.train.bundle import BundleInfo, plain_config, save_bundle
-    from tencost.train.calibration import fit_calibration
-    from tencost.train.ranker import Samples, make_ranker
+    from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle
+    from tencost.models.programs.calibration import fit_calibration
+    from tencost.models.programs.ranker import Samples, make_ranker
     from tencost.train.samples import sample_spec
 
     folder = tmp_path_factory.mktemp("bundles")

@@ -10,12 +10,12 @@ from tencost.adapt.fitting import Source
 from tencost.adapt.pool import Pool
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import BundleInfo, plain_config
-from tencost.train.calibration import Calibration
-from tencost.train.families.corrected import spread_within
-from tencost.train.families.xgb import XgbConfig, XgbRanker
-from tencost.train.labels import speed_labels
-from tencost.train.ranker import Samples
+from tencost.models.programs.bundle import BundleInfo, plain_config
+from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.families.corrected import spread_within
+from tencost.models.programs.families.xgb import XgbConfig, XgbRanker
+from tencost.models.programs.labels import speed_labels
+from tencost.models.programs.ranker import Samples
 
 SPEC = FeatureSpec(name="toy", kind="ansor_tiles", columns=("a", "b", "task"))
 CONFIG = XgbConfig(family="xgb", num_rounds=60, num_models=1)

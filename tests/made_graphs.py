@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
-from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
+from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES
 
 HARDWARE = ("linear", "bound")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tencost.config.profiles import CounterGroups
-from tencost.profiles.counter_groups import group_columns
-from tencost.profiles.table import Profiles
+from tencost.records.counters.counter_groups import group_columns
+from tencost.records.counters.table import Profiles
 
 SM_COUNT = "device__attribute_multiprocessor_count"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
-from tencost.graphs.operators import OPERATOR_CODES
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
+from tencost.networks.graph.operators import OPERATOR_CODES
 
 DEVICES = ("cortex-a76", "myriad-vpu")
 

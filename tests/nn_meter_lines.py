@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from tencost.graphs.formats.nn_meter import DEVICES
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.graphs.operators import OPERATORS
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+from tencost.networks.graph.operators import OPERATORS
+from tencost.records.network_graphs.formats.nn_meter import DEVICES
 
 
 def nn_meter_lines(labelled: LabelledGraphs) -> list[bytes]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.graphs.identity import graph_ids
-from tencost.graphs.operators import COLUMNS, OPERATOR_CODES, OPERATORS
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+from tencost.networks.graph.identity import graph_ids
+from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES, OPERATORS
 
 CG_DEVICES = ("cortex-a76", "adreno-630", "adreno-640", "myriad-vpu")
 

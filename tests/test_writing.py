@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tencost.writing import scratch_beside, whole_file, whole_folder
+from tencost.writing import append_line, scratch_beside, whole_file, whole_folder
 
 KILL = "import os, signal, sys; from pathlib import Path; from tencost.writing import *; place = Path(sys.argv[1])\n"
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -131,3 +131,14 @@ def test_threads_write_one_place(tmp_path: Path) -> None:
         list(pool.map(write, range(8)))
     assert len(set((tmp_path / "file").read_text())) == 1
     assert names(tmp_path) == ["file"]
+
+
+def test_a_line_is_added_behind_one_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lines.jsonl"
+    append_line(path, "first")
+    assert path.read_bytes() == b"first\n"
+    with path.open("ab") as file:
+        file.write(b"half")
+    append_line(path, "second")
+    append_line(path, "third")
+    assert path.read_bytes() == b"first\nhalf\nsecond\nthird\n"

@@ -121,7 +121,7 @@ def toy_config() -> Any:
         SplitConfig,
         SplitPolicy,
     )
-    from tencost.train.families.random import RandomConfig
+    from tencost.models.programs.families.random import RandomConfig
 
     return Config(
         dataset=DatasetConfig(name="toy", source="toy"),
@@ -141,11 +141,16 @@ def train_toy(
     **changes: Any,
 ) -> Path:
     """Train a family on the toy project and return its folder."""
-    from tencost.train import tracking
-    from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
-    from tencost.train.calibration import fit_calibration
+    from tencost.models.programs.bundle import (
+        BundleInfo,
+        plain_config,
+        save_bundle,
+        training_digest,
+    )
+    from tencost.models.programs.calibration import fit_calibration
+    from tencost.models.programs.ranker import make_ranker
+    from tencost.tracking import runs as tracking
     from tencost.train.data import Data
-    from tencost.train.ranker import make_ranker
 
     data = Data(toy_config(), root)
     spec = data.features("toy").spec

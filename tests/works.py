@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tencost.execution.mapping import Rescue
+from tencost.workers.parallel.mapping import Rescue
 
 
 def double(shared: int, item: int) -> list[int]:
@@ -74,7 +74,7 @@ NOTHING_LOST: Rescue[Any, Any] = Rescue(nobody)
 
 def trial(settings: Any, data: Any, folder: Path) -> None:
     """A trial of a search: tells its one setting."""
-    from tencost.execution.search import tell
+    from tencost.workers.parallel.search import tell
 
     tell(epoch=1, loss=settings["eta"])
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from tencost import old_names
 
 if TYPE_CHECKING:
-    from tencost.codegen.spaces import search_space
-    from tencost.graphs.api import graphs_of, load_graph_model
-    from tencost.serve.client import remote_cost_model
+    from tencost.programs.codegen.spaces import search_space
+    from tencost.register.latency.api import graphs_of, load_graph_model
+    from tencost.register.service.client import remote_cost_model
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
     from tencost.tune.search import search
@@ -52,12 +52,12 @@ __all__ = [
 _LAZY = {
     "WarmBuilder": "tencost.workers.runner",
     "WarmRunner": "tencost.workers.runner",
-    "graphs_of": "tencost.graphs.api",
-    "load_graph_model": "tencost.graphs.api",
+    "graphs_of": "tencost.register.latency.api",
+    "load_graph_model": "tencost.register.latency.api",
     "load_cost_model": "tencost.tune.cost_model",
-    "remote_cost_model": "tencost.serve.client",
+    "remote_cost_model": "tencost.register.service.client",
     "search": "tencost.tune.search",
-    "search_space": "tencost.codegen.spaces",
+    "search_space": "tencost.programs.codegen.spaces",
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
 }

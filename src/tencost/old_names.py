@@ -18,14 +18,42 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
 
 MOVED = {
+    "tencost.graphs.adapt": "tencost.adapt.graph_correction",
+    "tencost.graphs.api": "tencost.register.latency.api",
+    "tencost.graphs.bundle": "tencost.models.networks.bundle",
     "tencost.graphs.cg": "tencost.compat.cg",
+    "tencost.graphs.family": "tencost.models.networks.family",
+    "tencost.graphs.graph_set": "tencost.networks.graph.graph_set",
+    "tencost.graphs.metrics": "tencost.models.networks.latency_metrics",
+    "tencost.graphs.operators": "tencost.networks.graph.operators",
+    "tencost.graphs.promotion": "tencost.register.networks.promotion",
     "tencost.lorien": "tencost.compat.lorien",
     "tencost.measure.runner": "tencost.workers.runner",
     "tencost.measure.server": "tencost.workers.server",
+    "tencost.profiles.features": "tencost.features.counters",
+    "tencost.profiles.joining": "tencost.records.counters.joining",
+    "tencost.profiles.launches": "tencost.records.counters.launches",
+    "tencost.profiles.metrics": "tencost.records.counters.metrics",
+    "tencost.profiles.perf": "tencost.tune.roofline.perf",
+    "tencost.profiles.programs": "tencost.records.counters.programs",
+    "tencost.profiles.reading": "tencost.records.counters.reading",
+    "tencost.profiles.stored": "tencost.records.counters.stored",
+    "tencost.profiles.table": "tencost.records.counters.table",
     "tencost.records.lorien": "tencost.compat.lorien.api",
+    "tencost.records.networks": "tencost.records.network_times.timing",
     "tencost.records.store": "tencost.store.record_store",
+    "tencost.store.allowed": "tencost.programs.allowed",
+    "tencost.train.bundle": "tencost.models.programs.bundle",
+    "tencost.train.ranker": "tencost.models.programs.ranker",
 }
-"""Old name of a module, or of a package with all that is in it -> new name."""
+"""Old name of a module, or of a package with all that is in it -> new name.
+
+They are the modules that the documentation named, and those that the copies of pyfunc.py in registered versions import:
+tencost.train.bundle, tencost.graphs.bundle, tencost.graphs.graph_set and tencost.graphs.operators.
+"""
+
+PACKAGES = frozenset({"tencost.graphs", "tencost.profiles"})
+"""Packages that are gone: empty ones stand for them, so that the old names of their modules are looked for."""
 
 
 def new_name(name: str) -> str | None:
@@ -46,15 +74,17 @@ class OldNames:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if new_name(fullname) is None:
+        if fullname not in PACKAGES and new_name(fullname) is None:
             return None
-        return ModuleSpec(fullname, cast("Loader", self))
+        return ModuleSpec(fullname, cast("Loader", self), is_package=fullname in PACKAGES)
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Leave it to Python: the module made is replaced by `exec_module`."""
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
+        if name in PACKAGES:
+            return
         _warn(name)
         sys.modules[name] = import_module(_present(name))
 

@@ -41,6 +41,24 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
             _flush(path.parent)
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a text file, made with its folder where it is not there.
+
+    A last line that a kill cut off is ended first: the new line would be lost with it.
+
+    Args:
+        path: of the file, UTF-8.
+        line: without its line feed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+        start = "" if not size or file.read(1) == b"\n" else "\n"
+        file.write(f"{start}{line}\n".encode())
+
+
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; at the end it takes the place of `path`, an older folder there goes.

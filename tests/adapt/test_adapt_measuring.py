@@ -15,9 +15,9 @@ from tencost.adapt.measuring import Labeller
 from tencost.config import Config
 from tencost.errors import HardwareError, MeasureError
 from tencost.measure.collection import Collection
-from tencost.measure.hardware import resolve_hardware
 from tencost.records.databases import import_dataset
 from tencost.store.ids import program_id
+from tencost.workers.hardware import resolve_hardware
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 

@@ -14,13 +14,13 @@ from tencost.adapt import stage
 from tencost.adapt.pool import read_pool
 from tencost.config import AdaptMode, Config, HardwareConfig
 from tencost.errors import ConfigError, FeatureError, RegistryError, TrainError
+from tencost.models.programs.bundle import load_bundle
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.models.programs.losses import RankingMetrics
 from tencost.register import registry
 from tencost.register.pull import pull
-from tencost.train.bundle import load_bundle
 from tencost.train.data import Data
-from tencost.train.families.random import RandomConfig
-from tencost.train.families.xgb import XgbConfig
-from tencost.train.losses import RankingMetrics
 from toy_project import make_toy_project, toy_config, train_toy
 
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, num_models=1, min_child_weight=0.0)

@@ -23,9 +23,9 @@ from tencost.adapt.fitting import (
 from tencost.adapt.pool import Pool
 from tencost.config import AdaptMode
 from tencost.errors import TrainError
-from tencost.train.bundle import plain_config
-from tencost.train.families.random import RandomConfig, RandomRanker
-from tencost.train.losses import RankingMetrics
+from tencost.models.programs.bundle import plain_config
+from tencost.models.programs.families.random import RandomConfig, RandomRanker
+from tencost.models.programs.losses import RankingMetrics
 
 
 @pytest.fixture(scope="module")

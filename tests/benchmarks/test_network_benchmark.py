@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from tencost import cli
-from tencost.records.network_runs import read_runs
-from tencost.records.networks import host_name
+from tencost.records.network_times.runs import read_runs
+from tencost.records.network_times.timing import host_name
 from tencost.store.record_store import Added
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -176,9 +176,9 @@ def test_make_help_shows_an_example_for_the_default_dataset() -> None:
 
 def test_defaults_of_networks_times_are_those_of_their_room() -> None:
     """Helps do not import the room, so that they are written there and in the command line."""
-    from tencost.records.network_compare import COLUMNS, DEFAULT_BY
-    from tencost.records.network_regress import BEFORE, MARGIN
-    from tencost.records.networks import Granularity
+    from tencost.records.network_times.compare import COLUMNS, DEFAULT_BY
+    from tencost.records.network_times.regress import BEFORE, MARGIN
+    from tencost.records.network_times.timing import Granularity
 
     compare, regress = (
         {item.name: item for item in COMMANDS[f"records {name}"].params}

@@ -21,8 +21,8 @@ from tencost.cli import main
 from tencost.config import HardwareConfig
 from tencost.config.project import ARCHIVES
 from tencost.evaluate.program_board import REFERENCES
-from tencost.fetch.pack import pack_folder
-from tencost.fetch.unpack import SUFFIXES
+from tencost.records.fetch.pack import pack_folder
+from tencost.records.fetch.unpack import SUFFIXES
 from tencost.register.promotion import Rule
 
 ROOT = Path(__file__).resolve().parents[2]

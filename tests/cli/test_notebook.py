@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from tencost.evaluate import stage as evaluation
+from tencost.models.programs.families.xgb import XgbConfig
 from tencost.register import registry
+from tencost.tracking import runs as tracking
 from tencost.train import stage as training
-from tencost.train import tracking
-from tencost.train.families.xgb import XgbConfig
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "tutorial" / "records-to-scores.ipynb"

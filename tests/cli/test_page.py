@@ -13,9 +13,9 @@ import pytest
 from tencost.cli import page
 from tencost.errors import ConfigError, TuneError
 from tencost.evaluate import stage
-from tencost.train import tracking
-from tencost.train.families.random import RandomConfig
-from tencost.train.families.xgb import XgbConfig
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.tracking import runs as tracking
 from tencost.tune.curve import CurvePoint, append_point
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

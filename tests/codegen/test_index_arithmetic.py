@@ -11,8 +11,8 @@ import tvm
 from tvm import relax, tirx
 
 from relax_networks import lowered, run
-from tencost.codegen import rules, vector_math
-from tencost.codegen.index_arithmetic import kept_in_order
+from tencost.programs.codegen import rules, vector_math
+from tencost.programs.codegen.index_arithmetic import kept_in_order
 
 pytestmark = pytest.mark.tvm
 op = relax.op

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.codegen.refit import (
+from tencost.programs.codegen.refit import (
     Refitter,
     decisions,
     distance,
@@ -18,8 +18,8 @@ from tencost.codegen.refit import (
     starting_points,
     tile_extents,
 )
-from tencost.features.traces import trace_values
-from tencost.register.starts import StartBook, without_postproc
+from tencost.programs.starting_points import StartBook, without_postproc
+from tencost.programs.traces import trace_values
 from tencost.store.ids import workload_id
 from tencost.tune.search import search
 from tencost.workers.keys import program_key
@@ -173,7 +173,7 @@ def test_what_does_not_fit_gives_none(book: StartBook, target: dict[str, Any]) -
 def test_a_search_measures_them_first_and_then_goes_on(
     book: StartBook, target: dict[str, Any], tmp_path: Any, make_bundle: Any
 ) -> None:
-    from tencost.register.starts import ship
+    from tencost.register.start_records import ship
     from tencost.tune.cost_model import load_cost_model
 
     model = load_cost_model(ship(make_bundle("random"), book, tmp_path / "shipped"))

@@ -13,14 +13,14 @@ from tvm import relax, te, tirx, topi
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.codegen import products, registers, tiles, vector_math
-from tencost.codegen.products import Vectors
-from tencost.codegen.refit import apply, plain_values, sketch
-from tencost.codegen.registers import Design
 from tencost.features.kinds.tiles import TILE_COLUMNS, tile_row
-from tencost.features.traces import trace_values
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
-from tencost.store.allowed import check_trace
+from tencost.programs.allowed import check_trace
+from tencost.programs.codegen import products, registers, tiles, vector_math
+from tencost.programs.codegen.products import Vectors
+from tencost.programs.codegen.refit import apply, plain_values, sketch
+from tencost.programs.codegen.registers import Design
+from tencost.programs.traces import trace_values
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
 op = relax.op

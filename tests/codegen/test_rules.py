@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from relax_networks import lowered as network
 from relax_networks import run
-from tencost.codegen import rules, vector_math
+from tencost.programs.codegen import rules, vector_math
 
 pytestmark = pytest.mark.tvm
 op = relax.op

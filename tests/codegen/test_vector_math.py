@@ -14,7 +14,7 @@ import tvm
 from scipy import special
 from tvm import te, tirx
 
-from tencost.codegen import vector_math
+from tencost.programs.codegen import vector_math
 
 pytestmark = pytest.mark.tvm
 PLACES = {
@@ -146,7 +146,7 @@ def test_operators_in_half_precision_are_compiled_by_rule(
 ) -> None:
     from tvm import relax
 
-    from tencost.codegen import rules
+    from tencost.programs.codegen import rules
 
     operator = {
         "softmax": relax.op.nn.softmax,
@@ -198,7 +198,7 @@ def test_no_call_of_libm_is_left(target: dict[str, Any]) -> None:
 def test_without_registering_tvm_is_as_it_was() -> None:
     """A process that imports tencost and compiles by itself gets TVM's own code."""
     code = (
-        "import tvm, tencost.codegen.vector_math\n"
+        "import tvm, tencost.programs.codegen.vector_math\n"
         "from tvm import te, tirx\n"
         "a = te.placeholder((8,), 'float32')\n"
         "f = te.create_prim_func([a, te.compute((8,), lambda i: tirx.erf(a[i]))])\n"

@@ -20,11 +20,11 @@ from tencost.compat.cg.network import CGModel
 from tencost.compat.cg.runner import COLUMNS
 from tencost.compat.cg.settings import MODELS, checked
 from tencost.errors import ConfigError, GraphError, TrainError
-from tencost.graphs.encodings import Encoder
-from tencost.graphs.formats import cg
-from tencost.graphs.graph_set import LabelledGraphs, concatenate
-from tencost.graphs.operators import OPERATOR_CODES
-from tencost.graphs.topology import topologies
+from tencost.features.graph.encodings import Encoder
+from tencost.features.graph.topology import topologies
+from tencost.networks.graph.graph_set import LabelledGraphs, concatenate
+from tencost.networks.graph.operators import OPERATOR_CODES
+from tencost.records.network_graphs.formats import cg
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "cg"
 GENERAL = """

@@ -17,8 +17,8 @@ from tencost.config import AdaptMode
 from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.truth import Task, Truth
 from tencost.features.ragged import Ragged
+from tencost.models.programs.families.xgb import XgbConfig, XgbRanker
 from tencost.register import registry
-from tencost.train.families.xgb import XgbConfig, XgbRanker
 from toy_project import make_toy_project, toy_config, train_toy
 
 TOY_XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, num_models=1, min_child_weight=0.0)

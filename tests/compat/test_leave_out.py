@@ -28,8 +28,8 @@ from tencost.evaluate.prediction import load_model, program_rows
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.stage import load_truth
 from tencost.evaluate.stage import run as evaluate
+from tencost.models.programs.families.xgb import XgbConfig
 from tencost.train.data import Data
-from tencost.train.families.xgb import XgbConfig
 from tencost.train.stage import run as train
 from toy_project import make_toy_project
 

@@ -28,9 +28,9 @@ from tencost.config import Config
 from tencost.errors import ConfigError, TrainError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.families.mlp import MlpConfig, MlpRanker
-from tencost.train.ranker import Samples
-from tencost.train.tracking import setup
+from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
+from tencost.models.programs.ranker import Samples
+from tencost.tracking.runs import setup
 
 SPEC = FeatureSpec(name="toy", kind="trace", columns=("speed", "noise"))
 CONFIG = MlpConfig(

@@ -35,8 +35,8 @@ from tencost.compat.counters.transfer_stage import record_rows, run
 from tencost.config import Config
 from tencost.config.profiles import CounterConfig, CounterKind, FittedOn, ProfileFeaturesConfig
 from tencost.errors import ProfileError
-from tencost.profiles.table import Profiles
-from tencost.train.tracking import setup
+from tencost.records.counters.table import Profiles
+from tencost.tracking.runs import setup
 
 SMALL = Settings(programs=40, top=10, draws=4, seeds=(0, 1, 2), test_fraction=0.25)
 RAW = ProfileFeaturesConfig(name="raw", kind=CounterKind.ncu_raw)
@@ -439,7 +439,7 @@ def test_on_ktts_data() -> None:
     """Counters without what tells time carry over where tuning parameters do not; within a workload both do."""
     if not KTT.is_dir():
         pytest.skip("KTT's data (benchmark_hub) is not beside the repository")
-    from tencost.profiles.reading import read_profiles
+    from tencost.records.counters.reading import read_profiles
 
     files = [KTT / f"KT{name}Output_2080Ti.json.gz" for name in ("Convolution", "Pnpoly")]
     read, parameters, _ = read_profiles(*files)

@@ -30,10 +30,10 @@ from tencost.features.summary import (
     summary_names,
     with_derived,
 )
+from tencost.models.programs.bundle import BundleInfo, load_bundle, plain_config, save_bundle
+from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.ranker import Samples, make_ranker
 from tencost.store.record import PROGRAM_FORMATS
-from tencost.train.bundle import BundleInfo, load_bundle, plain_config, save_bundle
-from tencost.train.calibration import Calibration
-from tencost.train.ranker import Samples, make_ranker
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "tencost"
@@ -85,7 +85,7 @@ def chunks(matmul: Any, candidates: list[Any]) -> dict[str, Chunk]:
     """Some programs of each format that a kind reads."""
     from tvm.ir import save_json
 
-    from tencost.features.traces import trace_values
+    from tencost.programs.traces import trace_values
 
     texts = [json.dumps(trace_values(one.sch.trace)) for one in candidates[:4]]
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tencost.config.parts import PROFILE_FORMATS
-from tencost.profiles.launches import Launch, Note, ProfileFormat, Reject
+from tencost.records.counters.launches import Launch, Note, ProfileFormat, Reject
 
 FORMATS: dict[str, ProfileFormat] = PROFILE_FORMATS.all()
 SAMPLES = {

@@ -17,10 +17,10 @@ from tencost.config import ModelConfig
 from tencost.config.parts import FAMILIES
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import BundleInfo, load_bundle, plain_config, save_bundle
-from tencost.train.calibration import LOWEST_SCORE, Calibration, fit_calibration
-from tencost.train.losses import RankingMetrics
-from tencost.train.ranker import Ranker, Samples, make_ranker
+from tencost.models.programs.bundle import BundleInfo, load_bundle, plain_config, save_bundle
+from tencost.models.programs.calibration import LOWEST_SCORE, Calibration, fit_calibration
+from tencost.models.programs.losses import RankingMetrics
+from tencost.models.programs.ranker import Ranker, Samples, make_ranker
 
 COLUMNS = ("speed", "noise", "other", "kind", "constant")
 SPEC = FeatureSpec(name="toy", kind="trace", columns=COLUMNS, options={"max_steps": 8})
@@ -247,7 +247,7 @@ class Block:
 sys.meta_path.insert(0, Block())
 import numpy as np
 from tencost.features.ragged import Ragged
-from tencost.train.bundle import load_bundle
+from tencost.models.programs.bundle import load_bundle
 
 root = Path(sys.argv[1])
 data = np.load(root / "features.npz")

@@ -14,8 +14,8 @@ import pytest
 from tencost.evaluate import report, stage
 from tencost.evaluate.choosing import METRICS, choices
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow, by_validation, regret
-from tencost.train.families.random import RandomConfig
-from tencost.train.families.xgb import XgbConfig
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.families.xgb import XgbConfig
 
 
 def figures(*values: float) -> dict[str, dict[str, float]]:

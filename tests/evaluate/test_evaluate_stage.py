@@ -19,9 +19,9 @@ from tencost.evaluate import report, stage
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.program_board import ProgramBoard
 from tencost.evaluate.scoring import HEADLINE
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.families.xgb import XgbConfig
 from tencost.train.data import Data
-from tencost.train.families.random import RandomConfig
-from tencost.train.families.xgb import XgbConfig
 
 Train = Callable[..., Path]
 
@@ -31,7 +31,7 @@ def runs(toy_project: Path) -> Callable[[str], str]:
     """Make finished MLflow runs by name."""
     from mlflow import MlflowClient
 
-    from tencost.train import tracking
+    from tencost.tracking import runs as tracking
 
     uri = tracking.setup(toy_project)
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)

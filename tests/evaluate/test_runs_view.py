@@ -8,7 +8,7 @@ from pathlib import Path
 from tencost.config import Config
 from tencost.evaluate import runs_view
 from tencost.evaluate.scoring import HEADLINE
-from tencost.train import tracking
+from tencost.tracking import runs as tracking
 
 
 def test_the_view_is_a_tag_of_the_experiment_and_names_what_runs_have(

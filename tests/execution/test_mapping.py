@@ -15,9 +15,9 @@ import pytest
 import works
 from tencost.config import ExecutionConfig, ExecutionKind
 from tencost.errors import ConfigError, MissingDependencyError
-from tencost.execution.mapping import WINDOW, Rescue, in_order
-from tencost.execution.overdue import Overdue
-from tencost.execution.workers import open_workers
+from tencost.workers.parallel.mapping import WINDOW, Rescue, in_order
+from tencost.workers.parallel.overdue import Overdue
+from tencost.workers.parallel.workers import open_workers
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -135,7 +135,7 @@ def test_the_time_of_a_stopped_command_is_nobodys(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_ray_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tencost.execution.ray")]:
+    for name in [name for name in sys.modules if name.startswith("tencost.workers.parallel.ray")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError, match=r"tencost\[scale\]"):

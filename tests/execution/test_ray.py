@@ -27,13 +27,13 @@ import tencost
 import works
 from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.errors import ExecutionError
-from tencost.execution.mapping import WINDOW, Rescue, in_order
-from tencost.execution.sources import code
-from tencost.execution.workers import open_workers
+from tencost.workers.parallel.mapping import WINDOW, Rescue, in_order
+from tencost.workers.parallel.sources import code
+from tencost.workers.parallel.workers import open_workers
 
 # Not `ray` itself: it reads the environment when it is imported, which that module sets.
 ray_cluster = pytest.importorskip(
-    "tencost.execution.ray_cluster",
+    "tencost.workers.parallel.ray_cluster",
     reason="tencost[scale] is not installed",
     exc_type=ModuleNotFoundError,
 )
@@ -45,8 +45,8 @@ import sys
 import tencost
 import works
 from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
-from tencost.execution.mapping import in_order
-from tencost.execution.workers import open_workers
+from tencost.workers.parallel.mapping import in_order
+from tencost.workers.parallel.workers import open_workers
 
 settings = ExecutionConfig(kind=ExecutionKind.ray)
 list(in_order(open_workers(works.slow, sys.argv[1], settings, 1), range(1000), works.NOTHING_LOST))
@@ -164,7 +164,7 @@ def test_files_of_a_killed_command_go_with_the_next_one_not_those_of_one_that_ru
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without CPUs, and two nodes of one CPU; their files lie in the system's temporary folder."""
-    from tencost.execution.ray_cluster import running  # before Ray: it makes the token
+    from tencost.workers.parallel.ray_cluster import running  # before Ray: it makes the token
 
     # isort: split
     from ray.cluster_utils import Cluster
@@ -251,7 +251,7 @@ def test_what_a_hanging_worker_had_is_given_to_another(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import tencost.execution.ray_tasks as ray_tasks
+    import tencost.workers.parallel.ray_tasks as ray_tasks
 
     if not killable:  # as if its machine hung, too
         monkeypatch.setattr(ray_tasks, "_kill", works.nothing)
@@ -311,7 +311,7 @@ def test_a_machine_with_other_sources_is_refused_by_name(
 def test_a_search_refuses_a_machine_with_other_sources(
     settings: ExecutionConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tencost.execution import search
+    from tencost.workers.parallel import search
 
     monkeypatch.setattr(search, "code", lambda: "9.9.9 (sources 000000000000)")
     plan = search.Plan(
@@ -342,7 +342,7 @@ def test_stages_write_the_bytes_of_the_local_run(
 ) -> None:
     from tencost.evaluate.stage import run as evaluate
     from tencost.features.stage import run as features
-    from tencost.train.families.xgb import XgbConfig
+    from tencost.models.programs.families.xgb import XgbConfig
     from tencost.train.stage import run as train
 
     traced = toy_project / "data" / "records" / "traced"

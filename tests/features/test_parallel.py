@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tencost.execution import local
 from tencost.features.kind import Chunk
 from tencost.features.parallel import Featurized, featurize
 from tencost.features.spec import FeatureSpec
+from tencost.workers.parallel import local
 
 SPEC = FeatureSpec(name="tiny", kind="per_store", columns=("a",))
 SLEEPER = """

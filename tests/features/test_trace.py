@@ -10,13 +10,13 @@ import orjson
 import pytest
 
 from matmuls import make_matmul
-from tencost.codegen.seeds import seeds
-from tencost.codegen.spaces import search_space
 from tencost.config import FeaturesConfig
 from tencost.features.extractor import make_extractor, spec_for
 from tencost.features.kinds.tiles import tile_row
 from tencost.features.kinds.trace import TraceEncoder
-from tencost.features.traces import trace_values
+from tencost.programs.codegen.seeds import seeds
+from tencost.programs.codegen.spaces import search_space
+from tencost.programs.traces import trace_values
 
 ENCODER = TraceEncoder(max_steps=8, vocabulary_buckets=4, max_numbers=4)
 TILE = [

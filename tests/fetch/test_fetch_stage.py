@@ -14,8 +14,8 @@ import yaml
 
 from tencost.config import Config, DatasetConfig
 from tencost.errors import ConfigError, DatasetError
-from tencost.fetch import stage
-from tencost.fetch.pack import pack_folder, sha256_of
+from tencost.records.fetch import stage
+from tencost.records.fetch.pack import pack_folder, sha256_of
 
 PAIR = ("database_workload.json", "database_tuning_record.json")
 

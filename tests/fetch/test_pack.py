@@ -9,8 +9,8 @@ import pytest
 import zstandard
 
 from tencost.errors import DatasetError
-from tencost.fetch.pack import pack_folder, sha256_of
-from tencost.fetch.unpack import unpack
+from tencost.records.fetch.pack import pack_folder, sha256_of
+from tencost.records.fetch.unpack import unpack
 
 
 def make(folder: Path, names: list[str]) -> Path:

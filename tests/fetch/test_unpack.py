@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tencost.errors import DatasetError
-from tencost.fetch import unpack as unpack_module
-from tencost.fetch.unpack import SUFFIXES, unpack
+from tencost.records.fetch import unpack as unpack_module
+from tencost.records.fetch.unpack import SUFFIXES, unpack
 
 Member = tuple[str, bytes, bytes]
 """Name, kind (a tarfile type) and content or link target."""

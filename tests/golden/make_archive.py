@@ -66,7 +66,7 @@ def main() -> int:
                 shutil.rmtree(path)
         for image in [*folder.rglob("*.png")]:
             image.unlink()
-        from tencost.fetch.pack import pack_folder
+        from tencost.records.fetch.pack import pack_folder
 
         pack_folder(folder, ARCHIVE)
     sys.stdout.write(f"{ARCHIVE}: {ARCHIVE.stat().st_size / 1e3:.0f} KB\n")
@@ -77,10 +77,10 @@ def make_programs(folder: Path, database: Path) -> None:
     """Write the toy project with models, their scores, leaderboard and registered version, and its store."""
     from tencost.config.composition import compose
     from tencost.evaluate import stage as evaluation
+    from tencost.models.programs.bundle import load_bundle
     from tencost.register import programs as registration
     from tencost.register import registry
-    from tencost.train import tracking
-    from tencost.train.bundle import load_bundle
+    from tencost.tracking import runs as tracking
     from tencost.train.data import Data
 
     project = folder / "programs" / "project"
@@ -110,8 +110,8 @@ def make_programs(folder: Path, database: Path) -> None:
 def make_graphs(folder: Path, database: Path) -> None:
     """Write a project of small networks, trained and evaluated with the command line, and its registered version."""
     from tencost.cli.main import main as tencost
-    from tencost.graphs.bundle import load_graph_bundle
-    from tencost.graphs.formats import cg
+    from tencost.models.networks.bundle import load_graph_bundle
+    from tencost.records.network_graphs.formats import cg
     from tencost.register import registry
 
     project = folder / "graphs" / "project"

@@ -22,7 +22,7 @@ import pytest
 
 import toy_project as toy
 from made_up_graphs import networks
-from tencost.fetch.unpack import unpack
+from tencost.records.fetch.unpack import unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(__file__).with_name("golden.tar.zst")
@@ -46,7 +46,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory, mlflow_database: Path) -> P
 
 @pytest.mark.parametrize("family", PROGRAM_MODELS)
 def test_bundles_of_programs_score_as_before(golden: Path, family: str) -> None:
-    from tencost.train.bundle import load_bundle
+    from tencost.models.programs.bundle import load_bundle
     from tencost.train.data import Data
 
     project = golden / "programs" / "project"
@@ -62,7 +62,7 @@ def test_bundles_of_programs_score_as_before(golden: Path, family: str) -> None:
 
 @pytest.mark.parametrize("family", GRAPH_MODELS)
 def test_bundles_of_graphs_predict_as_before(golden: Path, family: str) -> None:
-    from tencost.graphs.bundle import load_graph_bundle
+    from tencost.models.networks.bundle import load_graph_bundle
 
     models = golden / "graphs" / "project" / "data" / "models" / "mine" / "by_graph"
     with np.load(golden / "graphs" / "latency.npz") as latency:
@@ -119,11 +119,12 @@ def test_the_leaderboards_of_graphs_are_the_same(
         assert_same(orjson.loads(board.read_bytes()), expected, board.parent.name)
 
 
+@pytest.mark.filterwarnings("ignore:tencost.*import it from there:DeprecationWarning")
 def test_a_registered_version_of_programs_loads(golden: Path) -> None:
     """Its own copy of pyfunc.py imports our modules by name."""
     import mlflow.pyfunc
 
-    from tencost.train.bundle import load_bundle
+    from tencost.models.programs.bundle import load_bundle
     from tencost.train.data import Data
 
     folder = golden / "registered" / "programs"
@@ -136,11 +137,12 @@ def test_a_registered_version_of_programs_loads(golden: Path) -> None:
     np.testing.assert_allclose(found["score"], load_bundle(bundle).scores(table.features))
 
 
+@pytest.mark.filterwarnings("ignore:tencost.*import it from there:DeprecationWarning")
 def test_a_registered_version_of_graphs_loads(golden: Path) -> None:
     import mlflow.pyfunc
 
-    from tencost.graphs.bundle import load_graph_bundle
-    from tencost.graphs.operators import COLUMNS, OPERATORS
+    from tencost.models.networks.bundle import load_graph_bundle
+    from tencost.networks.graph.operators import COLUMNS, OPERATORS
 
     folder = golden / "registered" / "graphs"
     graphs = networks(2, seed=3).graphs

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tencost.graphs.graph_set import GraphSet
-from tencost.graphs.operators import INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
+from tencost.networks.graph.graph_set import GraphSet
+from tencost.networks.graph.operators import INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 

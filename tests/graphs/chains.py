@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tencost.graphs.families.gnn import GnnConfig, GnnModel
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.graphs.operators import OPERATOR_CODES
+from tencost.models.networks.families.gnn import GnnConfig, GnnModel
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+from tencost.networks.graph.operators import OPERATOR_CODES
 
 DEVICES = ("cortex-a76", "myriad-vpu")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from made_graphs import chain
+from tencost.adapt.graph_correction import cost_shares, fit_correction
 from tencost.errors import TrainError
-from tencost.graphs.adapt import cost_shares, fit_correction
-from tencost.graphs.graph_set import concatenate
-from tencost.graphs.operators import OPERATOR_CODES
+from tencost.networks.graph.graph_set import concatenate
+from tencost.networks.graph.operators import OPERATOR_CODES
 
 
 def family(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

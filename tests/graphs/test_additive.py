@@ -17,9 +17,9 @@ from made_graphs import chain, labelled, shuffled, true_ms
 from tencost.config.graphs import graph_model_config
 from tencost.config.parts import GRAPH_FAMILIES
 from tencost.errors import BundleError, TrainError
-from tencost.graphs.families.additive import FAMILY, AdditiveConfig, AdditiveModel
-from tencost.graphs.graph_set import LabelledGraphs, concatenate
-from tencost.train.neural.weights import read_weights, write_weights
+from tencost.models.networks.families.additive import FAMILY, AdditiveConfig, AdditiveModel
+from tencost.models.neural.weights import read_weights, write_weights
+from tencost.networks.graph.graph_set import LabelledGraphs, concatenate
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "graph_model" / "additive.yaml"
 CONFIG = cast(AdditiveConfig, FAMILY.for_tests)
@@ -137,8 +137,8 @@ os.sched_setaffinity(0, [int(word) for word in sys.argv[2:]])
 import numpy as np, yaml
 from made_graphs import chain
 from tencost.config.graphs import graph_model_config
-from tencost.graphs.families.additive import FAMILY
-from tencost.graphs.graph_set import LabelledGraphs, concatenate
+from tencost.models.networks.families.additive import FAMILY
+from tencost.networks.graph.graph_set import LabelledGraphs, concatenate
 settings = yaml.safe_load(open(sys.argv[1])) | {"members": 1, "steps": 20, "kinds_first": 0.0}
 model = FAMILY.make(graph_model_config(settings), 4)
 random = np.random.default_rng(0)

@@ -15,11 +15,11 @@ import pytest
 
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
-from tencost.graphs.canonical import CanonicalNetwork, canonical_network
-from tencost.graphs.graph_set import GraphSet
-from tencost.graphs.identity import graph_ids
-from tencost.graphs.onnx_tensors import read_model
-from tencost.graphs.operators import COLUMNS, OPERATOR_CODES, OPERATORS
+from tencost.networks.graph.canonical import CanonicalNetwork, canonical_network
+from tencost.networks.graph.graph_set import GraphSet
+from tencost.networks.graph.identity import graph_ids
+from tencost.networks.graph.onnx_tensors import read_model
+from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES, OPERATORS
 from tencost.networks.source import network_to_onnx
 
 torch = pytest.importorskip("torch")

@@ -10,9 +10,9 @@ import pytest
 from tencost.config import Config, DatasetConfig
 from tencost.config.composition import compose
 from tencost.errors import DatasetError
-from tencost.fetch.stage import run
-from tencost.graphs.identity import shape_keys
-from tencost.graphs.reading import read_folder
+from tencost.networks.graph.identity import shape_keys
+from tencost.records.fetch.stage import run
+from tencost.records.network_graphs.reading import read_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 CG = ROOT / ".." / "shared" / "data" / "cg"

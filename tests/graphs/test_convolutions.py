@@ -10,10 +10,11 @@ from scipy.sparse import csr_array
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import to_undirected
 
-from tencost.graphs.encodings import magnetic_laplacian
-from tencost.graphs.gnn.convolutions import ComplexReLU, DGCNConv, DiGCNConv, MagNetConv
-from tencost.graphs.gnn.graph_data import block_diagonal
-from tencost.graphs.gnn.propagation import (
+from tencost.features.graph.encodings import magnetic_laplacian
+from tencost.features.graph.topology import Topology
+from tencost.models.networks.gnn.convolutions import ComplexReLU, DGCNConv, DiGCNConv, MagNetConv
+from tencost.models.networks.gnn.graph_data import block_diagonal
+from tencost.models.networks.gnn.propagation import (
     TELEPORT,
     convolution,
     magnetic,
@@ -22,7 +23,6 @@ from tencost.graphs.gnn.propagation import (
     propagation_of,
     proximities,
 )
-from tencost.graphs.topology import Topology
 
 DIAMOND = Topology(4, np.array([[0, 0, 1, 2], [1, 2, 3, 3]], dtype=np.int32))
 """0 feeds 1 and 2, which feed 3."""

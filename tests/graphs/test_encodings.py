@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import AddRandomWalkPE
 from torch_geometric.utils import get_laplacian, to_dense_adj, to_undirected
 
-from tencost.graphs.encodings import (
+from tencost.features.graph.encodings import (
     Encoder,
     Spectrum,
     at_edges,
@@ -20,7 +20,7 @@ from tencost.graphs.encodings import (
     random_walk,
     spectrum,
 )
-from tencost.graphs.topology import Topology
+from tencost.features.graph.topology import Topology
 
 
 def random_topology(nodes: int, seed: int = 0) -> Topology:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tencost.config.composition import compose
-from tencost.fetch.stage import run
-from tencost.graphs.formats.measured import HARDWARE_FILE, MEASURED_FILE
-from tencost.graphs.measuring import round_ratios
-from tencost.graphs.reading import read_folder
+from tencost.measure.networks.measuring import round_ratios
+from tencost.records.fetch.stage import run
+from tencost.records.network_graphs.formats.measured import HARDWARE_FILE, MEASURED_FILE
+from tencost.records.network_graphs.reading import read_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 

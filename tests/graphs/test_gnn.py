@@ -14,13 +14,23 @@ from torch_geometric.nn import GPSConv
 
 from tencost.config.composition import compose
 from tencost.errors import BundleError, ConfigError, TrainError
-from tencost.graphs.encodings import Encoder
-from tencost.graphs.families.gnn import CONVOLUTIONS, DIRECTIONS, WITH_EDGES, GnnConfig, GnnModel
-from tencost.graphs.gnn.embedding import NumberEmbedding, StableEdgeEmbedding, WordEmbedding
-from tencost.graphs.gnn.graph_data import Batches, GraphDataset, distinct_rows
-from tencost.graphs.gnn.networks import GpsLayer, GraphNetwork, similar
-from tencost.graphs.gnn.training import batches_of, encoder_of
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs
+from tencost.features.graph.encodings import Encoder
+from tencost.models.networks.families.gnn import (
+    CONVOLUTIONS,
+    DIRECTIONS,
+    WITH_EDGES,
+    GnnConfig,
+    GnnModel,
+)
+from tencost.models.networks.gnn.embedding import (
+    NumberEmbedding,
+    StableEdgeEmbedding,
+    WordEmbedding,
+)
+from tencost.models.networks.gnn.graph_data import Batches, GraphDataset, distinct_rows
+from tencost.models.networks.gnn.networks import GpsLayer, GraphNetwork, similar
+from tencost.models.networks.gnn.training import batches_of, encoder_of
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from tencost.errors import ConfigError
 from tencost.evaluate.dataclass_json import from_json
+from tencost.evaluate.networks import report
+from tencost.evaluate.networks.board import GraphBoard, GraphRow, summarize
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow
-from tencost.graphs import report
-from tencost.graphs.board import GraphBoard, GraphRow, summarize
-from tencost.graphs.metrics import by_family
+from tencost.models.networks.latency_metrics import by_family
 
 
 def make_board() -> GraphBoard:

@@ -14,7 +14,7 @@ import pytest
 from made_up_graphs import DEVICES, networks
 from tencost.config.parts import GRAPH_FAMILIES
 from tencost.errors import BundleError
-from tencost.graphs.bundle import (
+from tencost.models.networks.bundle import (
     GraphBundleInfo,
     graph_digest,
     load_graph_bundle,
@@ -23,7 +23,7 @@ from tencost.graphs.bundle import (
     register_for,
     save_graph_bundle,
 )
-from tencost.train.bundle import load_bundle
+from tencost.models.programs.bundle import load_bundle
 
 
 @pytest.fixture(scope="module", params=GRAPH_FAMILIES.names())

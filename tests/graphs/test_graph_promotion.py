@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tencost.graphs.promotion import Errors, Opponent, difference, judge
+from tencost.register.networks.promotion import Errors, Opponent, difference, judge
 
 FAMILY = np.repeat([0, 1], 50)
 

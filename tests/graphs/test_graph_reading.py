@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 
 from small_graphs import CG_DEVICES, assert_equal, small_graphs
 from tencost.errors import GraphError
-from tencost.graphs.formats import cg
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs
-from tencost.graphs.identity import graph_ids, shape_keys
-from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
-from tencost.graphs.reading import MAX_NODES, ReadGraphs, Reject, gate, places, read_folder
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+from tencost.networks.graph.identity import graph_ids, shape_keys
+from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES
+from tencost.records.network_graphs.formats import cg
+from tencost.records.network_graphs.reading import (
+    MAX_NODES,
+    ReadGraphs,
+    Reject,
+    gate,
+    places,
+    read_folder,
+)
 
 CG = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cg"
 GRAPHS = small_graphs({"aaa": 7, "bbb": 5}, nodes=(4, 9))

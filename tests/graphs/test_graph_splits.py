@@ -15,10 +15,10 @@ from small_graphs import small_graphs
 from tencost.config.composition import compose
 from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy
 from tencost.errors import SplitError
-from tencost.graphs.graph_set import GraphSet, concatenate
-from tencost.graphs.identity import shape_keys
-from tencost.graphs.reading import read_folder
-from tencost.graphs.splits import Parts, divide, leaks, load_parts, save_parts
+from tencost.networks.graph.graph_set import GraphSet, concatenate
+from tencost.networks.graph.identity import shape_keys
+from tencost.records.network_graphs.reading import read_folder
+from tencost.splits.networks import Parts, divide, leaks, load_parts, save_parts
 
 CG = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cg"
 GRAPHS = small_graphs({"aaa": 200, "bbb": 120, "ccc": 80}).graphs

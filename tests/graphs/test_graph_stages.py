@@ -19,14 +19,15 @@ from made_up_graphs import networks
 from tencost.cli.main import main
 from tencost.config.composition import compose
 from tencost.errors import ConfigError
-from tencost.graphs.bundle import load_graph_bundle
-from tencost.graphs.formats import cg
-from tencost.graphs.stages import evaluate, register
-from tencost.graphs.stages.data import GraphData
-from tencost.graphs.table import load_graphs
+from tencost.evaluate.networks import stage as evaluate
+from tencost.models.networks.bundle import load_graph_bundle
+from tencost.networks.graph.table import load_graphs
+from tencost.records.network_graphs.formats import cg
 from tencost.register import registry
+from tencost.register.networks import stage as register
 from tencost.register.pull import pull
-from tencost.train import tracking
+from tencost.tracking import runs as tracking
+from tencost.train.networks.data import GraphData
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow

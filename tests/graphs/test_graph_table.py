@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from small_graphs import CG_DEVICES, assert_equal, small_graphs
 from tencost.errors import GraphError
-from tencost.graphs.formats import cg
-from tencost.graphs.graph_set import LabelledGraphs
-from tencost.graphs.reading import Reject, read_folder
-from tencost.graphs.table import load_graphs, save_graphs
+from tencost.networks.graph.graph_set import LabelledGraphs
+from tencost.networks.graph.table import load_graphs, save_graphs
+from tencost.records.network_graphs.formats import cg
+from tencost.records.network_graphs.reading import Reject, read_folder
 
 GRAPHS = small_graphs({"aaa": 4, "bbb": 3})
 FILES = ["graphs.parquet", "nodes.parquet", "edges.parquet", "records.parquet"]

@@ -10,9 +10,18 @@ import pytest
 from numpy.typing import NDArray
 
 from tencost.errors import BundleError, GraphError
-from tencost.graphs.families.constant import ConstantConfig, ConstantModel
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
-from tencost.graphs.latency import (
+from tencost.evaluate.networks.left_out import LeftOut
+from tencost.models.networks.families.constant import ConstantConfig, ConstantModel
+from tencost.models.networks.training_range import (
+    log_error_bounds,
+    range_from_json,
+    range_to_json,
+    training_range,
+)
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
+from tencost.networks.graph.node_writer import NodeWriter
+from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES
+from tencost.register.latency.prediction import (
     Latency,
     OperatorCost,
     costliest,
@@ -20,11 +29,7 @@ from tencost.graphs.latency import (
     node_sizes,
     warnings_for,
 )
-from tencost.graphs.learnt import log_error_bounds, range_from_json, range_to_json, training_range
-from tencost.graphs.left_out import LeftOut
-from tencost.graphs.node_writer import NodeWriter
-from tencost.graphs.operators import COLUMNS, OPERATOR_CODES
-from tencost.graphs.stages.latency import print_latency
+from tencost.register.latency.stage import print_latency
 
 
 def chain(*sizes: int, operator: str = "Conv2D") -> GraphSet:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tencost.errors import BundleError
-from tencost.graphs.learnt import log_error_bounds
-from tencost.graphs.left_out import LeftOut, left_out_errors, left_out_from_json
+from tencost.evaluate.networks.left_out import LeftOut, left_out_errors, left_out_from_json
+from tencost.models.networks.training_range import log_error_bounds
 
 
 def test_the_bounds_hold_as_many_networks_of_a_new_family_as_they_say() -> None:

@@ -20,15 +20,15 @@ import pytest
 
 from tencost.cli.main import main
 from tencost.errors import ConfigError, GraphError, MeasureError
-from tencost.graphs.formats.measured import FORMAT, MEASURED_FILE, read, recognises
-from tencost.graphs.measuring import (
+from tencost.measure.networks.measuring import (
     TimingSettings,
     measure_networks,
     median_and_spread,
     round_ratios,
 )
-from tencost.graphs.reading import gate, read_folder
-from tencost.graphs.variants import Variant
+from tencost.networks.variants.variants import Variant
+from tencost.records.network_graphs.formats.measured import FORMAT, MEASURED_FILE, read, recognises
+from tencost.records.network_graphs.reading import gate, read_folder
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
@@ -50,7 +50,7 @@ def timing_processes(parent: psutil.Process) -> list[psutil.Process]:
     found = []
     for child in parent.children(recursive=True):
         try:
-            if "tencost.graphs.timing" in child.cmdline():
+            if "tencost.measure.networks.timing" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             continue
@@ -257,7 +257,7 @@ def test_a_command_that_is_ended_keeps_what_is_done_and_leaves_nothing_running(
     script = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
         "from test_measuring import SETTINGS, network;"
-        "from tencost.graphs.measuring import measure_networks;"
+        "from tencost.measure.networks.measuring import measure_networks;"
         "measure_networks([network(str(i)) for i in range(1000)], Path(sys.argv[1]), SETTINGS)"
     )
     command = [sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)]

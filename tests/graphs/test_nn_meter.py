@@ -16,10 +16,10 @@ import pytest
 from nn_meter_lines import nn_meter_lines
 from small_graphs import assert_equal, small_graphs
 from tencost.errors import GraphError
-from tencost.graphs.formats import cg
-from tencost.graphs.graph_set import LabelledGraphs
-from tencost.graphs.operators import CG_OPERATORS, OPERATOR_CODES
-from tencost.graphs.reading import read_folder
+from tencost.networks.graph.graph_set import LabelledGraphs
+from tencost.networks.graph.operators import CG_OPERATORS, OPERATOR_CODES
+from tencost.records.network_graphs.formats import cg
+from tencost.records.network_graphs.reading import read_folder
 
 
 def made_graphs(seed: int = 0) -> LabelledGraphs:

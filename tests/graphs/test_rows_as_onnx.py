@@ -15,17 +15,17 @@ import pytest
 
 import tencost
 from tencost.config.composition import compose
-from tencost.fetch.stage import run
-from tencost.graphs.bundle import (
+from tencost.models.networks.bundle import (
     GraphBundle,
     GraphBundleInfo,
     load_graph_bundle,
     plain_settings,
     save_graph_bundle,
 )
-from tencost.graphs.families.additive import FAMILY, AdditiveConfig
-from tencost.graphs.graph_set import LabelledGraphs
-from tencost.graphs.reading import read_folder
+from tencost.models.networks.families.additive import FAMILY, AdditiveConfig
+from tencost.networks.graph.graph_set import LabelledGraphs
+from tencost.records.fetch.stage import run
+from tencost.records.network_graphs.reading import read_folder
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")

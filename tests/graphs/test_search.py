@@ -24,10 +24,10 @@ from made_up_graphs import networks
 from tencost.cli.main import main
 from tencost.config.composition import compose
 from tencost.errors import ConfigError, TrainError
-from tencost.graphs.formats import cg
-from tencost.graphs.stages import tune
-from tencost.graphs.stages.tune import Space
-from tencost.train import tracking
+from tencost.records.network_graphs.formats import cg
+from tencost.tracking import runs as tracking
+from tencost.train.networks import search as tune
+from tencost.train.networks.search import Space
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Space(
@@ -124,7 +124,7 @@ def killed(project: Path) -> Iterator[list[psutil.Process]]:
     """A search is killed in its first trial; return the processes that it leaves, which are still there then."""
     code = (
         "import sys; from pathlib import Path; from tencost.config.composition import compose; "
-        "from tencost.graphs.stages import tune; from test_search import SMALL; "
+        "from tencost.train.networks import search as tune; from test_search import SMALL; "
         "tune.run(*compose(sys.argv[1:]), trials=2, cpus=1, space=SMALL)"
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -12,14 +12,14 @@ import pytest
 
 import tencost
 from made_up_graphs import DEVICES, networks
-from tencost.graphs.bundle import (
+from tencost.models.networks.bundle import (
     GraphBundleInfo,
     plain_settings,
     register_for,
     save_graph_bundle,
 )
-from tencost.graphs.families.additive import FAMILY
-from tencost.graphs.identity import shape_keys
+from tencost.models.networks.families.additive import FAMILY
+from tencost.networks.graph.identity import shape_keys
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")

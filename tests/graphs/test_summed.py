@@ -11,7 +11,13 @@ import pytest
 
 from made_graphs import chain, labelled, shuffled
 from tencost.errors import BundleError, TrainError
-from tencost.graphs.families.summed import COLUMNS, FAMILY, SummedConfig, SummedModel, summed_rows
+from tencost.models.networks.families.summed import (
+    COLUMNS,
+    FAMILY,
+    SummedConfig,
+    SummedModel,
+    summed_rows,
+)
 
 CONFIG = cast(SummedConfig, FAMILY.for_tests)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from made_graphs import chain
-from tencost.graphs.tiling import depthwise_tiles_of, tiles_of
-from tencost.graphs.tokens import AMOUNTS, amounts, find_kernels
+from tencost.features.graph.tiling import depthwise_tiles_of, tiles_of
+from tencost.features.graph.tokens import AMOUNTS, amounts, find_kernels
 
 
 def tiles(side: int, inner: int, outer: int, kernel: int, stride: int = 1) -> list[float]:

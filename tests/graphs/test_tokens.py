@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from made_graphs import chain, graph, labelled
-from tencost.graphs.graph_set import GraphSet, concatenate
-from tencost.graphs.operators import OPERATORS
-from tencost.graphs.tokens import (
+from tencost.features.graph.tokens import (
     FEATURES,
     INTEGERS,
     KINDS,
@@ -17,6 +15,8 @@ from tencost.graphs.tokens import (
     flop,
     node_kinds,
 )
+from tencost.networks.graph.graph_set import GraphSet, concatenate
+from tencost.networks.graph.operators import OPERATORS
 
 IMAGE = (1, 8, 8, 4)
 AT = {name: index for index, name in enumerate(INTEGERS)}

@@ -11,10 +11,10 @@ import pytest
 from tencost.config import NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError
-from tencost.graphs.builders import BUILDERS
-from tencost.graphs.canonical import canonical_network
-from tencost.graphs.operators import OPERATORS
-from tencost.graphs.variants import Variant, defined_variants, scaled, standard_variants
+from tencost.networks.graph.canonical import canonical_network
+from tencost.networks.graph.operators import OPERATORS
+from tencost.networks.variants.builders import BUILDERS
+from tencost.networks.variants.variants import Variant, defined_variants, scaled, standard_variants
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxscript")

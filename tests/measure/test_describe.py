@@ -11,7 +11,6 @@ import pytest
 from tencost import cli
 from tencost.config import HardwareConfig, Isa, RunnerKind, composition
 from tencost.errors import ConfigError, HardwareError
-from tencost.measure import hardware
 from tencost.measure.describe import (
     LEVELS,
     describe_host,
@@ -20,7 +19,8 @@ from tencost.measure.describe import (
     slug,
     write_hardware,
 )
-from tencost.measure.hardware import check_runnable, host_flags, llvm_features
+from tencost.workers import hardware
+from tencost.workers.hardware import check_runnable, host_flags, llvm_features
 
 pytestmark = pytest.mark.tvm
 

@@ -7,8 +7,8 @@ import pytest
 
 from tencost.config import HardwareConfig
 from tencost.errors import HardwareError
-from tencost.measure import hardware as module
-from tencost.measure.hardware import (
+from tencost.workers import hardware as module
+from tencost.workers.hardware import (
     another_machine,
     check_cores,
     check_described,

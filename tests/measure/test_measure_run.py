@@ -181,8 +181,8 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     from omegaconf import OmegaConf
 
     from tencost.config import DatasetConfig
-    from tencost.fetch import stage as fetch
     from tencost.records import stage as records
+    from tencost.records.fetch import stage as fetch
     from tencost.store.tables import load_tasks
 
     cfg = configured(ONE)

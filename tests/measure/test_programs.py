@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from matmuls import make_matmul
-from tencost.codegen.refit import Refitter, sketch
-from tencost.codegen.spaces import is_register_tile
 from tencost.config import Config, MeasureConfig
-from tencost.features.traces import trace_values
 from tencost.measure import stage
 from tencost.measure.around import FAST, MUTATED, TILE
 from tencost.measure.collection import Collection
 from tencost.measure.drawing import population
-from tencost.measure.hardware import detect_host
 from tencost.measure.programs import ProgramSpace, Sample, task_seed
-from tencost.register.starts import StartBook
+from tencost.programs.codegen.refit import Refitter, sketch
+from tencost.programs.codegen.spaces import is_register_tile
+from tencost.programs.starting_points import StartBook
+from tencost.programs.traces import trace_values
 from tencost.store.ids import workload_id
+from tencost.workers.hardware import detect_host
 from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm

@@ -61,8 +61,8 @@ def test_a_steered_search_finds_what_the_model_likes(small_root: Path) -> None:
 
     from tencost.config import FeaturesConfig
     from tencost.features.extractor import make_extractor, spec_for
-    from tencost.measure.hardware import detect_host
     from tencost.measure.programs import ProgramSpace
+    from tencost.workers.hardware import detect_host
 
     spec = spec_for(FeaturesConfig(name="tiles", kind="tiles"))
     extractor = make_extractor(spec)

@@ -12,10 +12,10 @@ import yaml
 
 from tencost.config import graph_outputs
 from tencost.config.composition import compose
+from tencost.config.folders import Folders
 from tencost.config.schema import PathsConfig
-from tencost.graphs import report
-from tencost.graphs.board import GraphBoard
-from tencost.graphs.stages.folders import Folders
+from tencost.evaluate.networks import report
+from tencost.evaluate.networks.board import GraphBoard
 
 ROOT = Path(__file__).resolve().parents[2]
 

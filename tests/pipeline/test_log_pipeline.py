@@ -12,8 +12,8 @@ from tencost.config import Config
 from tencost.config.composition import compose
 from tencost.evaluate import stage as evaluate
 from tencost.features import stage as features
-from tencost.fetch import stage as fetch
 from tencost.records import stage as records
+from tencost.records.fetch import stage as fetch
 from tencost.splits import stage as splits
 from tencost.store.tables import load_records, load_tasks, load_workloads
 from tencost.train import stage as train

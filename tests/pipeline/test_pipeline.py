@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.tvm]
 
 def slice_sample(folder: Path) -> None:
     """Keep a few programs of a few tasks of every network, on one hardware."""
-    from tencost.fetch.unpack import unpack
+    from tencost.records.fetch.unpack import unpack
 
     whole = folder.with_name("whole")
     whole.mkdir()
@@ -58,7 +58,7 @@ def slice_sample(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tencost.fetch.pack import pack_folder
+    from tencost.records.fetch.pack import pack_folder
 
     root = tmp_path_factory.mktemp("pipeline") / "project"
     (root / "datasets").mkdir(parents=True)

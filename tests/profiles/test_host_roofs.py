@@ -10,7 +10,7 @@ import pytest
 
 from tencost.config import HardwareConfig
 from tencost.errors import ProfileError
-from tencost.profiles.host_roofs import (
+from tencost.tune.roofline.host_roofs import (
     DEPTH,
     ROWS,
     TILES,

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tencost.errors import ProfileError
-from tencost.profiles import perf
+from tencost.tune.roofline import perf
 
 needs_linux = pytest.mark.skipif(platform.system() != "Linux", reason="perf_event_open is Linux's")
 

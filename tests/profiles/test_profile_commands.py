@@ -11,9 +11,9 @@ import pytest
 
 from tencost.cli.main import main
 from tencost.errors import ProfileError
-from tencost.profiles import import_command
-from tencost.profiles.stored import load_profiles, save_profiles
-from tencost.profiles.table import Profiles
+from tencost.records.counters import import_command
+from tencost.records.counters.stored import load_profiles, save_profiles
+from tencost.records.counters.table import Profiles
 from tencost.store.record import Record, Source
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status

@@ -21,11 +21,11 @@ from filelock import FileLock
 
 from tencost.cli.main import main
 from tencost.errors import ProfileError
-from tencost.profiles import import_command
-from tencost.profiles.launches import Reject
-from tencost.profiles.reading import ReadProfiles, read_files, read_places
-from tencost.profiles.stored import load_profiles, save_profiles
-from tencost.profiles.table import Profiles
+from tencost.records.counters import import_command
+from tencost.records.counters.launches import Reject
+from tencost.records.counters.reading import ReadProfiles, read_files, read_places
+from tencost.records.counters.stored import load_profiles, save_profiles
+from tencost.records.counters.table import Profiles
 
 SHEET = "xl/worksheets/sheet1.xml"
 

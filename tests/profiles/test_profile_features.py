@@ -21,10 +21,10 @@ from tencost.config.profiles import (
     ProfileFeaturesConfig,
 )
 from tencost.errors import ConfigError, ProfileError
+from tencost.features.counters import FILE, FittedCounters, append_counters, fit_counters
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.profiles.counter_groups import tells_time
-from tencost.profiles.features import FILE, FittedCounters, append_counters, fit_counters
+from tencost.records.counters.counter_groups import tells_time
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICES = sorted(path.stem for path in (ROOT / "conf" / "profile_features").glob("*.yaml"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tencost.errors import ProfileError
-from tencost.profiles.metrics import (
+from tencost.records.counters.metrics import (
     DETAILS,
     SAME,
     canonical_unit,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tencost.errors import ProfileError, RecordError
-from tencost.profiles.reading import ReadProfiles, read_files
-from tencost.profiles.table import Profiles
+from tencost.records.counters.reading import ReadProfiles, read_files
+from tencost.records.counters.table import Profiles
 from tencost.store.record import Record, Source
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
@@ -229,7 +229,7 @@ def test_programs_join_with_records_and_the_rest_is_counted_and_kept(tmp_path: P
 _MEASURE = """
 import resource, sys
 from pathlib import Path
-from tencost.profiles.reading import read_files
+from tencost.records.counters.reading import read_files
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = read_files([Path(sys.argv[1])])
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from tencost.errors import ProfileError
-from tencost.profiles.launches import Reject
-from tencost.profiles.reading import ReadProfiles, read_files, read_profiles
-from tencost.profiles.table import Profiles
+from tencost.records.counters.launches import Reject
+from tencost.records.counters.reading import ReadProfiles, read_files, read_profiles
+from tencost.records.counters.table import Profiles
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 COUNTERS = "needs ../shared/data/{}, real counters of other projects that are not ours to pass on"

@@ -11,7 +11,8 @@ import pytest
 from matmuls import make_matmul
 from tencost.config import HardwareConfig
 from tencost.errors import ProfileError
-from tencost.profiles.roofline import (
+from tencost.records.counters.table import Profiles
+from tencost.tune.roofline.roofline import (
     Bound,
     Level,
     Roofs,
@@ -23,7 +24,6 @@ from tencost.profiles.roofline import (
     roofs_of,
     work_of,
 )
-from tencost.profiles.table import Profiles
 
 ROOFS = Roofs(100e9, (Level("near", math.inf, 10e9),), 50e-9, "by hand")
 """100 GFLOP/s and 10 GB/s: the ridge is at 10 FLOP a byte."""

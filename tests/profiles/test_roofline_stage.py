@@ -17,10 +17,10 @@ import yaml
 from tencost.config import Config, NetworkConfig, NetworkInput
 from tencost.config.composition import compose
 from tencost.errors import ProfileError
-from tencost.profiles.roofline import Placed
-from tencost.profiles.roofline_stage import run
-from tencost.profiles.stored import save_profiles
-from tencost.profiles.table import Profiles
+from tencost.records.counters.stored import save_profiles
+from tencost.records.counters.table import Profiles
+from tencost.tune.roofline.roofline import Placed
+from tencost.tune.roofline.stage import run
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tencost.records.networks import NetworkTiming
+from tencost.records.network_times.timing import NetworkTiming
 
 FIRST_DAY = datetime(2026, 11, 10, 3, tzinfo=UTC).timestamp()
 DAY_S = 86400.0

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tencost.fetch.pack import sha256_of
-from tencost.fetch.unpack import unpack
 from tencost.measure.card import generator_rows
 from tencost.records.databases import Import, import_parts
+from tencost.records.fetch.pack import sha256_of
+from tencost.records.fetch.unpack import unpack
 from tencost.store.generator import UNKNOWN, age
 from tencost.store.schema import Record
 from tencost.store.status import Status

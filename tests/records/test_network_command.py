@@ -14,10 +14,10 @@ from network_times import DAY_S, FIRST_DAY, latencies, timing
 
 from tencost import cli
 from tencost.errors import RecordError
-from tencost.records.network_compare import compare
-from tencost.records.network_regress import Change, Verdict, changes, parse_since
-from tencost.records.network_runs import read_runs
-from tencost.records.networks import NetworkTiming, write_timings
+from tencost.records.network_times.compare import compare
+from tencost.records.network_times.regress import Change, Verdict, changes, parse_since
+from tencost.records.network_times.runs import read_runs
+from tencost.records.network_times.timing import NetworkTiming, write_timings
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import Provenance, Record, Source, to_arrow
 from tencost.store.status import Status

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from network_times import latencies
 
-from tencost.records import network_ratios
-from tencost.records.network_ratios import Floats, middle, ratio
+from tencost.records.network_times import ratios as network_ratios
+from tencost.records.network_times.ratios import Floats, middle, ratio
 
 
 def runs(number: int, middle_s: float, seed: int, between: float = 0.01) -> list[Floats]:

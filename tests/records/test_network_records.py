@@ -19,8 +19,8 @@ from network_times import timing
 from tencost import cli
 from tencost.config import NetworkConfig
 from tencost.errors import RecordError
-from tencost.records.network_runs import Chosen, read_runs
-from tencost.records.networks import (
+from tencost.records.network_times.runs import Chosen, read_runs
+from tencost.records.network_times.timing import (
     Granularity,
     NetworkTiming,
     engine_version_here,

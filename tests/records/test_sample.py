@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tencost.config import Config, DatasetConfig, HardwareConfig
-from tencost.fetch import stage
+from tencost.records.fetch import stage
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.raw_layout import (
     databases,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tencost.config import Config
+from tencost.models.programs.bundle import load_bundle
 from tencost.register import registry
 from tencost.register.pull import artifact_location, pull
+from tencost.tracking import runs as tracking
 from tencost.train import stage as training
-from tencost.train import tracking
-from tencost.train.bundle import load_bundle
 
 NAME = "tencost-toy-1c"
 PLACES = {

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tencost.errors import BundleError, RegistryError
+from tencost.models.programs.bundle import load_bundle
 from tencost.register import registry
 from tencost.register.pull import StaleBundleWarning, pull, registry_uri
-from tencost.train.bundle import load_bundle
-from tencost.train.tracking import logged_model
+from tencost.tracking.runs import logged_model
 
 MakeBundle = Callable[..., Path]
 NAME = "tencost-toy-1c"
@@ -225,7 +225,7 @@ from pathlib import Path
 import numpy as np
 from tencost.features.ragged import Ragged
 from tencost.register.pull import pull
-from tencost.train.bundle import load_bundle
+from tencost.models.programs.bundle import load_bundle
 bundle = load_bundle(pull(sys.argv[1], Path(sys.argv[2]), root=Path(sys.argv[3])))
 score = bundle.scores(Ragged(np.ones((1, 2), np.float32), np.array([0, 1])))
 assert 0 < score[0] <= 1

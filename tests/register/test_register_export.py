@@ -11,11 +11,12 @@ import pytest
 
 from tencost import cli
 from tencost.errors import BundleError, RegistryError
+from tencost.models.programs.bundle import load_bundle
+from tencost.programs.starting_points import FILE, StartBook, shipped_starts
 from tencost.register import registry
 from tencost.register.export import export_bundle
 from tencost.register.pull import manifest_digest
-from tencost.register.starts import FILE, StartBook, ship, shipped_starts
-from tencost.train.bundle import load_bundle
+from tencost.register.start_records import ship
 
 MakeBundle = Callable[..., Path]
 NAME = "tencost-toy-1c"

@@ -19,16 +19,16 @@ from tencost.errors import ConfigError, RegistryError
 from tencost.evaluate import stage as evaluation
 from tencost.evaluate.program_board import ProgramBoard
 from tencost.features.spec import FEATURE_ABI
+from tencost.models.programs.bundle import content_digest, load_bundle
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.models.programs.ranker import make_ranker
 from tencost.register import programs, registry
 from tencost.register import standing as status
 from tencost.register.promotion import METRICS, ProgramVerdict
 from tencost.register.pull import pull
-from tencost.train import tracking
-from tencost.train.bundle import content_digest, load_bundle
+from tencost.tracking import runs as tracking
 from tencost.train.data import Data
-from tencost.train.families.random import RandomConfig
-from tencost.train.families.xgb import XgbConfig
-from tencost.train.ranker import make_ranker
 from tencost.train.samples import join_samples
 
 Train = Callable[..., Path]

@@ -143,7 +143,7 @@ def test_registered_model_is_a_pyfunc(
     import pandas as pd
 
     from tencost.features.ragged import Ragged
-    from tencost.train.bundle import load_bundle
+    from tencost.models.programs.bundle import load_bundle
 
     bundle = make_bundle()
     version, _ = add(client, bundle, run_id)

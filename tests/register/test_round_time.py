@@ -14,12 +14,12 @@ import pytest
 from tencost.config import FeaturesConfig
 from tencost.evaluate.truth import Task, Truth
 from tencost.features.extractor import spec_for
-from tencost.features.traces import trace_values
+from tencost.models.programs.bundle import Bundle, load_bundle
+from tencost.programs.traces import trace_values
 from tencost.register.round_time import CANDIDATES, round_times
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import NetworkWeight, Record, Source
 from tencost.store.status import Status
-from tencost.train.bundle import Bundle, load_bundle
 
 pytestmark = pytest.mark.tvm
 NUM = 12

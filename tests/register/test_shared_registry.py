@@ -26,7 +26,7 @@ from tencost import cli
 from tencost.errors import RegistryError
 from tencost.register import registry
 from tencost.register.pull import manifest_digest, pull
-from tencost.train import reaching
+from tencost.tracking import server_check as reaching
 
 pytestmark = pytest.mark.slow
 MakeBundle = Callable[..., Path]

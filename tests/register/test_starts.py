@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tencost.errors import BundleError
-from tencost.register.starts import FILE, PER_WORKLOAD, StartBook, ship, shipped_starts
-from tencost.train.bundle import load_bundle
+from tencost.models.programs.bundle import load_bundle
+from tencost.programs.starting_points import FILE, PER_WORKLOAD, StartBook, shipped_starts
+from tencost.register.start_records import ship
 
 TARGET = {"kind": "llvm", "num-cores": 1}
 

@@ -73,7 +73,7 @@ def asked(context: Any, candidates: list[Any]) -> dict[str, Any]:
     """A request that is right."""
     from tvm.ir import save_json
 
-    from tencost.features.traces import trace_values
+    from tencost.programs.traces import trace_values
 
     traces = [trace_values(one.sch.trace) for one in candidates[:3]]
     return {"workload": str(save_json(context.mod)), "target": {"kind": "llvm"}, "traces": traces}
@@ -129,7 +129,7 @@ def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path
     from tvm.target import Target
 
     import tencost
-    from tencost.measure.hardware import detect_host
+    from tencost.workers.hardware import detect_host
     from tencost.workers.runner import WarmBuilder, WarmRunner
 
     database = ms.tune_tir(
@@ -499,7 +499,7 @@ def test_a_taken_port_is_one_sentence(service: str, bundle: Path) -> None:
 
 def test_who_is_silent_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import tencost
-    from tencost.serve import client
+    from tencost.register.service import client
 
     monkeypatch.setattr(client, "FIRST_SECONDS", 0.5, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from tencost.errors import RecordError
-from tencost.fetch.unpack import unpack
 from tencost.records.databases import import_dataset
+from tencost.records.fetch.unpack import unpack
 from tencost.records.query_tables import Tables
 from tencost.store.generator import UNKNOWN, age, generator, inferred, preferred
 from tencost.store.ids import record_id

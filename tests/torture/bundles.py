@@ -115,7 +115,7 @@ def _score(bundle: Path) -> Any:
     import numpy as np
     from test_damaged_bundles import SAMPLES
 
-    from tencost.train.bundle import load_bundle
+    from tencost.models.programs.bundle import load_bundle
 
     scores = load_bundle(bundle, tvm_version="0.27.0").scores(SAMPLES.features)
     assert np.isfinite(scores).all(), "scores that are not finite"

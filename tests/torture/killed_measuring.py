@@ -249,7 +249,7 @@ class Tune(Kills):
 
     def __init__(self, folder: Path) -> None:
         sys.path.insert(0, str(TESTS / "tune"))
-        from tencost.features.intrinsics import register_cpu_intrinsics
+        from tencost.programs.intrinsics import register_cpu_intrinsics
 
         register_cpu_intrinsics()
         super().__init__(folder)
@@ -268,7 +268,7 @@ class DvcPipeline(Scenario):
         sys.path.insert(0, str(TESTS / "pipeline"))
         from test_pipeline import HARDWARE, ROOT, edit, slice_sample
 
-        from tencost.fetch.pack import pack_folder
+        from tencost.records.fetch.pack import pack_folder
 
         (root / "raw").mkdir()
         slice_sample(root / "raw")

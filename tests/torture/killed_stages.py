@@ -21,7 +21,7 @@ class Toy(Scenario):
         (root / "mlflow.db").unlink()
 
     def config(self) -> Any:
-        from tencost.train.families.xgb import XgbConfig
+        from tencost.models.programs.families.xgb import XgbConfig
         from toy_project import toy_config
 
         config = toy_config()
@@ -78,7 +78,7 @@ class Train(Toy):
         train(config, root / "project", Data(config, root / "project"))
 
     def state(self, root: Path) -> Any:
-        from tencost.train.bundle import content_digest, load_bundle
+        from tencost.models.programs.bundle import content_digest, load_bundle
 
         top = root / "project" / "data" / "models" / "toy" / "toy-1c"
         bundles = {}
@@ -113,10 +113,10 @@ class Evaluate(Toy):
         self.trained(root / "project")
 
     def trained(self, project: Path) -> None:
+        from tencost.models.programs.families.random import RandomConfig
+        from tencost.models.programs.families.xgb import XgbConfig
         from tencost.register import registry
-        from tencost.train import tracking
-        from tencost.train.families.random import RandomConfig
-        from tencost.train.families.xgb import XgbConfig
+        from tencost.tracking import runs as tracking
         from toy_project import train_toy
 
         client = registry.connect(tracking.setup(project))
@@ -194,8 +194,8 @@ class RegisterStage(Evaluate):
 
     def between(self, root: Path) -> Any:
         """Pull what is champion already: it is whole."""
+        from tencost.models.programs.bundle import load_bundle
         from tencost.register.pull import pull
-        from tencost.train.bundle import load_bundle
 
         found = self.state(root)
         for name, version, aliases, *_ in found["versions"]:

@@ -14,7 +14,8 @@ from tencost.config import Pool
 from tencost.errors import BundleError
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FEATURE_ABI, FeatureSpec
-from tencost.train.bundle import (
+from tencost.models.manifest import MANIFEST
+from tencost.models.programs.bundle import (
     BundleInfo,
     load_bundle,
     plain_config,
@@ -22,11 +23,10 @@ from tencost.train.bundle import (
     save_bundle,
     version_in_range,
 )
-from tencost.train.bundle_files import MANIFEST
-from tencost.train.calibration import Calibration
-from tencost.train.families.random import RandomConfig
-from tencost.train.families.xgb import XgbConfig
-from tencost.train.ranker import make_ranker
+from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.models.programs.ranker import make_ranker
 
 GOLDEN = Path(__file__).parent / "golden" / "bundle"
 SPEC = FeatureSpec(name="toy", kind="trace", columns=("speed", "noise"))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
+from tencost.tracking.runs import Point
 from tencost.train.curves import mean_curves, plot_curves
-from tencost.train.tracking import Point
 
 
 def curve(name: str, *values: float) -> list[Point]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from tencost.train.tracking import EXPERIMENT, parent_run, setup
+from tencost.tracking.runs import EXPERIMENT, parent_run, setup
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="only Linux tells processes apart"
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 HOLDER = """
 import sys
 from pathlib import Path
-from tencost.train.tracking import parent_run
+from tencost.tracking.runs import parent_run
 with parent_run(Path(sys.argv[1]), "a sweep") as run_id:
     print(run_id, flush=True)
     sys.stdin.read()

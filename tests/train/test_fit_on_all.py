@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tencost.models.programs.bundle import load_bundle, read_info
+from tencost.models.programs.families.blend import BlendConfig, BlendRanker
+from tencost.models.programs.families.mlp import MlpConfig
+from tencost.models.programs.families.xgb import XgbConfig
 from tencost.train import seeds
-from tencost.train.bundle import load_bundle, read_info
 from tencost.train.data import Data
-from tencost.train.families.blend import BlendConfig, BlendRanker
-from tencost.train.families.mlp import MlpConfig
-from tencost.train.families.xgb import XgbConfig
 from tencost.train.refit import refit, stops_early
 
 

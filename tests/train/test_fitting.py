@@ -8,15 +8,15 @@ import torch
 
 from tencost.errors import ConfigError
 from tencost.features.ragged import Ragged
-from tencost.train.families import tvm_mlp
-from tencost.train.families.mlp import MlpConfig, MlpRanker
-from tencost.train.families.tlp import TlpConfig, forward
-from tencost.train.losses import RankingLoss
-from tencost.train.neural import mlp_training, tlp_training, tvm_mlp_training
-from tencost.train.neural.fitting import GroupLoss, TaskBatches, seeded, trainer_on
-from tencost.train.neural.layers import Scaler, dense, layer_norm, softmax
-from tencost.train.neural.network_ranker import Inputs, served
-from tencost.train.ranker import Samples
+from tencost.models.neural.fitting import GroupLoss, TaskBatches, seeded, trainer_on
+from tencost.models.programs.families import tvm_mlp
+from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
+from tencost.models.programs.families.tlp import TlpConfig, forward
+from tencost.models.programs.losses import RankingLoss
+from tencost.models.programs.neural import mlp_training, tlp_training, tvm_mlp_training
+from tencost.models.programs.neural.layers import Scaler, dense, layer_norm, softmax
+from tencost.models.programs.neural.network_ranker import Inputs, served
+from tencost.models.programs.ranker import Samples
 
 RNG = np.random.default_rng(0)
 LENGTHS = [1, 9, 4, 8, 16, 3]

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from tencost.features.ragged import Ragged
+from tencost.models.programs.ranker import Samples
 from tencost.train.folds import FILE, divide, held, left_out, without
-from tencost.train.ranker import Samples
 
 
 def tasks(*pairs: tuple[str, str]) -> pl.DataFrame:
@@ -91,10 +91,10 @@ def two_networks(toy_project: Path) -> Path:
 def test_train_writes_what_models_without_a_fold_say_of_it(
     two_networks: Path, toy_config: Any
 ) -> None:
+    from tencost.models.programs.families.xgb import XgbConfig
+    from tencost.models.programs.ranker import make_ranker
     from tencost.train import stage
     from tencost.train.data import Data
-    from tencost.train.families.xgb import XgbConfig
-    from tencost.train.ranker import make_ranker
 
     toy_config.model = XgbConfig(family="xgb", reads=["toy"], num_rounds=20)
     toy_config.seeds = [3, 4]

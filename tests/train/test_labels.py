@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tencost.errors import TrainError
 from tencost.features.ragged import Ragged
-from tencost.train.labels import dense_groups, featurized, speed_labels
-from tencost.train.ranker import Samples
+from tencost.models.programs.labels import dense_groups, featurized, speed_labels
+from tencost.models.programs.ranker import Samples
 
 
 def test_worked_by_hand() -> None:

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from tencost.config import Config
+from tencost.models.programs.bundle import load_bundle
+from tencost.models.programs.families.blend import BlendConfig, BlendRanker
+from tencost.models.programs.families.mlp import MlpConfig
+from tencost.models.programs.families.xgb import XgbConfig
 from tencost.train import members, seeds, stage
-from tencost.train.bundle import load_bundle
 from tencost.train.data import Data
-from tencost.train.families.blend import BlendConfig, BlendRanker
-from tencost.train.families.mlp import MlpConfig
-from tencost.train.families.xgb import XgbConfig
 
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=10, num_models=2)
 MLP = MlpConfig(family="mlp", reads=["toy"], hidden=8, epochs=3)

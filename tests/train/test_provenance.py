@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from tencost import __version__
-from tencost.train import provenance
-from tencost.train.provenance import (
+from tencost.tracking import provenance
+from tencost.tracking.provenance import (
     DEFAULT_TVM_RANGE,
     content_hash,
     dvc_hash,

@@ -7,11 +7,11 @@ import pytest
 
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.models.programs.ranker import Samples
 from tencost.train import seeds
-from tencost.train.families.random import RandomConfig
-from tencost.train.families.xgb import XgbConfig
 from tencost.train.folds import LeftOut
-from tencost.train.ranker import Samples
 
 SPEC = FeatureSpec(name="tiles", kind="tiles", columns=("a", "b"), options={})
 

@@ -19,10 +19,10 @@ import pytest
 
 from tencost import __version__
 from tencost.features.ragged import Ragged
-from tencost.train.bundle import load_bundle
-from tencost.train.families.xgb import XgbConfig
-from tencost.train.provenance import installed_versions
-from tencost.train.pyfunc_model import requirement, save_pyfunc
+from tencost.models.programs.bundle import load_bundle
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.models.programs.pyfunc_model import requirement, save_pyfunc
+from tencost.tracking.provenance import installed_versions
 
 PROGRAMS = Ragged(
     np.array([[0.31, 0.7], [0.62, 0.1], [0.93, 0.4], [0.5, 0.5]], np.float32),

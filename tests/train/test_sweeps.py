@@ -71,7 +71,7 @@ def run(*overrides: str) -> None:
 def parents(project: Path) -> list[Any]:
     from mlflow import MlflowClient
 
-    from tencost.train.tracking import EXPERIMENT, setup
+    from tencost.tracking.runs import EXPERIMENT, setup
 
     client = MlflowClient(tracking_uri=setup(project))
     experiment = client.get_experiment_by_name(EXPERIMENT)

@@ -10,7 +10,7 @@ import pytest
 
 from tencost import signals
 from tencost.config import Config, composition
-from tencost.train.tracking import (
+from tencost.tracking.runs import (
     PARENT_VARIABLE,
     Point,
     flat_parameters,

@@ -15,12 +15,12 @@ import pytest
 import tencost
 from tencost.config import Config, Pool, SplitConfig, SplitPolicy
 from tencost.errors import ConfigError, SplitError, TrainError
+from tencost.models.programs.bundle import load_bundle, training_digest
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.tracking.runs import logged_model, setup, training_run
 from tencost.train import stage
-from tencost.train.bundle import load_bundle, training_digest
 from tencost.train.data import Data
-from tencost.train.families.xgb import XgbConfig
 from tencost.train.stage import run
-from tencost.train.tracking import logged_model, setup, training_run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tencost.errors import BundleError
-from tencost.train.neural.weights import read_weights, write_weights
+from tencost.models.neural.weights import read_weights, write_weights
 
 GOLDEN = Path(__file__).parent / "golden" / "weights.safetensors"
 GOLDEN_VALUES = {

@@ -21,8 +21,8 @@ from tencost.config.composition import compose
 from tencost.errors import TuneError, UntrustedError
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
-from tencost.records.network_runs import read_runs
-from tencost.records.networks import networks_uri
+from tencost.records.network_times.runs import read_runs
+from tencost.records.network_times.timing import networks_uri
 from tencost.store.record_store import RecordStore
 
 pytestmark = pytest.mark.tvm
@@ -62,7 +62,7 @@ def with_programs(network: Network, folder: Path) -> Path:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
-    from tencost.measure.hardware import resolve_hardware
+    from tencost.workers.hardware import resolve_hardware
 
     hardware = resolve_hardware(compose(SETTINGS)[0].hardware)
     target = Target(hardware.target)

@@ -23,13 +23,13 @@ from relax_networks import two_layers
 from tencost.config import HardwareConfig
 from tencost.config.composition import compose
 from tencost.errors import HardwareError
-from tencost.measure.hardware import resolve_hardware
 from tencost.register import registry
 from tencost.store.record_store import RecordStore
-from tencost.train import tracking
+from tencost.tracking import runs as tracking
 from tencost.tune.compiled import Origin, write_library
 from tencost.tune.deploy import on_cores
 from tencost.tune.inputs import choose_model, starting_points
+from tencost.workers.hardware import resolve_hardware
 
 pytestmark = pytest.mark.tvm
 

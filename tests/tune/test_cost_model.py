@@ -11,9 +11,9 @@ import pytest
 
 from tencost.errors import BundleError, RegistryError
 from tencost.features.ragged import Ragged
-from tencost.train.bundle import load_bundle
-from tencost.train.calibration import LOWEST_SCORE, Calibration
-from tencost.train.ranker import Ranker
+from tencost.models.programs.bundle import load_bundle
+from tencost.models.programs.calibration import LOWEST_SCORE, Calibration
+from tencost.models.programs.ranker import Ranker
 from tencost.tune.guard import Arm
 from tencost.tune.residual import Residual, aggregate
 

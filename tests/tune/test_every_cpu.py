@@ -20,11 +20,11 @@ from tencost.config import HardwareConfig
 from tencost.config.composition import compose
 from tencost.errors import RegistryError
 from tencost.features.device import attributes
-from tencost.measure.hardware import detect_host
 from tencost.register import notes, registry
-from tencost.train import tracking
+from tencost.tracking import runs as tracking
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.inputs import SCRATCH, choose_model
+from tencost.workers.hardware import detect_host
 
 pytestmark = pytest.mark.tvm
 

@@ -13,10 +13,10 @@ from tvm import relax, tirx
 
 from relax_networks import lowered, two_layers
 from tencost import cli
-from tencost.codegen import rules
 from tencost.networks.network import Network
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.networks.sources.saved import save_network
+from tencost.programs.codegen import rules
 from tencost.tune import deploy
 from tencost.tune.deploy import Deployed, compare, compile_network
 

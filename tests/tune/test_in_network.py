@@ -28,7 +28,7 @@ def network() -> Network:
 
 def slow_and_fast(network: Network, target: dict[str, Any]) -> tuple[Any, list[str]]:
     """Return a database: of the costliest task the default schedule, said to be fast; of the next what the rule is."""
-    from tencost.codegen import registers
+    from tencost.programs.codegen import registers
 
     database = ms.database.MemoryDatabase()
     tasks = sorted(network.tasks(target), key=lambda one: -one.flop)

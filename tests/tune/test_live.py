@@ -13,9 +13,10 @@ import pytest
 from matmuls import make_matmul
 from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import RegistryError, TuneError
+from tencost.programs.starting_points import StartBook
 from tencost.register import registry
-from tencost.register.starts import StartBook, ship
-from tencost.train import tracking
+from tencost.register.start_records import ship
+from tencost.tracking import runs as tracking
 from tencost.tune import live
 from tencost.tune.live import Run, Side
 

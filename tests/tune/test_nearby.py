@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.codegen.mutations import moved
-from tencost.features.traces import trace_values
+from tencost.programs.codegen.mutations import moved
+from tencost.programs.traces import trace_values
 from tencost.tune.nearby import FEWEST_MADE, FIRST, Nearby, columns
 from tencost.workers.keys import program_key
 

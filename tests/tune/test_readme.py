@@ -14,10 +14,11 @@ import orjson
 import pytest
 
 import tencost
-from tencost.features.traces import trace_values
+from tencost.programs.starting_points import StartBook
+from tencost.programs.traces import trace_values
 from tencost.register import registry
-from tencost.register.starts import StartBook, ship
-from tencost.train import tracking
+from tencost.register.start_records import ship
+from tencost.tracking import runs as tracking
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 HARDWARE = "epyc-avx512-1c"

@@ -19,7 +19,6 @@ from relax_networks import two_layers
 from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.config.composition import compose
 from tencost.errors import HardwareError, TuneError
-from tencost.measure.hardware import llvm_features
 from tencost.networks.sources.saved import save_network
 from tencost.store.record_store import RecordStore
 from tencost.tune import compiled, stage
@@ -28,6 +27,7 @@ from tencost.tune.place import place_of
 from tencost.tune.verify import compile_and_compare
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.hardware import llvm_features
 from tencost.workers.remote import RemoteDevices
 
 pytestmark = [

@@ -145,7 +145,7 @@ def test_the_models_of_a_run_apart(root: Path) -> None:
 
 
 def test_a_run_of_mlflow_is_read_as_its_folder_is(root: Path) -> None:
-    from tencost.train.tracking import start_run
+    from tencost.tracking.runs import start_run
 
     folder = make_run(root / "a", {"x": [0.2, 0.1]})
     cfg, _ = compose([])

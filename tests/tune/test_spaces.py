@@ -10,9 +10,9 @@ import tvm
 from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.codegen.refit import plain_values, sketch
-from tencost.codegen.seeds import seeds
-from tencost.codegen.spaces import search_space
+from tencost.programs.codegen.refit import plain_values, sketch
+from tencost.programs.codegen.seeds import seeds
+from tencost.programs.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.nearby import Nearby
 from tencost.tune.search import SEEDS, evolutionary_search, search

@@ -14,14 +14,14 @@ import pytest
 from tencost.config import Config, NetworkConfig, NetworkInput
 from tencost.config.composition import compose
 from tencost.errors import HardwareError, RegistryError, TuneError
-from tencost.measure.hardware import resolve_hardware
 from tencost.networks.lowering import fuse
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
-from tencost.records.network_runs import read_runs
+from tencost.records.network_times.runs import read_runs
 from tencost.tune.batches import read_lines
 from tencost.tune.curve import read_points
 from tencost.tune.stage import run
+from tencost.workers.hardware import resolve_hardware
 
 pytestmark = pytest.mark.tvm
 

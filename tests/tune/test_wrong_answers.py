@@ -194,10 +194,10 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     from tvm.s_tir.meta_schedule.database import MemoryDatabase
 
     from relax_networks import two_layers
-    from tencost.measure.hardware import resolve_hardware
     from tencost.tune import verify
     from tencost.tune.deploy import compile_network, compile_untuned
     from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.hardware import resolve_hardware
 
     network, hardware = two_layers(), resolve_hardware(HardwareConfig(name="local", detect=True))
     text = network.mod.script(show_meta=True)

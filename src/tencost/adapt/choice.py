@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tencost.adapt.pool import Pool
 from tencost.features.ragged import FloatArray, IntArray
-from tencost.train.ranker import Scores
+from tencost.models.programs.ranker import Scores
 
 _TOWARDS_BEST = 1.5
 """Power of the even spacing over the model's order: more programs where the model likes them."""

@@ -14,13 +14,13 @@ from tencost.evaluate.interval import Interval, seed_interval
 from tencost.features.kind import kind_of
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import BundleInfo
-from tencost.train.families.blend import BlendConfig
-from tencost.train.families.corrected import CorrectedConfig, CorrectedRanker, base_config
-from tencost.train.families.xgb import XgbConfig
-from tencost.train.labels import featurized
-from tencost.train.losses import RankingLoss, RankingMetrics
-from tencost.train.ranker import Ranker, Samples, Scores, Tunable, make_ranker
+from tencost.models.programs.bundle import BundleInfo
+from tencost.models.programs.families.blend import BlendConfig
+from tencost.models.programs.families.corrected import CorrectedConfig, CorrectedRanker, base_config
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.models.programs.labels import featurized
+from tencost.models.programs.losses import RankingLoss, RankingMetrics
+from tencost.models.programs.ranker import Ranker, Samples, Scores, Tunable, make_ranker
 
 MANY = 1000
 """From so many labels on, the correction is as large as a model of its own, and reads all columns."""

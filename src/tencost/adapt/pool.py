@@ -17,11 +17,11 @@ from tencost.errors import FeatureError, TrainError
 from tencost.features.device import attributes
 from tencost.features.ragged import IntArray, Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import Bundle
+from tencost.models.programs.bundle import Bundle
+from tencost.models.programs.families.corrected import spread_within
+from tencost.models.programs.labels import dense_groups, speed_labels
+from tencost.models.programs.ranker import Ranker, Samples, Scores
 from tencost.train.data import Data
-from tencost.train.families.corrected import spread_within
-from tencost.train.labels import dense_groups, speed_labels
-from tencost.train.ranker import Ranker, Samples, Scores
 
 
 @dataclass(frozen=True)

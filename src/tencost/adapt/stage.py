@@ -35,13 +35,7 @@ from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
 from tencost.features.ragged import FloatArray, IntArray, Ragged
 from tencost.features.summary import summarize
-from tencost.measure.hardware import check_device, check_target, resolve_hardware
-from tencost.register import registry
-from tencost.register.pull import pull
-from tencost.register.registry import Version
-from tencost.register.starts import ship, shipped_starts
-from tencost.train import tracking
-from tencost.train.bundle import (
+from tencost.models.programs.bundle import (
     Bundle,
     BundleInfo,
     content_digest,
@@ -50,10 +44,17 @@ from tencost.train.bundle import (
     save_bundle,
     training_digest,
 )
-from tencost.train.calibration import fit_calibration
+from tencost.models.programs.calibration import fit_calibration
+from tencost.models.programs.ranker import Samples
+from tencost.programs.starting_points import shipped_starts
+from tencost.register import registry
+from tencost.register.pull import pull
+from tencost.register.registry import Version
+from tencost.register.start_records import ship
+from tencost.tracking import runs as tracking
+from tencost.tracking.provenance import content_hash, installed_versions
 from tencost.train.data import Data
-from tencost.train.provenance import content_hash, installed_versions
-from tencost.train.ranker import Samples
+from tencost.workers.hardware import check_device, check_target, resolve_hardware
 
 _SOURCE_TAG = "source_digest"
 """Of a version: the content digest of the model that it was adapted from."""

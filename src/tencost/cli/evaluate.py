@@ -28,7 +28,7 @@ EVALUATE = StageGroup(
 EVALUATE.add_command(
     StageCommand(
         "roofline",
-        stage_function("tencost.profiles.roofline_stage"),
+        stage_function("tencost.tune.roofline.stage"),
         uses=(
             "network", "hardware", "tuner.workdir", "experiment_name", "paths.store", "paths.reports",
         ),

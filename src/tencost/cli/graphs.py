@@ -23,14 +23,13 @@ GRAPHS = Group(
         "tencost graphs evaluate graph_split=cg",
     ),
 )
-_STAGES = "tencost.graphs.stages"
 _SAMPLE = "dataset=cg-sample"
 _DEVICE = "hardware=cortex-a76"
 
 
 def _train_sweep(overrides: list[str]) -> Any:
     from tencost.config import composition
-    from tencost.train import tracking
+    from tencost.tracking import runs as tracking
 
     root, _ = composition.config_folder()
     with tracking.parent_run(root, "sweep " + " ".join(overrides)):
@@ -40,7 +39,7 @@ def _train_sweep(overrides: list[str]) -> Any:
 def _sweep_job(config: Config, root: Path) -> float:
     from hydra.core.hydra_config import HydraConfig
 
-    from tencost.graphs.stages.train import run
+    from tencost.train.networks.stage import run
 
     # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
     config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
@@ -50,7 +49,7 @@ def _sweep_job(config: Config, root: Path) -> float:
 GRAPHS.add_command(
     StageCommand(
         "records",
-        stage_function(f"{_STAGES}.records"),
+        stage_function("tencost.records.network_graphs.stage"),
         uses=("dataset", "paths.raw", "paths.graphs"),
         defaults=(_SAMPLE,),
         examples=("tencost graphs records", "tencost graphs records dataset=cg"),
@@ -60,7 +59,7 @@ GRAPHS.add_command(
 GRAPHS.add_command(
     StageCommand(
         "splits",
-        stage_function(f"{_STAGES}.splits"),
+        stage_function("tencost.splits.network_stage"),
         uses=("dataset", "graph_split", "paths.graphs"),
         defaults=(_SAMPLE,),
         examples=(
@@ -73,7 +72,7 @@ GRAPHS.add_command(
 GRAPHS.add_command(
     StageCommand(
         "train",
-        stage_function(f"{_STAGES}.train"),
+        stage_function("tencost.train.networks.stage"),
         uses=(
             "dataset", "graph_split", "graph_model", "seeds", "experiment_name", "paths.graphs", "paths.models",
         ),
@@ -89,7 +88,7 @@ GRAPHS.add_command(
 GRAPHS.add_command(
     StageCommand(
         "tune",
-        stage_function(f"{_STAGES}.tune"),
+        stage_function("tencost.train.networks.search"),
         uses=(
             "dataset", "graph_split", "graph_model", "seeds", "experiment_name", "paths.graphs", "paths.searches",
         ),
@@ -116,7 +115,7 @@ GRAPHS.add_command(
 GRAPHS.add_command(
     StageCommand(
         "evaluate",
-        stage_function(f"{_STAGES}.evaluate"),
+        stage_function("tencost.evaluate.networks.stage"),
         uses=(
             "dataset", "graph_split", "experiment_name", "paths.graphs", "paths.models", "paths.reports",
         ),
@@ -128,7 +127,7 @@ GRAPHS.add_command(
 GRAPHS.add_command(
     StageCommand(
         "register",
-        stage_function(f"{_STAGES}.register"),
+        stage_function("tencost.register.networks.stage"),
         uses=(
             "dataset", "hardware", "graph_split", "experiment_name", "paths.graphs", "paths.models",
             "paths.reports", "paths.registry",
@@ -141,7 +140,7 @@ GRAPHS.add_command(
 GRAPHS.add_command(
     StageCommand(
         "measure",
-        stage_function(f"{_STAGES}.measure"),
+        stage_function("tencost.measure.networks.stage"),
         uses=("network", "hardware"),
         defaults=("hardware=local",),
         options=(
@@ -189,7 +188,7 @@ GRAPHS.add_command(
 GRAPHS.add_command(
     StageCommand(
         "latency",
-        stage_function(f"{_STAGES}.latency"),
+        stage_function("tencost.register.latency.stage"),
         uses=("network", "hardware", "model_uri"),
         defaults=(_DEVICE,),
         options=(

@@ -47,8 +47,8 @@ def _asked(
     **words: Any,
 ) -> tuple[Any, ...]:
     """Return what the options of :func:`_network_runs` say: the store, how the answer is printed, which runs."""
-    from tencost.records.network_runs import Chosen
-    from tencost.records.networks import Granularity
+    from tencost.records.network_times.runs import Chosen
+    from tencost.records.network_times.timing import Granularity
 
     chosen = Chosen(**words, granularity=Granularity(granularity))
     return store, form_of(as_json, as_csv, limit), chosen
@@ -79,7 +79,7 @@ def compare_networks(by: str, baseline: str | None, **keywords: Any) -> None:
 
     Medians and quartiles, each run with the same weight; ratios to a baseline with their 95 % bootstrap interval.
     """
-    from tencost.records import network_command
+    from tencost.records.network_times import command as network_command
 
     network_command.show_comparison(
         *_asked(**keywords),
@@ -135,7 +135,7 @@ def regress(
     Runs are compared with earlier ones of the same network, engine, hardware, cores and host. Slower is what has the
     whole 95 % bootstrap interval of its ratio above 1 + margin; a network that cannot be timed any more counts, too.
     """
-    from tencost.records import network_command
+    from tencost.records.network_times import command as network_command
 
     found = network_command.show_regressions(
         *_asked(**keywords),

@@ -75,7 +75,7 @@ def import_profiles(
     results, and folders of them; plain or gzipped. What cannot be read is listed in rejects.jsonl.
     """
     from tencost.config import composition
-    from tencost.profiles import import_command
+    from tencost.records.counters import import_command
 
     root = composition.config_folder()[0]
     import_command.run(
@@ -102,7 +102,7 @@ def import_profiles(
 def show(table: Path | None, metric: tuple[str, ...]) -> None:
     """Print the metrics of a table of programs with units, minimum, median and maximum."""
     from tencost.config import composition
-    from tencost.profiles import import_command
+    from tencost.records.counters import import_command
 
     import_command.show(table or composition.config_folder()[0] / _FOLDER, metric)
 

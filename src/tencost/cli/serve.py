@@ -72,8 +72,8 @@ def serve(
     MODEL is models:/NAME@ALIAS, models:/NAME/VERSION or the folder of a bundle.
     """
     from tencost.config import composition
-    from tencost.serve.app import Limits
-    from tencost.serve.command import serve as run
+    from tencost.register.service.app import Limits
+    from tencost.register.service.command import serve as run
 
     if port > 65535:
         raise ConfigError(f"expected --port from 0 to 65535, found {port}")

@@ -26,7 +26,7 @@ _SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
 
 FETCH = StageCommand(
     "fetch",
-    stage_function("tencost.fetch.stage"),
+    stage_function("tencost.records.fetch.stage"),
     uses=("dataset", "paths.raw"),
     examples=("tencost fetch", "tencost fetch dataset=tencost-xeon"),
     help="Bring a raw dataset from where it lives to data/raw/.",
@@ -80,9 +80,9 @@ COMPILE = StageCommand(
 
 def train_and_score(config: Config, root: Path) -> float:
     """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
+    from tencost.tracking.runs import check_tracking
     from tencost.train.data import Data
     from tencost.train.stage import run
-    from tencost.train.tracking import check_tracking
 
     check_tracking(config, root)
     data = Data(config, root)
@@ -99,7 +99,8 @@ def train_and_score(config: Config, root: Path) -> float:
 
 def _train_sweep(overrides: list[str]) -> Any:
     from tencost.config import composition
-    from tencost.train import sweeps, tracking
+    from tencost.tracking import runs as tracking
+    from tencost.train import sweeps
 
     root, _ = composition.config_folder()
     name = "sweep " + " ".join(overrides)
@@ -109,7 +110,7 @@ def _train_sweep(overrides: list[str]) -> Any:
             return composition.run_sweep(_sweep_job, "train", overrides)
         config, _ = composition.compose(list(plan.words))
         if config.execution.kind is ExecutionKind.ray:
-            from tencost.execution.ray_cluster import running
+            from tencost.workers.parallel.ray_cluster import running
 
             with running(config.execution, config.jobs):
                 tried, best = sweeps.on_ray(plan, config, root)
@@ -163,8 +164,8 @@ TRAIN = StageCommand(
 
 
 def _show_leaderboards(config: Config, root: Path) -> None:
+    from tencost.evaluate.networks.report import print_boards
     from tencost.evaluate.report import print_leaderboards
-    from tencost.graphs.report import print_boards
     from tencost.register import standing
 
     reports = root / config.paths.reports
@@ -327,7 +328,7 @@ def ui(port: int, host: str) -> None:
     from mlflow import MlflowClient
 
     from tencost.evaluate import runs_view
-    from tencost.train import tracking
+    from tencost.tracking import runs as tracking
 
     root, _ = composition.config_folder()
     uri = tracking.setup(root)

@@ -29,7 +29,7 @@ class GraphModelConfig:
     """A family of graph models and its settings; each family adds its own fields."""
 
     family: str = MISSING
-    """Name of the family (a module of tencost.graphs.families)."""
+    """Name of the family (a module of tencost.models.networks.families)."""
     reference: bool = False
     """A baseline that is compared with but never registered."""
 

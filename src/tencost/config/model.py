@@ -28,7 +28,7 @@ class ModelConfig:
     """A model family and its hyper-parameters; each family adds its own fields."""
 
     family: str = MISSING
-    """Name of the family (a module of tencost.train.families)."""
+    """Name of the family (a module of tencost.models.programs.families)."""
     reads: list[str] = field(default_factory=list)
     """Feature sets that the family can be trained on."""
     pool: Pool = Pool.own

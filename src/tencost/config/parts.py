@@ -93,8 +93,8 @@ def _modules(parts: Parts) -> dict[str, str]:
     return {**own, **others}
 
 
-FAMILIES = Parts("model family", "tencost.train.families", "FAMILY", "tencost.families")
-"""Model families, each a :class:`tencost.train.ranker.Family`."""
+FAMILIES = Parts("model family", "tencost.models.programs.families", "FAMILY", "tencost.families")
+"""Model families, each a :class:`tencost.models.programs.ranker.Family`."""
 
 FEATURE_KINDS = Parts("feature kind", "tencost.features.kinds", "KIND", "tencost.feature_kinds")
 """Feature kinds, each a :class:`tencost.features.kind.FeatureKind`."""
@@ -107,15 +107,17 @@ NETWORK_SOURCES = Parts(
 LOG_FORMATS = Parts("log format", "tencost.records.formats", "FORMAT", "tencost.log_formats")
 """Log formats, each a :class:`tencost.records.reading.protocol.LogFormat`."""
 
-GRAPH_FORMATS = Parts("graph format", "tencost.graphs.formats", "FORMAT", "tencost.graph_formats")
-"""Formats of whole networks with latencies, each a :class:`tencost.graphs.reading.GraphFormat`."""
+GRAPH_FORMATS = Parts(
+    "graph format", "tencost.records.network_graphs.formats", "FORMAT", "tencost.graph_formats"
+)
+"""Formats of whole networks with latencies, each a :class:`tencost.records.network_graphs.reading.GraphFormat`."""
 
 GRAPH_FAMILIES = Parts(
-    "graph model family", "tencost.graphs.families", "FAMILY", "tencost.graph_families"
+    "graph model family", "tencost.models.networks.families", "FAMILY", "tencost.graph_families"
 )
-"""Families of graph models, each a :class:`tencost.graphs.family.GraphFamily`."""
+"""Families of graph models, each a :class:`tencost.models.networks.family.GraphFamily`."""
 
 PROFILE_FORMATS = Parts(
-    "profile format", "tencost.profiles.formats", "FORMAT", "tencost.profile_formats"
+    "profile format", "tencost.records.counters.formats", "FORMAT", "tencost.profile_formats"
 )
-"""Formats of hardware counters, each a :class:`tencost.profiles.launches.ProfileFormat`."""
+"""Formats of hardware counters, each a :class:`tencost.records.counters.launches.ProfileFormat`."""

@@ -2,7 +2,7 @@
 
 `conf/` holds the values, this module their schema: unknown keys and wrong types fail when a file is composed, and
 `__post_init__` checks what a type cannot say. Hydra composes; :func:`resolve` turns the result into :class:`Config`.
-A model family's dataclass stands in the family's own module (:mod:`tencost.train.families`), measuring's in
+A model family's dataclass stands in the family's own module (:mod:`tencost.models.programs.families`), measuring's in
 :mod:`tencost.config.measuring`.
 """
 
@@ -284,7 +284,7 @@ class TunerConfig:
     """Programs that a task measures before it searches: register tiles that the rules know, and programs known to be
     fast elsewhere, re-fitted to it; 0 for none."""
     register_tiles: bool = True
-    """Search register tiles (tencost.codegen.registers), too; False leaves TVM's design spaces alone."""
+    """Search register tiles (tencost.programs.codegen.registers), too; False leaves TVM's design spaces alone."""
     trials_per_task: int | None = None
     """Programs measured for one task at most; None leaves it to the task scheduler."""
     min_gain: float = 0.001
@@ -386,9 +386,9 @@ class Config:
     split: SplitConfig = MISSING
     """How records are divided."""
     model: Any = None
-    """The model family: its own dataclass, see tencost.train.families."""
+    """The model family: its own dataclass, see tencost.models.programs.families."""
     graph_model: Any = None
-    """graphs: the family of graph models: its own dataclass, see tencost.graphs.families."""
+    """graphs: the family of graph models: its own dataclass, see tencost.models.networks.families."""
     graph_split: GraphSplitConfig = field(default_factory=GraphSplitConfig)
     """graphs: how graphs are divided."""
     profile_features: ProfileFeaturesConfig = field(default_factory=ProfileFeaturesConfig)

@@ -12,8 +12,8 @@ from tencost.errors import TrainError
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.truth import Truth
 from tencost.features.ragged import Ragged
-from tencost.train.bundle import Bundle, BundleInfo, load_bundle
-from tencost.train.bundle_files import MANIFEST
+from tencost.models.manifest import MANIFEST
+from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle
 from tencost.train.data import Data
 
 _TIMED_PROGRAMS = 1000

@@ -20,8 +20,9 @@ from tencost.config import Config
 from tencost.evaluate import runs_view
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow
 from tencost.evaluate.scoring import HEADLINE
-from tencost.train import ended, tracking
-from tencost.train.bundle import training_digest
+from tencost.models.programs.bundle import training_digest
+from tencost.tracking import orphaned_runs as ended
+from tencost.tracking import runs as tracking
 
 
 def log_model_scores(

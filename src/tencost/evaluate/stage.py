@@ -56,9 +56,9 @@ from tencost.evaluate.scoring import (
     statistic,
 )
 from tencost.evaluate.truth import Truth, build_truth, joined, on_hardware
-from tencost.execution.mapping import Rescue, in_order
-from tencost.execution.workers import open_workers
 from tencost.train.data import Data
+from tencost.workers.parallel.mapping import Rescue, in_order
+from tencost.workers.parallel.workers import open_workers
 from tencost.writing import whole_folder
 
 

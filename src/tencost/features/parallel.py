@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tencost.config import ExecutionConfig
-from tencost.execution.mapping import Rescue, in_order
-from tencost.execution.workers import open_workers
 from tencost.features.kind import Chunk, Outcome, kind_of
 from tencost.features.ragged import FloatArray
 from tencost.features.spec import FeatureSpec
+from tencost.workers.parallel.mapping import Rescue, in_order
+from tencost.workers.parallel.workers import open_workers
 
 CHUNK = 32
 """Programs of one workload that a worker gets at once."""
@@ -52,7 +52,7 @@ def featurize(
 ) -> Iterator[Sequence[Featurized]]:
     """Featurize all chunks, yielding the results of each in the order given.
 
-    A worker that dies costs the program that killed it, see :mod:`tencost.execution.mapping`.
+    A worker that dies costs the program that killed it, see :mod:`tencost.workers.parallel.mapping`.
 
     Args:
         spec: the feature set.

@@ -1,9 +1,9 @@
 """Programs around good ones: tiles of registers known to be good, fast programs re-fitted, and mutations of both.
 
 A search that a model guides asks it mostly about programs like these, and random samples hardly ever come near them.
-As in a tuning run, tiles known to be good (:mod:`tencost.codegen.seeds`) and the fastest programs of the same and of
-other workloads, re-fitted (:mod:`tencost.codegen.refit`), are the parents; about half of what is made are they
-themselves, the rest their mutations (:mod:`tencost.codegen.mutations`).
+As in a tuning run, tiles known to be good (:mod:`tencost.programs.codegen.seeds`) and the fastest programs of the same
+and of other workloads, re-fitted (:mod:`tencost.programs.codegen.refit`), are the parents; about half of what is made
+are they themselves, the rest their mutations (:mod:`tencost.programs.codegen.mutations`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tencost.codegen.mutations import mutate, plain_decisions
-from tencost.codegen.refit import Decisions, Refitter, Sketch, apply, plain_values, sketch
-from tencost.codegen.seeds import seed_decisions
+from tencost.programs.codegen.mutations import mutate, plain_decisions
+from tencost.programs.codegen.refit import Decisions, Refitter, Sketch, apply, plain_values, sketch
+from tencost.programs.codegen.seeds import seed_decisions
 
 TILE, FAST, MUTATED = "near: a known tile", "near: a fast program", "near: a mutation of one"
 """How such a program was made."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tencost.codegen.spaces import is_register_tile
+from tencost.programs.codegen.spaces import is_register_tile
 from tencost.records.databases import Import
 from tencost.store.generator import age
 from tencost.store.schema import Record

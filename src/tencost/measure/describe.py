@@ -21,7 +21,7 @@ from rich.console import Console
 from tencost.config import Config, HardwareConfig, Isa
 from tencost.config.checking import instantiate
 from tencost.errors import ConfigError, HardwareError, TencostError
-from tencost.measure.hardware import (
+from tencost.workers.hardware import (
     bandwidth_gbs,
     check_runnable,
     detect_host,

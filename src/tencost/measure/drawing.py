@@ -16,14 +16,14 @@ from typing import Any
 
 from rich.console import Console
 
-from tencost.codegen.refit import Refitter
 from tencost.config import Config, ExecutionKind, HardwareConfig, MeasureConfig
 from tencost.errors import MeasureError
-from tencost.execution.mapping import Rescue, in_order
-from tencost.execution.workers import open_workers
 from tencost.measure.collection import UNKNOWN_ORIGIN, CollectedTask, Collection, Origin
 from tencost.measure.programs import ProgramSpace, task_seed
 from tencost.measure.steering import Steering, known_starts, steering
+from tencost.programs.codegen.refit import Refitter
+from tencost.workers.parallel.mapping import Rescue, in_order
+from tencost.workers.parallel.workers import open_workers
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 
-from tencost.codegen import vector_math
 from tencost.config import HardwareConfig, RunnerKind
-from tencost.measure.hardware import CPUINFO, caches_kib, clock_ghz, model_name
+from tencost.programs.codegen import vector_math
+from tencost.workers.hardware import CPUINFO, caches_kib, clock_ghz, model_name
 
 CPUS = Path("/sys/devices/system/cpu")
 DMI = Path("/sys/class/dmi/id")

@@ -20,11 +20,11 @@ from tencost.config import SplitConfig
 from tencost.config.checking import instantiate
 from tencost.config.pipeline import read_params
 from tencost.errors import ConfigError, MeasureError, SplitError
-from tencost.fetch.pack import pack_folder
 from tencost.measure.card import dataset_card
 from tencost.measure.collection import Collection, write_whole
 from tencost.measure.journal import mend
 from tencost.records.databases import Import, import_dataset
+from tencost.records.fetch.pack import pack_folder
 from tencost.records.formats.metaschedule import RECORD_FILE
 from tencost.splits.policies import assign, can_be_learnt, filling_share
 from tencost.store.status import Status

@@ -5,8 +5,8 @@ in a row add nothing. Here one share is random samples alone, one comes from an 
 steers (or, without one, from mutation alone), and one are programs known to be good, and mutations of them
 (:mod:`tencost.measure.around`), so that a task has poor, middling and good programs, and many of the kind that a tuner
 has to tell apart. The design spaces are those that `tencost tune` searches: TVM's and register tiles
-(:mod:`tencost.codegen.spaces`). Two programs are the same if their scheduled modules are structurally equal, whatever
-their traces.
+(:mod:`tencost.programs.codegen.spaces`). Two programs are the same if their scheduled modules are structurally equal,
+whatever their traces.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
 
-from tencost.codegen.refit import Refitter, apply
-from tencost.codegen.spaces import search_space
-from tencost.features.intrinsics import register_intrinsics
-from tencost.features.replay import load_module
 from tencost.measure.around import Around
+from tencost.programs.allowed import check_trace
+from tencost.programs.codegen.refit import Refitter, apply
+from tencost.programs.codegen.spaces import search_space
+from tencost.programs.intrinsics import register_intrinsics
+from tencost.programs.replay import load_module
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
-from tencost.store.allowed import check_trace
 from tencost.store.ids import workload_id
 from tencost.workers.keys import program_key
 

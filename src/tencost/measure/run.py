@@ -21,15 +21,16 @@ from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
 from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.measure.journal import Journal, mend
+from tencost.programs.allowed import check_module
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.measurements import sessions_file
-from tencost.store.allowed import check_module
 from tencost.store.ids import program_id
 from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
 from tencost.workers.tracker import devices_of
 from tencost.workers.warm_worker import TracedProgram
+from tencost.writing import append_line
 
 BLOCK = 16
 """Programs of a task that are measured before the next task has its turn."""
@@ -174,9 +175,7 @@ class Session:
     def _write(self, values: dict[str, Any]) -> None:
         line = json.dumps({"session": self.name, **values}, separators=(",", ":"))
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            append_line(self._path, line)
         except OSError as error:
             raise disk_error(self._path, error) from error
 

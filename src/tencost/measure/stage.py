@@ -24,7 +24,7 @@ from tencost.measure.collection import (
     Collection,
     disk_error,
 )
-from tencost.measure.hardware import check_described, check_device, check_target, resolve_hardware
+from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
 
 
 def networks(cfg: Config, root: Path) -> Path:
@@ -36,8 +36,8 @@ def networks(cfg: Config, root: Path) -> Path:
     """
     from tvm.ir import save_json
 
-    from tencost.features.intrinsics import register_intrinsics
     from tencost.networks.network import load_network
+    from tencost.programs.intrinsics import register_intrinsics
     from tencost.store.ids import workload_id
 
     collection = collection_of(cfg, root)

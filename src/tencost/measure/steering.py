@@ -17,7 +17,6 @@ from rich.console import Console
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.codegen.refit import Refitter
 from tencost.config import Config, FeaturesConfig, HardwareConfig
 from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor, spec_for
@@ -25,12 +24,13 @@ from tencost.features.kinds.tiles import tile_row
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.measure.collection import CollectedTask, Collection
+from tencost.models.programs.bundle import load_bundle
+from tencost.models.programs.calibration import fit_calibration
+from tencost.models.programs.families.xgb import XgbConfig
+from tencost.models.programs.labels import speed_labels
+from tencost.models.programs.ranker import Samples, Scores, make_ranker
+from tencost.programs.codegen.refit import Refitter
 from tencost.store.status import timing_from_log
-from tencost.train.bundle import load_bundle
-from tencost.train.calibration import fit_calibration
-from tencost.train.families.xgb import XgbConfig
-from tencost.train.labels import speed_labels
-from tencost.train.ranker import Samples, Scores, make_ranker
 
 MIN_RECORDS = 200
 """Fewer measured programs than this teach too little to steer a search."""
@@ -109,9 +109,9 @@ def known_starts(
         RegistryError: the registered model cannot be found.
         BundleError: its programs are for another kind of target, or cannot be read.
     """
+    from tencost.programs.starting_points import shipped_starts
     from tencost.register.pull import pull
     from tencost.register.start_records import live_starts
-    from tencost.register.starts import shipped_starts
 
     book = live_starts(replace(cfg, hardware=hardware), cfg.paths.live_store(root))
     if cfg.model_uri is not None:

@@ -35,6 +35,7 @@ import polars as pl
 
 from tencost.config import PathsConfig
 from tencost.errors import MissingDependencyError, RecordError, UntrustedError
+from tencost.programs.allowed import check_module, check_trace
 from tencost.records import query
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
@@ -50,7 +51,6 @@ from tencost.records.query_command import (
     project_folder,
     target_of,
 )
-from tencost.store.allowed import check_module, check_trace
 from tencost.store.ids import workload_id
 from tencost.store.modules import read_modules
 from tencost.store.reading import Records

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
-from tencost.fetch.unpack import Kind
 from tencost.records.devices import Agreement, Devices
 from tencost.records.door import Apart, Gate, in_store
+from tencost.records.fetch.unpack import Kind
 from tencost.records.gate import GROUP, judged
-from tencost.records.networks import are_networks, networks_uri
+from tencost.records.network_times.timing import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
 from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head

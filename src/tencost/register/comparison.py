@@ -34,13 +34,13 @@ from tencost.evaluate.prediction import predict, predict_ms, program_rows
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
 from tencost.features.ragged import Ragged
+from tencost.models.programs.bundle import Bundle, content_digest, load_bundle
+from tencost.programs.starting_points import FILE as STARTS_FILE
 from tencost.register import registry
 from tencost.register.promotion import METRICS, Comparison
 from tencost.register.pull import pull
 from tencost.register.registry import Version
-from tencost.register.starts import FILE as STARTS_FILE
 from tencost.register.verdict import of_another_split, unusable
-from tencost.train.bundle import Bundle, content_digest, load_bundle
 from tencost.train.data import Data
 
 

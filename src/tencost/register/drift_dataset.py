@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from tencost.errors import MissingDependencyError, RecordError
+from tencost.programs.allowed import load_checked
 from tencost.records.formats.metaschedule import LoggedProgram, LoggedWorkload, write_database
 from tencost.records.measurements import MEASUREMENTS_FILE
 from tencost.records.query_tables import Tables, quoted
 from tencost.records.raw_layout import folder_name
 from tencost.records.raw_layout import read_modules as modules_of_networks
-from tencost.store.allowed import load_checked
 from tencost.store.modules import read_modules
 from tencost.store.reading import Records
 from tencost.writing import put_folder, scratch_beside

@@ -20,7 +20,7 @@ from tencost.register import registry
 from tencost.register.aliases import ALIAS
 from tencost.register.pull import registry_uri
 from tencost.register.registry import CHALLENGER, CHAMPION, Version
-from tencost.train.reaching import answering
+from tencost.tracking.server_check import answering
 
 TAG = "alias."
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from tencost.errors import BundleError
+from tencost.models.manifest import MANIFEST
+from tencost.models.programs.bundle import BundleInfo, load_bundle
+from tencost.programs.starting_points import shipped_starts
 from tencost.register.pull import manifest_digest, pull, verify
-from tencost.register.starts import shipped_starts
-from tencost.train.bundle import BundleInfo, load_bundle
-from tencost.train.bundle_files import MANIFEST
 from tencost.writing import whole_folder
 
 

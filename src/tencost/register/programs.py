@@ -32,18 +32,17 @@ from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
 from tencost.features.computable import readable_stored
 from tencost.features.ragged import Ragged
+from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle, training_digest
+from tencost.models.programs.ranker import reference_features
 from tencost.register import notes, registry, stage
 from tencost.register.comparison import Opponent, against_champion, compare
 from tencost.register.promotion import Challenger, ProgramVerdict, Rule, judge
 from tencost.register.registry import Offer, Version
 from tencost.register.round_time import RoundTime, round_times
 from tencost.register.stage import RunNotes, Subject
-from tencost.register.start_records import training_starts
-from tencost.register.starts import ship
+from tencost.register.start_records import ship, training_starts
 from tencost.register.verdict import Verdict
-from tencost.train.bundle import Bundle, BundleInfo, load_bundle, training_digest
 from tencost.train.data import Data
-from tencost.train.ranker import reference_features
 from tencost.train.refit import refit
 
 

@@ -36,10 +36,10 @@ import orjson
 
 from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError, without_secrets
-from tencost.train.bundle import read_info
-from tencost.train.bundle_files import MANIFEST, PROGRAMS, read_manifest
-from tencost.train.reaching import refused
-from tencost.train.reaching import settle_mlflow as settle_mlflow
+from tencost.models.manifest import MANIFEST, PROGRAMS, read_manifest
+from tencost.models.programs.bundle import read_info
+from tencost.tracking.server_check import refused
+from tencost.tracking.server_check import settle_mlflow as settle_mlflow
 from tencost.writing import put_folder, scratch_beside, whole_file
 
 DIGEST_TAG = "bundle_sha256"

@@ -34,13 +34,13 @@ import orjson
 
 from tencost.errors import RegistryError
 from tencost.features.ragged import Ragged
+from tencost.models.programs.bundle import content_digest, read_info
+from tencost.models.programs.pyfunc_model import save_pyfunc
 from tencost.register.pull import CHALLENGER as CHALLENGER
 from tencost.register.pull import CHAMPION as CHAMPION
 from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
-from tencost.train.bundle import content_digest, read_info
-from tencost.train.pyfunc_model import save_pyfunc
-from tencost.train.reaching import reach
-from tencost.train.tracking import log_model
+from tencost.tracking.runs import log_model
+from tencost.tracking.server_check import reach
 
 CONTENT_TAG = "content_digest"
 PROMOTED_TAG = "promoted"

@@ -30,7 +30,8 @@ from tencost.evaluate.leaderboard import Board, Row
 from tencost.register import registry
 from tencost.register.registry import Offer, Version
 from tencost.register.verdict import YES, Verdict
-from tencost.train import ended, tracking
+from tencost.tracking import orphaned_runs as ended
+from tencost.tracking import runs as tracking
 from tencost.writing import whole_file
 
 R = TypeVar("R", bound=Row)

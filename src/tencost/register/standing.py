@@ -20,7 +20,7 @@ from tencost.register import notes, registry
 from tencost.register.pull import registry_uri
 from tencost.register.registry import Version
 from tencost.register.verdict import NO
-from tencost.train.reaching import answering
+from tencost.tracking.server_check import answering
 
 _FIGURES = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "search_score": "search score"}
 _GRAPH_FIGURES = {"acc10": "acc10", "mape": "MAPE"}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
@@ -11,7 +14,9 @@ import orjson
 import polars as pl
 
 from tencost.config import Config
-from tencost.register.starts import PER_WORKLOAD, StartBook
+from tencost.models.manifest import MANIFEST
+from tencost.models.programs.bundle import read_info
+from tencost.programs.starting_points import FILE, PER_WORKLOAD, StartBook
 from tencost.store.ids import canonical_target
 from tencost.store.layout import latency
 from tencost.store.reading import of_preferred_generator
@@ -30,6 +35,22 @@ COLUMNS = (
     "run_secs",
     "status",
 )
+
+
+def ship(bundle: Path, book: StartBook, folder: Path) -> Path:
+    """Copy a bundle into a new folder, with the book in it; returns that folder.
+
+    Raises:
+        BundleError: the bundle cannot be read.
+    """
+    info = read_info(bundle)
+    shutil.copytree(bundle, folder)
+    book.write(folder / FILE)
+    digest = hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
+    shipped = replace(info, files={**info.files, FILE: digest}).to_dict()
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
+    (folder / MANIFEST).write_bytes(orjson.dumps(shipped, option=options) + b"\n")
+    return folder
 
 
 def training_starts(data: Data, *, refit: bool = False) -> StartBook:

@@ -38,7 +38,7 @@ from rich.console import Console
 from tencost.errors import RegistryError, printable
 from tencost.register import registry
 from tencost.register.pull import registry_uri
-from tencost.train.reaching import answering
+from tencost.tracking.server_check import answering
 
 SECRET_VARIABLE = "TENCOST_WEBHOOK_SECRET"
 EVENT = "model_version_alias.created"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tencost.train.tracking import Point
+from tencost.tracking.runs import Point
 
 FILE = "learning_curves.png"
 _MEMBER = re.compile(r"(_model\d+|_member\d+)+$")

@@ -19,11 +19,11 @@ from tencost.features.kind import Floats
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
 from tencost.features.table import FILE, FeatureTable, load_features
+from tencost.models.programs.ranker import Samples
 from tencost.splits.table import load_split
 from tencost.store.reading import of_preferred_generator
 from tencost.store.tables import load_records, load_tasks
-from tencost.train.provenance import content_hash
-from tencost.train.ranker import Samples
+from tencost.tracking.provenance import content_hash
 from tencost.train.samples import join_samples, sample_spec
 
 EVERY = "all"

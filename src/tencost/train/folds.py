@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tencost.train.labels import dense_groups
-from tencost.train.ranker import Samples
+from tencost.models.programs.labels import dense_groups
+from tencost.models.programs.ranker import Samples
 
 FILE = "folds.parquet"
 """Beside the bundles of a model."""

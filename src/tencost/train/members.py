@@ -18,17 +18,17 @@ import polars as pl
 
 from tencost.config import ExecutionConfig
 from tencost.errors import BundleError
-from tencost.train.bundle import BundleInfo, plain_config, read_info
-from tencost.train.bundle_files import check_files
+from tencost.models.manifest import check_files
+from tencost.models.programs.bundle import BundleInfo, plain_config, read_info
+from tencost.models.programs.losses import RankingMetrics
+from tencost.models.programs.ranker import Composed, Ranker, Samples, Scores, make_ranker
+from tencost.tracking.provenance import code_digest, installed_versions
+from tencost.tracking.runs import Point
 from tencost.train.folds import FILE as FOLDS_FILE
 from tencost.train.folds import held
-from tencost.train.losses import RankingMetrics
-from tencost.train.provenance import code_digest, installed_versions
-from tencost.train.ranker import Composed, Ranker, Samples, Scores, make_ranker
 from tencost.train.run_file import FILE as RUN_FILE
 from tencost.train.run_file import RunFile
 from tencost.train.seeds import Job, Trained, Tried, ranked, train_each, train_seeds
-from tencost.train.tracking import Point
 
 _ELSEWHERE = ("reads", "pool", "reference")
 """Settings that say where a family is used, not what it learns; what `pool` chooses is in the hash of the records."""

@@ -16,10 +16,10 @@ import polars as pl
 
 from tencost.config import ModelConfig, Pool
 from tencost.features.device import attributes
-from tencost.train.bundle import Bundle, content_digest, model_settings, save_bundle
+from tencost.models.programs.bundle import Bundle, content_digest, model_settings, save_bundle
+from tencost.models.programs.ranker import Composed, Samples, make_ranker
 from tencost.train.data import Data
 from tencost.train.members import fit_members
-from tencost.train.ranker import Composed, Samples, make_ranker
 from tencost.train.samples import join_samples
 from tencost.train.seeds import Job
 

@@ -15,13 +15,13 @@ from rich.console import Console
 from tencost.config import ExecutionConfig, ExecutionKind, ModelConfig
 from tencost.config.parts import FAMILIES
 from tencost.errors import TrainError
-from tencost.execution.mapping import Rescue, in_order
-from tencost.execution.workers import open_workers
 from tencost.features.spec import FeatureSpec
+from tencost.models.programs.losses import RankingMetrics
+from tencost.models.programs.ranker import Family, Ranker, Samples, Scores, make_ranker
+from tencost.tracking.runs import Point
 from tencost.train.folds import LeftOut, held, without
-from tencost.train.losses import RankingMetrics
-from tencost.train.ranker import Family, Ranker, Samples, Scores, make_ranker
-from tencost.train.tracking import Point
+from tencost.workers.parallel.mapping import Rescue, in_order
+from tencost.workers.parallel.workers import open_workers
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,13 @@ from tencost.config.parts import FAMILIES
 from tencost.errors import ConfigError, SplitError, TrainError
 from tencost.features.device import attributes, device_names
 from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import BundleInfo, plain_config, save_bundle, training_digest
-from tencost.train.calibration import fit_calibration
-from tencost.train.curves import mean_curves, plot_curves
-from tencost.train.data import Data
-from tencost.train.folds import FILE as FOLDS_FILE
-from tencost.train.folds import Fold, LeftOut, divide, left_out
-from tencost.train.labels import LABEL_TEXT
-from tencost.train.members import Earlier, num_programs, train_members
-from tencost.train.provenance import code_digest, dvc_hash, installed_versions, tvm_range
-from tencost.train.pyfunc_model import save_pyfunc
-from tencost.train.ranker import Composed, Family, Samples, make_ranker
-from tencost.train.run_file import RunFile
-from tencost.train.samples import sample_spec
-from tencost.train.seeds import Job, Trained, Tried, train_seeds
-from tencost.train.tracking import (
+from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle, training_digest
+from tencost.models.programs.calibration import fit_calibration
+from tencost.models.programs.labels import LABEL_TEXT
+from tencost.models.programs.pyfunc_model import save_pyfunc
+from tencost.models.programs.ranker import Composed, Family, Samples, make_ranker
+from tencost.tracking.provenance import code_digest, dvc_hash, installed_versions, tvm_range
+from tencost.tracking.runs import (
     BUNDLES_TAG,
     CODE_TAG,
     TrackedRun,
@@ -41,6 +33,14 @@ from tencost.train.tracking import (
     start_run,
     training_run,
 )  # fmt: skip
+from tencost.train.curves import mean_curves, plot_curves
+from tencost.train.data import Data
+from tencost.train.folds import FILE as FOLDS_FILE
+from tencost.train.folds import Fold, LeftOut, divide, left_out
+from tencost.train.members import Earlier, num_programs, train_members
+from tencost.train.run_file import RunFile
+from tencost.train.samples import sample_spec
+from tencost.train.seeds import Job, Trained, Tried, train_seeds
 from tencost.writing import scratch_beside, whole_folder
 
 CHOICE = "choice"

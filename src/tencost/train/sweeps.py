@@ -3,7 +3,8 @@
 An experiment of conf/ that chooses Hydra's Optuna sweeper (conf/experiment/search_xgb.yaml) names the space in
 ``hydra.sweeper.params``. With `execution=local` Optuna proposes and every trial is a training of its own; with
 `execution=ray` HyperOpt proposes, trials run side by side on the cluster and tell their validation metric as they go,
-ASHA ends the worse half early (:mod:`tencost.execution.search`), and the best settings are trained in full at the end.
+ASHA ends the worse half early (:mod:`tencost.workers.parallel.search`), and the best settings are trained in full at
+the end.
 
 A search has a name, made of the experiment's and of a digest of everything that it asks for; what it found lies under
 that name in ``mlruns/sweeps/``: the same command again goes on with what is missing. ``n_trials`` is how many there are
@@ -29,7 +30,7 @@ from tencost.config import Config, composition
 from tencost.errors import ConfigError, TrainError
 
 if TYPE_CHECKING:
-    from tencost.execution.search import Settings
+    from tencost.workers.parallel.search import Settings
 
 VALUE = "train/valid_choice"
 """What rankers log while they train, and what is searched for: higher is better."""
@@ -145,7 +146,7 @@ def domains(space: Mapping[str, str]) -> Settings:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import IntervalSweep, RangeSweep, Transformer
 
-    from tencost.execution import search
+    from tencost.workers.parallel import search
 
     found: Settings = {}
     for name, text in space.items():
@@ -183,7 +184,7 @@ def on_ray(plan: Plan, cfg: Config, root: Path) -> tuple[list[Tried], list[str]]
     Raises:
         TrainError: every trial failed.
     """
-    from tencost.execution import search
+    from tencost.workers.parallel import search
 
     folder = plan.folder / plan.name
     cpus = cfg.jobs or len(os.sched_getaffinity(0))
@@ -215,11 +216,11 @@ def on_ray(plan: Plan, cfg: Config, root: Path) -> tuple[list[Tried], list[str]]
 
 def _trial(settings: Settings, data: Mapping[str, Any], folder: Path) -> None:
     """Train one seed with some settings, and tell the search how it stands; nothing is kept of it."""
-    from tencost.execution import search
+    from tencost.models.programs.losses import RankingMetrics
+    from tencost.models.programs.ranker import make_ranker
     from tencost.train.data import Data
-    from tencost.train.losses import RankingMetrics
-    from tencost.train.ranker import make_ranker
     from tencost.train.stage import read_material
+    from tencost.workers.parallel import search
 
     del folder
     root = Path(data["root"])
@@ -284,8 +285,8 @@ def log_search(root: Path, run_id: str, plan: Plan, tried: Sequence[Tried]) -> T
     """Log a search to its parent run, its best trial, a table and a picture of all; return the best."""
     from mlflow import MlflowClient
 
-    from tencost.train import tracking
-    from tencost.train.tracking import Point, TrackedRun
+    from tencost.tracking import runs as tracking
+    from tencost.tracking.runs import Point, TrackedRun
 
     best = best_of(tried, minimize=plan.minimize)
     run = TrackedRun(MlflowClient(tracking_uri=tracking.setup(root)), run_id)

@@ -22,10 +22,10 @@ import polars as pl
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tencost.codegen.vector_math import current_generator
 from tencost.config import HardwareConfig
-from tencost.features.replay import replay
 from tencost.networks.network import NetworkTask
+from tencost.programs.codegen.vector_math import current_generator
+from tencost.programs.replay import replay
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.register.start_records import COLUMNS, fastest
 from tencost.store.generator import UNKNOWN

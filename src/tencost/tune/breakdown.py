@@ -14,9 +14,9 @@ from typing import Any
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.codegen.rules import leave, scheduled
 from tencost.config import HardwareConfig
 from tencost.networks.network import Network, NetworkTask
+from tencost.programs.codegen.rules import leave, scheduled
 from tencost.tune.deploy import Deployed, Spread, on_cores, spread_of
 from tencost.workers.expected import draw, read_facts
 from tencost.workers.runner import arg_json

@@ -30,16 +30,9 @@ from tvm.support.cc import get_cc
 
 from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import ConfigError, HardwareError, TuneError
-from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.measure.hardware import (
-    check_cores,
-    check_runnable,
-    check_target,
-    in_words,
-    resolve_hardware,
-)
 from tencost.networks.network import Array, Network, load_network, variant_name
 from tencost.networks.source import first_sentence
+from tencost.programs.intrinsics import register_cpu_intrinsics
 from tencost.tune.deploy import (
     MAX_TIMING_S,
     TOLERANCE,
@@ -63,6 +56,13 @@ from tencost.tune.network_record import record_compiled
 from tencost.tune.place import Host, place_of
 from tencost.tune.runners import cpp_runner, python_runner
 from tencost.tune.workfolder import has_programs, read_rule_times
+from tencost.workers.hardware import (
+    check_cores,
+    check_runnable,
+    check_target,
+    in_words,
+    resolve_hardware,
+)
 from tencost.workers.remote import linking
 from tencost.workers.tracker import RemoteAddress, check_tracker
 from tencost.writing import scratch_beside, whole_file

@@ -17,13 +17,13 @@ import tvm
 from tvm import relax
 from tvm.ir import save_json
 
-from tencost.codegen import vector_math
-from tencost.codegen.rules import leave, schedule_rest
 from tencost.config import GraphChoice, HardwareConfig
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
+from tencost.programs.codegen import vector_math
+from tencost.programs.codegen.rules import leave, schedule_rest
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
 from tencost.tune.workfolder import check_database
@@ -242,7 +242,8 @@ def compile_network(
         network: what is compiled.
         target: for which hardware.
         database: MetaSchedule's, or None.
-        by_rule: functions without a program are scheduled by tencost.codegen.rules; None: if there is a database. What
+        by_rule: functions without a program are scheduled by tencost.programs.codegen.rules; None: if there is a
+        database. What
             TVM alone makes of the network is without both.
         note: is told of each operator that cannot be compiled by rule, which keeps TVM's default schedule, and of
             weights that cannot be reordered; with the reason.

@@ -15,12 +15,12 @@ from rich.console import Console
 from tencost.config import Config, HardwareConfig
 from tencost.errors import FeatureError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
-from tencost.features.intrinsics import register_cpu_intrinsics
-from tencost.measure.hardware import another_machine, one_core
+from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.programs.starting_points import StartBook, shipped_starts
 from tencost.register.aliases import default_alias
 from tencost.register.pull import CHALLENGER, CHAMPION, EVERY_CPU, objection
-from tencost.register.starts import StartBook, shipped_starts
 from tencost.tune.workfolder import WorkFolder
+from tencost.workers.hardware import another_machine, one_core
 
 if TYPE_CHECKING:
     from tencost.networks.network import Network, NetworkTask

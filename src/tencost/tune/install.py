@@ -16,7 +16,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule import relax_integration, tir_integration
 from tvm_ffi import get_global_func, register_global_func
 
-from tencost.codegen.spaces import search_space
+from tencost.programs.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.search import search
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from tencost.features.ragged import FloatArray
-from tencost.tune.draft import Doubles
+from tencost.models.programs.draft import Doubles
 
 LENGTH = 1.0
 """Distance, in standard deviations of the columns (root mean square), at which programs know e^-1 of each other."""

@@ -27,9 +27,9 @@ from tencost.errors import RegistryError, TuneError
 from tencost.evaluate.interval import seed_interval
 from tencost.evaluate.leaderboard_table import wide
 from tencost.features.device import attributes
+from tencost.programs.starting_points import shipped_starts
 from tencost.register import registry
 from tencost.register.registry import Version
-from tencost.register.starts import shipped_starts
 
 if TYPE_CHECKING:
     from tencost.networks.network import NetworkTask
@@ -111,11 +111,11 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
         HardwareError: the hardware's programs cannot run on this host.
         TuneError: the models have learnt from every task.
     """
-    from tencost.features.intrinsics import register_cpu_intrinsics
-    from tencost.measure.hardware import check_cores, check_runnable, check_target, resolve_hardware
     from tencost.measure.run import cpus_of
-    from tencost.train import tracking
+    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.tracking import runs as tracking
     from tencost.workers.evaluator import MeasureOptions
+    from tencost.workers.hardware import check_cores, check_runnable, check_target, resolve_hardware
     from tencost.workers.pool import CpuPlan, WorkerPool
 
     root, console = root.resolve(), Console(stderr=True)

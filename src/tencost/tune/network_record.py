@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from tencost.errors import RecordError
-from tencost.measure.hardware import another_machine
-from tencost.records.networks import NetworkTiming, networks_uri, write_timings
+from tencost.records.network_times.timing import NetworkTiming, networks_uri, write_timings
 from tencost.tune.curve import CurvePoint, read_points
 from tencost.tune.inputs import NOTE
 from tencost.tune.recording import STORE_PACKAGES
+from tencost.workers.hardware import another_machine
 
 if TYPE_CHECKING:
     from tencost.config import Config, HardwareConfig

@@ -2,7 +2,7 @@
 
 The network's time is an estimate: the weighted sum of its tasks' best programs, and what it takes beyond them, measured
 once with default schedules. To gain is what its tasks take longer than the hardware's description says they
-must (:mod:`tencost.profiles.roofline`): what tuning could still gain, at most.
+must (:mod:`tencost.tune.roofline.roofline`): what tuning could still gain, at most.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tencost.config import HardwareConfig
 from tencost.errors import ProfileError
-from tencost.profiles.roofline import Placed, Roofs, Task, by_gain, roofs_of, work_of
 from tencost.tune.guard import Arm
+from tencost.tune.roofline.roofline import Placed, Roofs, Task, by_gain, roofs_of, work_of
 
 if TYPE_CHECKING:
     from tencost.tune.session import Batch, Session

@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from tencost.codegen.vector_math import current_generator
 from tencost.config import HardwareConfig, RunnerKind, TunerConfig
 from tencost.errors import MissingDependencyError
 from tencost.networks.network import NetworkTask
+from tencost.programs.codegen.vector_math import current_generator
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.store.ids import program_id, record_id, workload_id
 from tencost.store.record import NetworkWeight, Provenance, Record, Source

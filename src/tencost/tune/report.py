@@ -22,11 +22,11 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import TuneError
-from tencost.profiles.run_files import run_files
 from tencost.tune import batches
 from tencost.tune.batches import BatchLine, read_lines
 from tencost.tune.curve import CurvePoint, read_points
 from tencost.tune.inputs import SCRATCH
+from tencost.tune.roofline.run_files import run_files
 from tencost.writing import whole_file
 
 METRICS = {"p_rmse": "p-RMSE", "top_k": "top-k", "spearman": "rank correlation"}
@@ -340,7 +340,7 @@ def _track(
     values: Sequence[Value],
     title: str,
 ) -> None:
-    from tencost.train.tracking import Point, start_run
+    from tencost.tracking.runs import Point, start_run
 
     told = {f"run.{place}": f"{label}: {run.name}" for place, (label, run) in enumerate(named)}
     places = {

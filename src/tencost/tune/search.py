@@ -1,10 +1,11 @@
 """A search of one task that begins with starting points and never proposes a program twice.
 
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
-a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.codegen.seeds`) and programs known
-to be fast, re-fitted to it (:mod:`tencost.codegen.refit`): they are measured before anything is searched, and the
-evolution (:mod:`tencost.tune.nearby`) begins from the best of them. MetaSchedule's own evolutionary search is asked
-where that finds nothing new. Programs that the database holds are taken out of each batch before it is built.
+a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.programs.codegen.seeds`) and
+programs known to be fast, re-fitted to it (:mod:`tencost.programs.codegen.refit`): they are measured before anything is
+searched, and the evolution (:mod:`tencost.tune.nearby`) begins from the best of them. MetaSchedule's own evolutionary
+search is asked where that finds nothing new. Programs that the database holds are taken out of each batch before it is
+built.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.codegen.refit import Refitter, starting_points
-from tencost.codegen.seeds import seeds
-from tencost.features.replay import first_line
-from tencost.register.starts import shipped_starts
+from tencost.programs.codegen.refit import Refitter, starting_points
+from tencost.programs.codegen.seeds import seeds
+from tencost.programs.replay import first_line
+from tencost.programs.starting_points import shipped_starts
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
 from tencost.tune.nearby import Nearby

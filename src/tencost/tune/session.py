@@ -20,12 +20,12 @@ from tvm.s_tir.meta_schedule.utils import fork_seed
 from tvm_ffi import structural_hash
 
 from tencost import signals
-from tencost.codegen.refit import Refitter
-from tencost.codegen.spaces import search_space
 from tencost.config import TunerConfig
 from tencost.errors import TencostError
 from tencost.networks.network import NetworkTask
-from tencost.register.starts import StartBook
+from tencost.programs.codegen.refit import Refitter
+from tencost.programs.codegen.spaces import search_space
+from tencost.programs.starting_points import StartBook
 from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s

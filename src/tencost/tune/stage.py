@@ -15,15 +15,7 @@ from rich.progress import Progress
 
 from tencost import signals
 from tencost.config import Config, HardwareConfig, RunnerKind
-from tencost.measure.hardware import (
-    check_cores,
-    check_runnable,
-    check_target,
-    in_words,
-    resolve_hardware,
-)
 from tencost.networks.network import variant_name
-from tencost.profiles.roofline_report import lines_of
 from tencost.tune.bars import plot_bars
 from tencost.tune.batches import BatchLine, append_line, taken, told
 from tencost.tune.closing import print_summary
@@ -36,11 +28,19 @@ from tencost.tune.network_record import record_tuned
 from tencost.tune.peer import OnnxRuntime, onnx_runtime
 from tencost.tune.place import Host, place_of
 from tencost.tune.progress import Outlook, Pace, progress, state
+from tencost.tune.roofline.report import lines_of
 from tencost.tune.workfolder import artifacts, open_folder, write_report
+from tencost.workers.hardware import (
+    check_cores,
+    check_runnable,
+    check_target,
+    in_words,
+    resolve_hardware,
+)
 from tencost.workers.tracker import RemoteAddress, check_tracker
 
 if TYPE_CHECKING:
-    from tencost.train.tracking import TrackedRun
+    from tencost.tracking.runs import TrackedRun
     from tencost.tune.conditions import Conditions
     from tencost.tune.cost_model import Round
     from tencost.tune.recording import Recorder
@@ -79,7 +79,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
             cfg.tuner.compare_with is no database.
         RegistryError: cfg.model_uri cannot be found.
     """
-    from tencost.train.tracking import start_run
+    from tencost.tracking.runs import start_run
 
     console = Console(stderr=True)
     hardware = _reached(resolve_hardware(cfg.hardware))

@@ -9,8 +9,8 @@ from typing import Any
 
 from tvm import IRModule
 
-from tencost.codegen.rules import leave, scheduled
 from tencost.networks.network import NetworkTask
+from tencost.programs.codegen.rules import leave, scheduled
 from tencost.store.status import Status, Timing
 from tencost.tune.workfolder import WorkFolder
 

@@ -5,9 +5,9 @@
         adopted.jsonl      {"line", "record_id", "timed"} for each record of the database that came from a store: its
                            line, from 1, its id there, whether its times were taken here; written before the line is
         session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds},
-                           "rule_s": the same by rule, "rules": which rules (tencost.codegen.rules.version): times of
-                           others are taken anew}; older folders: neither of these, and "adopted", so many records
-                           at the beginning came from a store
+                           "rule_s": the same by rule, "rules": which rules (tencost.programs.codegen.rules.version):
+                           times of others are taken anew}; older folders: neither of these, and "adopted", so many
+                           records at the beginning came from a store
         batches.jsonl      how well each batch was predicted before the model saw it, see batches.py
         tuning_curve.csv, tuning_curve.png, network.png, report.json, logs/
 
@@ -32,8 +32,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tencost.codegen import rules
 from tencost.errors import TuneError, UntrustedError
+from tencost.programs.allowed import check_module, check_trace
+from tencost.programs.codegen import rules
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -42,7 +43,6 @@ from tencost.records.formats.metaschedule import (
     read_programs,
     read_workloads,
 )
-from tencost.store.allowed import check_module, check_trace
 from tencost.store.ids import canonical_target
 from tencost.tune import batches
 from tencost.tune.curve import read_points
@@ -84,7 +84,7 @@ class WorkFolder:
     Attributes:
         path: the folder.
         baseline_s: seconds of each workload under the default schedule, by workload id.
-        rule_s: the same as the rules schedule it (tencost.codegen); infinite where that cannot be timed.
+        rule_s: the same as the rules schedule it (tencost.programs.codegen); infinite where that cannot be timed.
         adopted: what came from a store and not from the search, by line.
     """
 

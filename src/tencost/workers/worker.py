@@ -46,8 +46,8 @@ from typing import Any
 
 import psutil
 
-from tencost.codegen import vector_math
 from tencost.errors import HardwareError, UntrustedError
+from tencost.programs.codegen import vector_math
 from tencost.workers.evaluator import MeasureOptions, adaptive_times, local_timer
 from tencost.workers.protocol import Channel, ForkServer
 from tencost.workers.strays import end_strays
@@ -84,7 +84,7 @@ def _warm_up(target_kind: str | None) -> None:
     module = tvm.IRModule({"main": te.create_prim_func([placeholder, result])})
     tvm.compile(module, target="llvm")
     if target_kind:
-        from tencost.features.intrinsics import register_intrinsics
+        from tencost.programs.intrinsics import register_intrinsics
 
         register_intrinsics(target_kind)
 
@@ -260,7 +260,7 @@ class Child:
 
         if "module" in request:
             return tvm.ir.load_json(Path(request["module"]).read_text(encoding="utf-8"))
-        from tencost.features.replay import replay
+        from tencost.programs.replay import replay
 
         replayed = replay(self._load(request["workload"]), json.dumps(request["trace"]))
         if replayed.schedule is None:
@@ -268,7 +268,7 @@ class Child:
         return replayed.schedule.mod
 
     def _load(self, path: str) -> Any:
-        from tencost.store.allowed import load_checked
+        from tencost.programs.allowed import load_checked
 
         if path not in self._modules:
             while len(self._modules) >= _MAX_MODULES:

@@ -15,8 +15,8 @@ import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tencost.fetch.unpack import unpack
 from tencost.records.databases import import_parts
+from tencost.records.fetch.unpack import unpack
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA_VERSION
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from tencost.features.spec import FeatureSpec
-from tencost.train.bundle import BundleInfo, plain_config, save_bundle
-from tencost.train.calibration import Calibration
-from tencost.train.families.random import RandomConfig
-from tencost.train.neural.weights import write_weights
-from tencost.train.ranker import make_ranker
+from tencost.models.neural.weights import write_weights
+from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle
+from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.families.random import RandomConfig
+from tencost.models.programs.ranker import make_ranker
 
 HERE = Path(__file__).parent
 WEIGHTS = {

@@ -1,6 +1,6 @@
 """The CG benchmark's own interface (DGRL-Hardware), for who has scripts and configurations for it.
 
-A thin layer: graphs are read, divided, encoded and convolved by :mod:`tencost.graphs`.
+A thin layer: graphs are read, divided, encoded and convolved by the rooms below.
 """
 
 from tencost.compat.cg.data import CGDataProcessor as CGDataProcessor

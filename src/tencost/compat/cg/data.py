@@ -1,8 +1,8 @@
 """The benchmark's data: its CSV folders as datasets of torch-geometric.
 
-A graph is a `Data` with x, int64 [N, 17]: the operator's code in tencost.graphs.operators.OPERATORS, then the sixteen
-columns, of which `in_0` and `out_0` are one more than in the files (an unknown batch, -1, is 0); edge_index, int64
-[2, E]; y_cpu, y_gpu630, y_gpu640 and y_vpu, float32 [1], milliseconds, NaN where nobody measured.
+A graph is a `Data` with x, int64 [N, 17]: the operator's code in tencost.networks.graph.operators.OPERATORS, then the
+sixteen columns, of which `in_0` and `out_0` are one more than in the files (an unknown batch, -1, is 0); edge_index,
+int64 [2, E]; y_cpu, y_gpu630, y_gpu640 and y_vpu, float32 [1], milliseconds, NaN where nobody measured.
 
 With the pe_type `lap` it has lap_pe, float32 [N, k], and Lambda, float32 [1, k], the eigenvalues; with `maglap` mag_pe,
 complex64 [N, 1, k], and Lambda, float32 [1, 1, k]; with both, where se_pe_dim_input is above 0, rw_se, float32 [N,
@@ -24,12 +24,18 @@ from torch_geometric.data import Data, InMemoryDataset
 from tencost.compat.cg.settings import TARGETS, CGConfig, Given, checked
 from tencost.config.checking import one_of
 from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy
-from tencost.graphs.encodings import at_nodes, laplacian, magnetic_laplacian, random_walk, spectrum
-from tencost.graphs.graph_set import GraphSet, LabelledGraphs, concatenate
-from tencost.graphs.operators import COLUMNS
-from tencost.graphs.reading import read_folder
-from tencost.graphs.splits import divide
-from tencost.graphs.topology import topologies
+from tencost.features.graph.encodings import (
+    at_nodes,
+    laplacian,
+    magnetic_laplacian,
+    random_walk,
+    spectrum,
+)
+from tencost.features.graph.topology import topologies
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
+from tencost.networks.graph.operators import COLUMNS
+from tencost.records.network_graphs.reading import read_folder
+from tencost.splits.networks import divide
 
 ID_FAMILIES = ("densenets", "mnasnets", "mobilenetv2s", "mobilenetv3s", "nasbench201s")
 OOD_FAMILIES = ("proxylessnass", "resnets", "squeezenets")

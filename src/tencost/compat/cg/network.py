@@ -13,11 +13,11 @@ from torch_geometric.data import Data
 
 from tencost.compat.cg.data import graph_set
 from tencost.compat.cg.settings import CGConfig
-from tencost.graphs.gnn.graph_data import Batches
-from tencost.graphs.gnn.networks import GraphNetwork
-from tencost.graphs.gnn.propagation import propagation_of
-from tencost.graphs.gnn.training import encoder_of
-from tencost.graphs.topology import Topology
+from tencost.features.graph.topology import Topology
+from tencost.models.networks.gnn.graph_data import Batches
+from tencost.models.networks.gnn.networks import GraphNetwork
+from tencost.models.networks.gnn.propagation import propagation_of
+from tencost.models.networks.gnn.training import encoder_of
 
 
 class CGModel(nn.Module):

@@ -32,8 +32,8 @@ from tencost.compat.cg.data import ID_FAMILIES, OOD_FAMILIES, CGDataProcessor
 from tencost.compat.cg.network import CGModel
 from tencost.compat.cg.settings import Given, checked, load_config
 from tencost.errors import ConfigError, TrainError
-from tencost.graphs.metrics import score
-from tencost.train.neural.fitting import seeded
+from tencost.models.networks.latency_metrics import score
+from tencost.models.neural.fitting import seeded
 from tencost.writing import whole_file
 
 CRITERIA = {"MSE": nn.MSELoss, "L1": nn.L1Loss, "SmoothL1": nn.SmoothL1Loss}
@@ -187,7 +187,7 @@ class CGRunner:
         Args:
             tune_parameter_config: batch_size, lr, criterion, and keys of the section model.
         """
-        from tencost.execution import search
+        from tencost.workers.parallel import search
 
         self._apply(tune_parameter_config)
 
@@ -220,7 +220,7 @@ class CGRunner:
             ConfigError: a search space with a key too few.
             TrainError: every trial failed.
         """
-        from tencost.execution import search
+        from tencost.workers.parallel import search
 
         if num_gpu_per_trial:
             _log.warning(
@@ -373,7 +373,7 @@ def _words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _space(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the model's name and Ray Tune's domains; pe_dim_input and pe_dim_output have no effect."""
-    from tencost.execution import search
+    from tencost.workers.parallel import search
 
     try:
         layers = config["mlp_out"]["num_layer"]

@@ -16,7 +16,7 @@ from yaml import YAMLError
 
 from tencost.config.checking import instantiate, one_of, within
 from tencost.errors import ConfigError
-from tencost.graphs.families.gnn import WITH_HEADS, GnnConfig
+from tencost.models.networks.families.gnn import WITH_HEADS, GnnConfig
 
 TARGETS = {
     "cpu": "cortex-a76",

@@ -27,24 +27,24 @@ from tencost.errors import TrainError
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.features.ragged import Ragged
 from tencost.features.spec import FeatureSpec
-from tencost.train.families.mlp import MlpConfig, MlpRanker
-from tencost.train.labels import featurized
-from tencost.train.losses import RankingLoss
-from tencost.train.neural.layers import Scaler
-from tencost.train.neural.network_ranker import (
+from tencost.models.neural.weights import Weights, read_weights
+from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
+from tencost.models.programs.labels import featurized
+from tencost.models.programs.losses import RankingLoss
+from tencost.models.programs.neural.layers import Scaler
+from tencost.models.programs.neural.network_ranker import (
     Inputs,
     beside_rows,
     num_beside,
     num_rows_columns,
     own_rows,
 )
-from tencost.train.neural.weights import Weights, read_weights
-from tencost.train.ranker import Samples
+from tencost.models.programs.ranker import Samples
 
 if TYPE_CHECKING:
     import torch
 
-    from tencost.train.neural.mlp_training import SegmentSumNetwork
+    from tencost.models.programs.neural.mlp_training import SegmentSumNetwork
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -264,8 +264,8 @@ class _Learner:
     ) -> None:
         import torch
 
-        from tencost.train.neural.fitting import seeded
-        from tencost.train.neural.mlp_training import SegmentSumNetwork
+        from tencost.models.neural.fitting import seeded
+        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork
 
         self._config, self._spec, self._seed = config, spec, seed
         self._start = start
@@ -303,7 +303,7 @@ class _Learner:
         """
         import torch
 
-        from tencost.train.neural.fitting import seeded
+        from tencost.models.neural.fitting import seeded
 
         if self._start is None:
             self._rows = Scaler.fit(own_rows(features, self._spec).values)

@@ -32,11 +32,11 @@ from tencost.config import Config
 from tencost.errors import ConfigError
 from tencost.evaluate.interval import Interval
 from tencost.features.device import device_names
+from tencost.models.programs.families.mlp import MlpConfig
+from tencost.models.programs.ranker import Samples
+from tencost.tracking.runs import Point
 from tencost.train.data import Data
-from tencost.train.families.mlp import MlpConfig
-from tencost.train.ranker import Samples
 from tencost.train.samples import sample_spec
-from tencost.train.tracking import Point
 
 _MOST_ROWS = 30
 """Longer tables stand in pretraining.md only."""

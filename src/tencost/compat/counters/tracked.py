@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tencost.config import Config
-from tencost.train.tracking import TrackedRun, flatten, start_run
+from tencost.tracking.runs import TrackedRun, flatten, start_run
 from tencost.writing import whole_folder
 
 

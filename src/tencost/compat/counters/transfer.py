@@ -3,7 +3,7 @@
 tvm_oraa's third experiment: top-32 of 128, all ordered pairs of workloads. There, each batch of 128 programs trains a
 booster of its own, labels are relative to the best of the batch, and columns are normalised over the file that is
 tested. Here, one model learns from the whole training part of a workload, its labels are the fastest latency of that
-part / latency, and no row that is tested moves a column (:mod:`tencost.profiles.features`).
+part / latency, and no row that is tested moves a column (:mod:`tencost.features.counters`).
 
 For each seed every workload is divided into a training part and a test part, at random. A model learns from one
 workload's training part and is asked about programs drawn from each test part: of the others, and of its own as a
@@ -28,9 +28,9 @@ from tencost.config.profiles import CounterKind, FittedOn, ProfileFeaturesConfig
 from tencost.errors import ProfileError
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.metrics import kendall_tau
-from tencost.profiles.counter_groups import tells_time
-from tencost.profiles.features import columns_of, fit_counters
-from tencost.profiles.table import Profiles
+from tencost.features.counters import columns_of, fit_counters
+from tencost.records.counters.counter_groups import tells_time
+from tencost.records.counters.table import Profiles
 
 if TYPE_CHECKING:
     import polars as pl

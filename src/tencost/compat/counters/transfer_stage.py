@@ -34,12 +34,12 @@ from tencost.compat.counters.transfer import (
 from tencost.config import Config
 from tencost.config.profiles import CounterConfig, CounterKind, FittedOn, ProfileFeaturesConfig
 from tencost.errors import ProfileError
+from tencost.features.counters import append_counters, fit_counters
 from tencost.features.summary import summarize
-from tencost.profiles.features import append_counters, fit_counters
-from tencost.profiles.perf import available
-from tencost.profiles.reading import read_places
-from tencost.profiles.table import Profiles
+from tencost.records.counters.reading import read_places
+from tencost.records.counters.table import Profiles
 from tencost.train.data import Data
+from tencost.tune.roofline.perf import available
 
 
 def run(

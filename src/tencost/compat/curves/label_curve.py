@@ -18,7 +18,7 @@ from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.truth import Truth
 from tencost.features.ragged import IntArray, Ragged
-from tencost.train.ranker import Ranker, Samples
+from tencost.models.programs.ranker import Ranker, Samples
 
 FIGURES = ("top1", "top5", "pairwise", "geo1")
 NATIVE = "native"

@@ -29,14 +29,14 @@ from tencost.config import AdaptMode, Config
 from tencost.errors import ConfigError, TrainError
 from tencost.evaluate.truth import Truth, build_truth
 from tencost.features.ragged import IntArray, Ragged
+from tencost.models.manifest import MANIFEST
+from tencost.models.programs.bundle import Bundle, load_bundle
+from tencost.models.programs.families.corrected import base_config, spread_within
+from tencost.models.programs.ranker import make_ranker
 from tencost.register.pull import pull
-from tencost.train import tracking
-from tencost.train.bundle import Bundle, load_bundle
-from tencost.train.bundle_files import MANIFEST
+from tencost.tracking import runs as tracking
+from tencost.tracking.runs import Point as Logged
 from tencost.train.data import Data
-from tencost.train.families.corrected import base_config, spread_within
-from tencost.train.ranker import make_ranker
-from tencost.train.tracking import Point as Logged
 from tencost.writing import whole_folder
 
 

@@ -143,9 +143,9 @@ def _stored(chunk: Chunk) -> list[Outcome]:
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
     from tvm.target import Target
 
-    from tencost.features.intrinsics import register_intrinsics
-    from tencost.features.replay import first_line, load_module, replay
-    from tencost.store.allowed import NoGraphError
+    from tencost.programs.allowed import NoGraphError
+    from tencost.programs.intrinsics import register_intrinsics
+    from tencost.programs.replay import first_line, load_module, replay
 
     try:
         target = Target(orjson.loads(chunk.target))

@@ -7,10 +7,11 @@ objective. Amounts are sign(x) * log2(1 + |x|). A row depends on the program alo
 
 Levels are MetaSchedule's multi-level tiling for CPUs, SSRSRS: four spatial levels (s0 outermost) and two of reduction.
 
-Register tiles (:mod:`tencost.codegen.registers`) are read into the same levels, as their order SSRRS has no third
-spatial one: s0 and s1 are their outer and middle factors, s2 is 1, s3 is what stays in registers; the columns' s3 holds
-the numbers of its vectors, its axis is the innermost, and all of the tile is unrolled. How to tell them: a loop split
-``[None, n]`` before post-processing, whose outer part is then tiled three times, has columns of vectors of n numbers.
+Register tiles (:mod:`tencost.programs.codegen.registers`) are read into the same levels, as their order SSRRS has no
+third spatial one: s0 and s1 are their outer and middle factors, s2 is 1, s3 is what stays in registers; the columns' s3
+holds the numbers of its vectors, its axis is the innermost, and all of the tile is unrolled. How to tell them: a loop
+split ``[None, n]`` before post-processing, whose outer part is then tiled three times, has columns of vectors of n
+numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from tencost.features.kind import FeatureKind, Floats, Options, Relations
 from tencost.features.ragged import FloatArray, Ragged
 from tencost.features.texts import stored_programs
-from tencost.features.traces import parts_key, plain_trace, trace_parts
+from tencost.programs.traces import parts_key, plain_trace, trace_parts
 
 NUM_SPATIAL, NUM_REDUCTION, NUM_LOCATIONS, NUM_FUSED = 4, 3, 3, 4
 """Axes, sampled compute locations and fusions described; further ones are left out."""
@@ -125,7 +126,7 @@ def candidate_row(candidate: Any, key: int | None = None) -> FloatArray | None:
 
     Args:
         candidate: a MeasureCandidate.
-        key: its :func:`tencost.features.traces.trace_key` where that is known.
+        key: its :func:`tencost.programs.traces.trace_key` where that is known.
     """
     trace, parts = candidate.sch.trace, None
     if trace is None:

@@ -24,7 +24,7 @@ from tencost.features.kind import FeatureKind, Live, Options, Stored
 from tencost.features.ragged import FloatArray
 from tencost.features.spec import FeatureSpec
 from tencost.features.texts import stored_programs
-from tencost.features.traces import trace_values
+from tencost.programs.traces import trace_values
 
 PRIMITIVES: tuple[str, ...] = (
     "SamplePerfectTile", "SamplePartitionedTile", "SampleCategorical", "SampleComputeLocation",

@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 
 from tencost.errors import RecordError
-from tencost.fetch.unpack import Kind, unpack_members
+from tencost.records.fetch.unpack import Kind, unpack_members
 from tencost.records.reading.opening import GZIP, ZSTANDARD, most_bytes
 
 _BLOCK = 512

@@ -1,1 +1,0 @@
-"""The stages about whole networks; they alone of the room touch configured paths."""

@@ -1,0 +1,60 @@
+"""The additive model before its network bends it: what a unit of each amount costs in each kind, as one convex fit.
+
+Latency is a sum of amounts (tencost.features.graph.tokens.AMOUNTS of each kind of kernel) times a cost each, and no
+cost is negative: least squares under that constraint (Lawson & Hanson 1974) has one solution, tells most costs to be
+exactly nothing, and does not depend on a seed. Errors are relative; weights that shrink with the error (iterated) make
+outliers count nearly by their size, not its square. Where few families tell what a kind costs, it stays near what the
+same amount costs in other kinds, which is fitted along.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+Floats = NDArray[np.float64]
+
+_TOGETHER = 1e-3
+"""How much kinds are held together: of the squared error, for a cost that is off by its amount's mean share."""
+_ROUNDS = 8
+_SMALLEST_ERROR = 0.05
+"""Relative error below which all weigh the same."""
+_LEAST_SHARE = 1e-4
+"""A cost of nothing is told as this share of the latency, if all of it came from that amount: logarithms need one."""
+
+
+def fit_base(sums: Floats, latency_ms: Floats) -> Floats:
+    """Fit what each amount costs in each kind of kernel.
+
+    Args:
+        sums: float64 [G, kinds, amounts]; each graph's amounts, not negative.
+        latency_ms: float64 [G]; positive and finite.
+
+    Returns:
+        Milliseconds a unit, float64 [kinds, amounts], positive.
+    """
+    count, kinds, amounts = sums.shape
+    relative = sums / latency_ms[:, None, None]
+    pooled = relative.sum(axis=1).mean(axis=0)
+    unit = np.divide(1.0, pooled, out=np.ones(amounts), where=pooled > 0)
+    kind, amount = np.nonzero(relative.max(axis=0) > 0)
+    width = len(kind)
+    columns = relative[:, kind, amount] * unit[amount]
+    apart = np.zeros((width, width + amounts))  # a cost less what the amount costs elsewhere
+    apart[np.arange(width), np.arange(width)] = 1
+    apart[np.arange(width), width + amount] = -1
+    held = _TOGETHER * apart.T @ apart + 1e-8 * np.eye(width + amounts)
+    weight = np.ones(count)
+    for _ in range(_ROUNDS):
+        normal = count * held
+        normal[:width, :width] += (columns * weight[:, None]).T @ columns
+        right = np.concatenate([weight @ columns, np.zeros(amounts)])
+        root = np.linalg.cholesky(normal)
+        found, _ = nnls(root.T, np.linalg.solve(root, right), maxiter=100 * len(right))
+        error = columns @ found[:width] - 1
+        weight = 1 / np.hypot(error, _SMALLEST_ERROR)
+    cost = np.tile(found[width:], (kinds, 1))
+    cost[kind, amount] = found[:width]
+    base: Floats = np.maximum(cost, _LEAST_SHARE) * unit
+    return base

@@ -1,0 +1,251 @@
+"""Training of one member of the additive model, with torch: graphs are counts of distinct kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tencost.features.graph.tokens import AMOUNTS, amounts, distinct, features, find_kernels
+from tencost.models.networks.additive_base import fit_base
+from tencost.models.networks.families.additive import (
+    GROUPS,
+    LOG_NOTHING,
+    TERMS,
+    cost_groups,
+    initial_base,
+    log_amounts,
+    standardise,
+)
+from tencost.models.networks.family import Report
+from tencost.models.neural.weights import Weights
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+
+if TYPE_CHECKING:
+    from tencost.models.networks.families.additive import AdditiveConfig
+
+_WITH_KINDS = 2
+"""Terms that each kind has its own base of, where it is learnt: time to compute and to move."""
+_TOLD_EVERY = 50
+"""Steps between two points of the training curve."""
+_CALIBRATED_ON = 500
+"""Graphs that set the scale of each device before the first step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How often each graph has each distinct kernel, row by row.
+
+    Attributes:
+        kernels: int64 [U, columns]; tencost.features.graph.tokens.INTEGERS of each distinct kernel.
+        start: int64 [G + 1]; graph i owns entries start[i]:start[i + 1].
+        kernel: int64 [M]; index into kernels.
+        count: float32 [M].
+    """
+
+    kernels: NDArray[np.int64]
+    start: NDArray[np.int64]
+    kernel: NDArray[np.int64]
+    count: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, graphs: GraphSet) -> Counts:
+        found = find_kernels(graphs)
+        kernels, which = distinct(found.integers)
+        pairs, count = np.unique(found.graph * len(kernels) + which, return_counts=True)
+        graph, kernel = np.divmod(pairs, max(len(kernels), 1))
+        start = np.searchsorted(graph, np.arange(len(graphs) + 1))
+        return cls(kernels, start, kernel, count.astype(np.float32))
+
+    def batch(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], Tensor, Tensor, Tensor]:
+        """Return the kernels of some graphs, and of each entry: which of these, which graph, how often."""
+        lengths = np.diff(self.start)[chosen]
+        entries = np.concatenate([np.arange(self.start[i], self.start[i + 1]) for i in chosen])
+        used, which = np.unique(self.kernel[entries], return_inverse=True)
+        graph = np.repeat(np.arange(len(chosen)), lengths)
+        return (
+            used,
+            torch.from_numpy(which),
+            torch.from_numpy(graph),
+            torch.from_numpy(self.count[entries]),
+        )
+
+
+class Costs(nn.Module):
+    """The terms of each kernel on each device, as in the text of tencost.models.networks.families.additive."""
+
+    def __init__(self, width: int, tiled: NDArray[np.float32], config: AdditiveConfig) -> None:
+        super().__init__()
+        widths = [width, *[config.hidden] * config.layers]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        num_devices = tiled.shape[2]
+        base = torch.from_numpy(initial_base(num_devices))
+        self.tiled = torch.from_numpy(tiled)
+        self.head = nn.Linear(config.hidden, len(AMOUNTS) * num_devices)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.base = nn.Parameter(base)
+        self.kinds = nn.Parameter(torch.zeros(GROUPS, _WITH_KINDS, num_devices))
+
+    def forward(
+        self, inputs: Tensor, group: Tensor, amount: Tensor, *, bend: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return milliseconds [K, D], and the mean squares of what the network adds to each term [len(AMOUNTS)].
+
+        Args:
+            inputs: standardised features [K, F].
+            group: int64 [K]; of tencost.models.networks.families.additive.GROUPS.
+            amount: [K, len(AMOUNTS)]; logarithms.
+            bend: whether the network takes part; else the kinds speak alone.
+        """
+        terms = self._bases()[group] + amount[:, :, None]
+        if not bend:
+            return torch.exp(terms).sum(dim=1), torch.zeros(terms.shape[1])
+        hidden = inputs
+        for layer in self.layers:
+            hidden = nn.functional.silu(layer(hidden))
+        bent = self.head(hidden).view(terms.shape)
+        return torch.exp(terms + bent).sum(dim=1), bent.square().mean(dim=(0, 2))
+
+    def _bases(self) -> Tensor:
+        """Return what a unit of each amount costs in each group of kernels: logarithms [GROUPS, len(AMOUNTS), D]."""
+        learnt = self.base + nn.functional.pad(self.kinds, (0, 0, 0, TERMS - _WITH_KINDS))
+        learnt = nn.functional.pad(learnt, (0, 0, 0, len(AMOUNTS) - TERMS), value=LOG_NOTHING)
+        return torch.where(torch.isnan(self.tiled), learnt, self.tiled)
+
+    def weights(self) -> Weights:
+        """Return the parameters as they are served: dense weights [in, out]."""
+        found = {"base": self._bases().detach().numpy()}
+        named = [(f"layer_{index}", layer) for index, layer in enumerate(self.layers)]
+        for name, layer in [*named, ("head", self.head)]:
+            assert isinstance(layer, nn.Linear)
+            found[f"{name}.weight"] = layer.weight.detach().numpy().T
+            found[f"{name}.bias"] = layer.bias.detach().numpy()
+        return {name: np.ascontiguousarray(value) for name, value in found.items()}
+
+
+def fit_tiled(counts: Counts, train: LabelledGraphs, tiled: list[str]) -> NDArray[np.float32]:
+    """Return what a unit of each amount costs on hardware that is `tiled`: logarithms, NaN for the other.
+
+    Returns:
+        float32 [GROUPS, len(AMOUNTS), D].
+    """
+    found = np.full((GROUPS, len(AMOUNTS), len(train.hardware)), np.nan, dtype=np.float32)
+    counted = [place for place, name in enumerate(AMOUNTS) if name not in ("flop", "moved")]
+    if not set(tiled) & set(train.hardware):
+        return found
+    graph = np.repeat(np.arange(len(train)), np.diff(counts.start))
+    place = graph * GROUPS + cost_groups(counts.kernels)[counts.kernel]
+    each = amounts(counts.kernels)[:, counted][counts.kernel] * counts.count[:, None]
+    sums = np.zeros((len(train) * GROUPS, len(counted)))
+    for column, some in enumerate(each.T):
+        sums[:, column] = np.bincount(place, some, len(sums))
+    by_graph = sums.reshape(len(train), GROUPS, len(counted))
+    for device, name in enumerate(train.hardware):
+        if name in tiled:
+            latency = train.latency_ms[:, device]
+            known = np.isfinite(latency) & (np.diff(counts.start) > 0)
+            found[:, :, device] = LOG_NOTHING
+            found[:, counted, device] = np.log(fit_base(by_graph[known], latency[known]))
+    return found
+
+
+def train_member(
+    counts: Counts,
+    latency_ms: NDArray[np.float64],
+    config: AdditiveConfig,
+    scaler: Weights,
+    tiled: NDArray[np.float32],
+    *,
+    seed: int,
+    report: Report,
+) -> Weights:
+    """Train one member on all graphs.
+
+    Args:
+        counts: of G graphs.
+        latency_ms: float64 [G, D]; NaN where nobody measured.
+        config: sizes and steps.
+        scaler: what `standardise` needs; returned with the weights.
+        tiled: of `fit_tiled`.
+        seed: of the initial weights and the order of graphs.
+        report: told the training loss.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.num_threads)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = Costs(len(scaler["scaler.mean"]), tiled, config)
+        _train(network, counts, latency_ms, config, scaler, seed, report)
+    finally:
+        torch.set_num_threads(threads)
+    return scaler | network.weights()
+
+
+def _train(
+    network: Costs,
+    counts: Counts,
+    latency_ms: NDArray[np.float64],
+    config: AdditiveConfig,
+    scaler: Weights,
+    seed: int,
+    report: Report,
+) -> None:
+    inputs = torch.from_numpy(standardise(scaler, features(counts.kernels)))
+    amount = torch.from_numpy(log_amounts(counts.kernels).astype(np.float32))
+    groups = torch.from_numpy(cost_groups(counts.kernels))
+    log_label = torch.from_numpy(np.log(latency_ms).astype(np.float32))
+
+    starts = [name in ("kernels", "tiles") for name in AMOUNTS]
+    penalty = torch.where(torch.tensor(starts), config.start_penalty, config.penalty)
+
+    def log_error(chosen: NDArray[np.int64], bend: bool) -> tuple[Tensor, Tensor]:
+        used, which, graph, count = counts.batch(chosen)
+        cost, squares = network(inputs[used], groups[used], amount[used], bend=bend)
+        total = torch.zeros(len(chosen), cost.shape[1])
+        total = total.index_add(0, graph, cost[which] * count[:, None])
+        return torch.log(total) - log_label[chosen], (penalty * squares).sum()
+
+    labelled = np.flatnonzero(np.isfinite(latency_ms).any(axis=1) & (np.diff(counts.start) > 0))
+    order = np.random.default_rng(seed)
+    with torch.no_grad():
+        some = order.choice(labelled, min(_CALIBRATED_ON, len(labelled)), replace=False)
+        network.base.sub_(torch.nanmedian(log_error(some, False)[0], dim=0).values)
+    bending = [*network.layers.parameters(), *network.head.parameters()]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": bending, "weight_decay": config.weight_decay},
+            {"params": [network.base], "weight_decay": 0.0},
+            {"params": [network.kinds], "weight_decay": config.kinds_weight_decay},
+        ],
+        lr=config.learning_rate,
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        [config.learning_rate, config.kinds_learning_rate, config.kinds_learning_rate],
+        total_steps=config.steps,
+        pct_start=0.1,
+    )
+    waiting = np.zeros(0, dtype=np.int64)
+    for step in range(config.steps):
+        if not len(waiting):
+            waiting = order.permutation(labelled)
+        chosen, waiting = waiting[: config.batch], waiting[config.batch :]
+        error, penalties = log_error(chosen, step >= config.kinds_first * config.steps)
+        known = torch.isfinite(error)
+        error = torch.where(known, error, 0.0)
+        near = torch.sqrt(error.square() + config.delta**2) - config.delta
+        loss = near.sum() / known.sum() + penalties
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % _TOLD_EVERY == 0 or step == config.steps - 1:
+            report("train_loss", float(loss.detach()), step)

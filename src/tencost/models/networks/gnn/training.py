@@ -1,0 +1,432 @@
+"""Training of graph neural networks in Lightning on the CPU: deterministic by seed, silent, to be continued.
+
+Legend: G graphs, D devices.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytorch_lightning
+import torch
+from numpy.typing import NDArray
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, StepLR
+
+from tencost.errors import TrainError
+from tencost.features.graph.encodings import Encoder
+from tencost.models.networks.family import Report
+from tencost.models.networks.gnn.graph_data import Batches
+from tencost.models.networks.gnn.networks import GraphNetwork
+from tencost.models.networks.gnn.propagation import propagation_of
+from tencost.models.neural.fitting import copied, seeded, trainer_on
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+
+if TYPE_CHECKING:
+    from tencost.models.networks.families.gnn import GnnConfig
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+_log = logging.getLogger(__name__)
+
+_NODES_AT_ONCE = 50_000
+"""Nodes of the graphs that are predicted together, about: memory does not grow with the number of graphs."""
+
+_BEYOND = 3.0
+"""How far beyond the labels learnt from a prediction may lie, as a difference of logarithms: twenty times."""
+
+
+@dataclass
+class Labels:
+    """What a network gives and what it means. Deviations are of logarithms (label=log) or of milliseconds (raw).
+
+    Attributes:
+        log: whether logarithms are learnt.
+        mean, deviation: float32 [D]; the network gives (label - mean) / deviation.
+        least, most: float32 [D]; logarithms of the shortest and longest latency learnt from.
+    """
+
+    log: bool
+    mean: Tensor
+    deviation: Tensor
+    least: Tensor
+    most: Tensor
+
+    @classmethod
+    def of(cls, latency_ms: NDArray[np.float64], log: bool) -> Labels:
+        """Fit to latencies, [G, D] with NaN; each device has one at least."""
+        logarithms = np.log(latency_ms)
+        label = logarithms if log else latency_ms
+        deviation = np.nanstd(label, axis=0)
+        found = (
+            np.nanmean(label, axis=0),
+            np.where(deviation > 1e-6, deviation, 1.0),
+            np.nanmin(logarithms, axis=0),
+            np.nanmax(logarithms, axis=0),
+        )
+        return cls(log, *(torch.from_numpy(each.astype(np.float32)) for each in found))
+
+    @classmethod
+    def empty(cls, log: bool, devices: int) -> Labels:
+        return cls(log, *(torch.zeros(devices) for _ in range(4)))
+
+    def encode(self, latency_ms: NDArray[np.float64]) -> Tensor:
+        """Return what the network shall give, float32 [G, D]; NaN where nobody measured."""
+        label = np.log(latency_ms) if self.log else latency_ms
+        mean, deviation = self.mean.double().numpy(), self.deviation.double().numpy()
+        return torch.from_numpy(((label - mean) / deviation).astype(np.float32))
+
+    def decode(self, outputs: Tensor) -> NDArray[np.float64]:
+        """Return milliseconds, float64 [G, D], positive and finite."""
+        label = outputs.double() * self.deviation.double() + self.mean.double()
+        low, high = self.least.double() - _BEYOND, self.most.double() + _BEYOND
+        if not self.log:
+            label = label.clamp(min=1e-300).log()
+        return torch.nan_to_num(label).maximum(low).minimum(high).exp().numpy()
+
+
+@dataclass
+class Trained:
+    """A network that can predict.
+
+    Attributes:
+        config: its settings.
+        network: in evaluation mode.
+        labels: what it gives.
+        encoder: encodes graphs, and remembers those it has met.
+        epoch: that it is of, counted from 1.
+    """
+
+    config: GnnConfig
+    network: GraphNetwork
+    labels: Labels
+    encoder: Encoder
+    epoch: int
+
+    @classmethod
+    def empty(cls, config: GnnConfig, devices: int, epoch: int) -> Trained:
+        """Return one whose weights are still to be filled."""
+        encoder = encoder_of(config)
+        with seeded(0, config.num_threads):
+            network = GraphNetwork(config, encoder, devices).eval()
+        labels = Labels.empty(config.label == "log", devices)
+        return cls(config, network, labels, encoder, epoch)
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """Return all that predictions depend on beside the settings, by name."""
+        found = {name: value.numpy() for name, value in self.network.state_dict().items()}
+        return {
+            **found,
+            **{f"labels.{name}": value.numpy() for name, value in self._told().items()},
+        }
+
+    def fill(self, weights: Weights) -> None:
+        """Take over weights with the names and shapes of `weights()`."""
+        for name, value in self._told().items():
+            value.copy_(torch.from_numpy(weights[f"labels.{name}"]))
+        state = {
+            name: torch.from_numpy(np.array(weights[name])) for name in self.network.state_dict()
+        }
+        self.network.load_state_dict(state)
+
+    def predict(self, graphs: GraphSet) -> NDArray[np.float64]:
+        """Return milliseconds, float64 [G, D]."""
+        found = np.zeros((len(graphs), len(self.labels.mean)))
+        if len(graphs):
+            with seeded(0, self.config.num_threads):
+                batches = batches_of(self.config, graphs, self.encoder)
+                outputs = run(self.network, batches, np.diff(graphs.node_start))
+            found = self.labels.decode(outputs)
+        return found
+
+    def _told(self) -> dict[str, Tensor]:
+        labels = self.labels
+        return {name: getattr(labels, name) for name in ("mean", "deviation", "least", "most")}
+
+
+def encoder_of(config: GnnConfig) -> Encoder:
+    """Return the encoder that a configuration describes."""
+    return Encoder(config.encoding, config.edge_encoding, config.encoding_size, config.q)
+
+
+def batches_of(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches:
+    """Return what makes batches of graphs for the configured network."""
+    propagation = None
+    if config.edge_encoding == "none":
+        propagation = propagation_of(config.convolution, config.direction, config.q)
+    return Batches(graphs, encoder, propagation)
+
+
+def run(network: GraphNetwork, batches: Batches, sizes: NDArray[np.int64]) -> Tensor:
+    """Return the network's outputs for all graphs, float32 [G, D]; sizes [G] are their nodes."""
+    network.eval()
+    device = next(network.parameters()).device
+    order = np.argsort(sizes, kind="stable")
+    part = np.cumsum(sizes[order]) // _NODES_AT_ONCE
+    outputs: Tensor | None = None
+    with torch.no_grad():
+        for chosen in np.split(order, np.flatnonzero(np.diff(part)) + 1):
+            batch = batches.take(chosen)
+            found = network(batch.to(device)).cpu()
+            if outputs is None:
+                outputs = torch.zeros(len(sizes), found.shape[1])
+            outputs[torch.from_numpy(batch.chosen)] = found
+    assert outputs is not None
+    return outputs
+
+
+def annealed(progress: float) -> float:
+    """Return which part of the step size is left when such a part of the training is over: half a cosine, 1 to 0."""
+    return (1.0 + math.cos(math.pi * min(progress, 1.0))) / 2.0
+
+
+class _Epochs:
+    """Batches of graph ids, in an order that depends on the seed and the epoch alone."""
+
+    def __init__(self, size: int, batch_size: int, seed: int) -> None:
+        self._size, self._batch_size, self._seed = size, batch_size, seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return -(-self._size // self._batch_size)
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        order = np.random.default_rng([self._seed, self.epoch]).permutation(self._size)
+        for start in range(0, self._size, self._batch_size):
+            yield order[start : start + self._batch_size]
+
+
+class _Module(pytorch_lightning.LightningModule):
+    def __init__(
+        self,
+        config: GnnConfig,
+        network: GraphNetwork,
+        labels: Labels,
+        train: tuple[Batches, Tensor, _Epochs],
+        valid: tuple[Batches, LabelledGraphs],
+        task: dict[str, Any],
+        report: Report,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self._settings, self._labels = config, labels
+        self._train_batches, self._target, self._epochs = train
+        self._valid_batches, self._valid = valid
+        self._task, self._report = task, report
+        self.best, self.best_epoch = float("inf"), 0
+        self.best_weights: dict[str, Tensor] = {}
+        self._before = 0.0
+        self._began = time.monotonic()
+        self._losses: list[Tensor] = []
+
+    @property
+    def minutes(self) -> float:
+        return (self._before + time.monotonic() - self._began) / 60.0
+
+    def on_train_epoch_start(self) -> None:
+        # Not the generator's state but seed and epoch decide what is dropped: a continued training is the same.
+        torch.manual_seed(self._task["seed"] * 1_000_003 + self.current_epoch)
+        self._epochs.epoch = self.current_epoch
+        self._losses = []
+        self.network.train()
+
+    def training_step(self, chosen: NDArray[np.int64], _: int) -> Tensor:
+        batch = self._train_batches.take(chosen)
+        target = self._target[torch.from_numpy(batch.chosen)]
+        known = torch.isfinite(target)
+        error = (self.network(batch.to(self.device)).cpu() - torch.nan_to_num(target)) * known
+        # A device's part is its share of the labels, so that sparse devices do not weigh more a graph.
+        loss = (error.abs() if self._labels.log else error**2).sum() / known.sum()
+        self._losses.append(loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        epoch = self.current_epoch + 1
+        loss = float(torch.stack(self._losses).mean())
+        if not np.isfinite(loss):
+            raise TrainError(
+                f"expected a finite loss, found {loss} in epoch {epoch}: lower graph_model.learning_rate "
+                f"({self._settings.learning_rate})"
+            )
+        outputs = run(self.network, self._valid_batches, np.diff(self._valid.graphs.node_start))
+        truth = self._valid.latency_ms
+        mape = float(np.nanmean(np.abs(self._labels.decode(outputs) / truth - 1.0)))
+        self._report("train/loss", loss, epoch)
+        self._report("train/valid_mape", mape, epoch)
+        if mape < self.best:
+            self.best, self.best_epoch = mape, epoch
+            self.best_weights = copied(self.network)
+        limit, patience = self._settings.max_minutes, self._settings.patience
+        late = bool(limit) and self.minutes >= limit
+        if late or (patience and epoch - self.best_epoch >= patience):
+            self.trainer.should_stop = True
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.network.parameters(), lr=self._settings.learning_rate)
+        if self._settings.schedule == "step":
+            return [optimizer], [StepLR(optimizer, 100, 0.95)]
+        steps, limit = self._settings.epochs * len(self._epochs), self._settings.max_minutes
+        falling: LRScheduler = CosineAnnealingLR(optimizer, steps)
+        if limit:
+            falling = LambdaLR(
+                optimizer, lambda step: annealed(max(step / steps, self.minutes / limit))
+            )
+        return [optimizer], [{"scheduler": falling, "interval": "step"}]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        best = {"error": self.best, "epoch": self.best_epoch, "weights": self.best_weights}
+        checkpoint["tencost"] = {"task": self._task, "best": best, "minutes": self.minutes}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        kept = checkpoint["tencost"]
+        self.best, self.best_epoch = kept["best"]["error"], kept["best"]["epoch"]
+        self.best_weights = kept["best"]["weights"]
+        self._before = 60.0 * kept["minutes"]
+
+
+def fit_gnn(
+    config: GnnConfig,
+    train: LabelledGraphs,
+    valid: LabelledGraphs,
+    *,
+    seed: int,
+    report: Report,
+    resume: Path | None = None,
+) -> Trained:
+    """Train a network, and return it as it was in the epoch with the smallest validation MAPE.
+
+    Graphs without any label are left out, labels that are missing count nothing.
+
+    Args:
+        config: its settings.
+        train: what is learnt from.
+        valid: what the epoch is chosen by.
+        seed: of weights, order and dropout. The same seed gives the same weights, unless max_minutes ends it.
+        report: called with train/loss and train/valid_mape at the end of each epoch, counted from 1.
+        resume: a folder that is written after each epoch; a training of the same settings and graphs that was
+            interrupted goes on from there. None keeps nothing.
+
+    Raises:
+        TrainError: a device or the validation part without labels, a loss that is not finite, or a `resume` folder of
+            another training.
+    """
+    train, valid = _labelled(train, "to learn from"), _labelled(valid, "for validation")
+    labels = Labels.of(train.latency_ms, config.label == "log")
+    encoder = encoder_of(config)
+    task = _task(config, train, valid, seed)
+    checkpoint = _checkpoint(resume, task)
+    with seeded(seed, config.num_threads):
+        mean_nodes = len(train.graphs.operator) / len(train)
+        network = GraphNetwork(config, encoder, len(train.hardware), mean_nodes)
+        epochs = _Epochs(len(train), config.batch_size, seed)
+        module = _Module(
+            config,
+            network,
+            labels,
+            (batches_of(config, train.graphs, encoder), labels.encode(train.latency_ms), epochs),
+            (batches_of(config, valid.graphs, encoder), valid),
+            task,
+            report,
+        )
+        _fit(config, module, epochs, resume, checkpoint)
+    network.cpu()
+    network.load_state_dict(module.best_weights)
+    reached = module.trainer.current_epoch
+    if reached < config.epochs:
+        _log.warning(
+            "training ended after %d of %d epochs and %.1f minutes (max_minutes %g, patience %d)",
+            reached, config.epochs, module.minutes, config.max_minutes, config.patience,
+        )  # fmt: skip
+    report("train/epochs", float(reached), reached)
+    return Trained(config, network.eval(), labels, encoder, module.best_epoch)
+
+
+def _fit(
+    config: GnnConfig,
+    module: _Module,
+    epochs: _Epochs,
+    resume: Path | None,
+    checkpoint: Path | None,
+) -> None:
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    callbacks: list[Any] = []
+    if resume is not None:
+        callbacks.append(
+            ModelCheckpoint(
+                resume, "training", save_on_train_epoch_end=True, enable_version_counter=False
+            )
+        )
+    with warnings.catch_warnings():
+        # Lightning remarks on missing workers and loggers; there are none on purpose.
+        warnings.simplefilter("ignore")
+        trainer = trainer_on(
+            config.accelerator,
+            "graph_model.accelerator",
+            max_epochs=config.epochs,
+            gradient_clip_val=config.gradient_clip,
+            callbacks=callbacks,
+            enable_checkpointing=resume is not None,
+        )
+        trainer.fit(module, train_dataloaders=epochs, ckpt_path=checkpoint, weights_only=True)
+
+
+def _labelled(part: LabelledGraphs, purpose: str) -> LabelledGraphs:
+    known = np.isfinite(part.latency_ms)
+    without = [
+        name for name, count in zip(part.hardware, known.sum(axis=0), strict=True) if not count
+    ]
+    if (purpose == "to learn from" and without) or not known.any():
+        raise TrainError(
+            f"expected graphs {purpose} with a latency on {', '.join(without)}, found none"
+        )
+    return part.take(np.flatnonzero(known.any(axis=1)))
+
+
+def _task(
+    config: GnnConfig, train: LabelledGraphs, valid: LabelledGraphs, seed: int
+) -> dict[str, Any]:
+    """Return what makes a training the same training, in words that a checkpoint can hold."""
+    sizes = [len(train), len(train.graphs.operator), len(valid), len(valid.graphs.operator)]
+    settings = asdict(config)
+    for changes_nothing in ("max_minutes", "patience", "num_threads", "reference"):
+        del settings[changes_nothing]
+    return {"settings": settings, "seed": seed, "hardware": list(train.hardware), "sizes": sizes}
+
+
+def _checkpoint(resume: Path | None, task: dict[str, Any]) -> Path | None:
+    """Return the checkpoint to go on from, if there is one."""
+    if resume is None or not (path := resume / "training.ckpt").is_file():
+        return None
+    try:
+        found = dict(torch.load(path, weights_only=True)["tencost"]["task"])
+    except (
+        OSError,
+        RuntimeError,
+        UnpicklingError,
+        KeyError,
+        TypeError,
+        ValueError,
+        EOFError,
+    ) as error:
+        why = str(error).partition("\n")[0]
+        raise TrainError(
+            f"{path}: expected a checkpoint of an interrupted training, found {why}. Delete the folder to begin "
+            "again."
+        ) from error
+    if found != task:
+        changed = ", ".join(name for name in task if found.get(name) != task[name])
+        raise TrainError(
+            f"{path}: expected the training that was interrupted, found another one ({changed} changed). Delete the "
+            "folder to begin again."
+        )
+    return path

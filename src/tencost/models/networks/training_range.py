@@ -1,0 +1,127 @@
+"""What a model has learnt from, and how far off it was on what it did not learn from: a bundle says both.
+
+The bounds are those of a split conformal prediction (Lei et al., "Distribution-free predictive inference for
+regression", JASA 2018): quantiles of the log errors on graphs that were held out, corrected for how many those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tencost.errors import BundleError
+from tencost.networks.graph.graph_set import GraphSet
+from tencost.networks.graph.operators import COLUMNS, OPERATORS
+
+
+@dataclass(frozen=True)
+class OperatorRange:
+    """What the training data hold of an operator.
+
+    Attributes:
+        nodes: how many nodes.
+        low: least number of each column, 16; sizes that are not known (-1) do not count.
+        high: greatest number of each column, 16.
+    """
+
+    nodes: int
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TrainingRange:
+    """What a model has learnt from.
+
+    Attributes:
+        graphs: how many graphs.
+        max_nodes: nodes of the largest.
+        operators: operator -> its range; one that is not there was never seen.
+    """
+
+    graphs: int
+    max_nodes: int
+    operators: dict[str, OperatorRange]
+
+
+def training_range(graphs: GraphSet) -> TrainingRange:
+    """Return what graphs hold of each operator."""
+    operators = {}
+    for code in np.unique(graphs.operator).tolist():
+        columns = graphs.columns[graphs.operator == code]
+        known = np.where(columns < 0, np.iinfo(np.int32).max, columns).min(axis=0)
+        high = columns.max(axis=0)
+        low = np.minimum(known, np.maximum(high, 0))  # a column that is never known
+        operators[OPERATORS[code]] = OperatorRange(
+            len(columns), tuple(low.tolist()), tuple(high.tolist())
+        )
+    sizes = np.diff(graphs.node_start)
+    return TrainingRange(len(graphs), int(sizes.max(initial=0)), operators)
+
+
+def range_to_json(found: TrainingRange) -> dict[str, Any]:
+    """Return plain JSON that `range_from_json` reads."""
+    return {
+        "graphs": found.graphs,
+        "max_nodes": found.max_nodes,
+        "operators": {
+            name: {"nodes": one.nodes, "low": list(one.low), "high": list(one.high)}
+            for name, one in found.operators.items()
+        },
+    }
+
+
+def range_from_json(values: Mapping[str, Any]) -> TrainingRange:
+    """Read what `range_to_json` returned.
+
+    Raises:
+        BundleError: it is something else.
+    """
+    try:
+        operators = {
+            str(name): OperatorRange(
+                int(one["nodes"]), tuple(map(int, one["low"])), tuple(map(int, one["high"]))
+            )
+            for name, one in values["operators"].items()
+        }
+        found = TrainingRange(int(values["graphs"]), int(values["max_nodes"]), operators)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(
+            f"expected what a model was trained on (graphs, max_nodes, operators), found something else: {error}"
+        ) from error
+    for name, one in operators.items():
+        if len(one.low) != len(COLUMNS) or len(one.high) != len(COLUMNS):
+            raise BundleError(
+                f"expected {len(COLUMNS)} bounds of operator {name}, found {len(one.low)} and {len(one.high)}"
+            )
+    return found
+
+
+def log_error_bounds(
+    actual_ms: NDArray[np.float64], predicted_ms: NDArray[np.float64], coverage: float = 0.9
+) -> NDArray[np.float64]:
+    """Return the bounds of log(actual / predicted) on graphs that were held out.
+
+    With n graphs the bounds are the errors of rank floor((n + 1) (1 - coverage) / 2) and of the rank as far from the
+    other end; with too few graphs for that (19 for 90 %) the outermost errors.
+
+    Args:
+        actual_ms: float64 [G, D]; NaN where nobody measured.
+        predicted_ms: float64 [G, D].
+        coverage: share that is to lie between the bounds.
+
+    Returns:
+        float64 [D, 2]; NaN for a device without a latency.
+    """
+    bounds = np.full((actual_ms.shape[1], 2), np.nan)
+    for device in range(actual_ms.shape[1]):
+        error = np.log(actual_ms[:, device] / predicted_ms[:, device])
+        error = np.sort(error[np.isfinite(error)])
+        if len(error):
+            rank = max(int((len(error) + 1) * (1 - coverage) / 2), 1)
+            bounds[device] = error[rank - 1], error[-rank]
+    return bounds

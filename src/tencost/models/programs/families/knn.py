@@ -1,0 +1,147 @@
+"""Nearest neighbours: the mean label of the training programs whose tile structure is most alike.
+
+The simplest model that can read a program: a family that does not beat it has learnt no more than which programs were
+fast before. It reads one row a program: the columns that are the same on all of a program's rows (the tiles of
+per_store_tiles, and what relates them to the hardware), or where a kind has none the summary that trees read. Columns
+are standardized on the training split; the distance is Euclidean.
+
+Files: `knn.safetensors` with `rows` float32 [P, C] (standardized), `label` float32 [P], `mean` and `scale` float32 [C].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tencost.config import ModelConfig
+from tencost.config.checking import within
+from tencost.errors import BundleError
+from tencost.features.kind import kind_of
+from tencost.features.ragged import FloatArray, Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.features.summary import (
+    constants,
+    num_constant_columns,
+    summarize,
+    summary_names,
+)
+from tencost.models.programs.labels import featurized
+from tencost.models.programs.losses import RankingMetrics
+from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores, check_width
+
+_FILE = "knn.safetensors"
+_TENSORS = frozenset({"rows", "label", "mean", "scale"})
+
+
+@dataclass(kw_only=True)
+class KnnConfig(ModelConfig):
+    """Mean label of the nearest training programs."""
+
+    neighbours: int = 10
+    """Training programs whose labels are averaged."""
+
+    def __post_init__(self) -> None:
+        within("model", self, neighbours="[1, inf)")
+
+
+def program_rows(features: Ragged, spec: FeatureSpec) -> FloatArray:
+    """Return what is read of programs that have rows: float32 [N, C]."""
+    if kind_of(spec).one_row or not num_constant_columns(spec):
+        return summarize(features, spec)
+    return constants(features, spec)
+
+
+class KnnRanker:
+    """Scores in [0, 1]: the mean label of the nearest training programs, higher is faster."""
+
+    family: ClassVar[str] = "knn"
+
+    def __init__(self, config: KnnConfig, spec: FeatureSpec) -> None:
+        self._config = config
+        self._spec = spec
+        self._tensors: dict[str, FloatArray] = {}
+        self._tree: Any = None
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        del seed
+        train, valid = featurized(train), featurized(valid)
+        rows = program_rows(train.features, self._spec)
+        mean, scale = rows.mean(axis=0), rows.std(axis=0)
+        scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
+        self._use(
+            {
+                "rows": ((rows - mean) / scale).astype(np.float32),
+                "label": train.label.astype(np.float32),
+                "mean": mean.astype(np.float32),
+                "scale": scale,
+            }
+        )
+        found = RankingMetrics(valid.label, valid.group)(self.predict(valid.features))
+        for metric, value in found.items():
+            log(f"train/valid_{metric}", value, 0)
+
+    def predict(self, features: Ragged) -> Scores:
+        scores = np.full(len(features), np.nan)
+        used = np.flatnonzero(features.lengths)
+        if not len(used):
+            return scores
+        rows = program_rows(features.take(used), self._spec)
+        rows = (rows - self._tensors["mean"]) / self._tensors["scale"]
+        label = self._tensors["label"]
+        count = min(self._config.neighbours, len(label))
+        _, near = self._tree.query(rows, k=count)
+        scores[used] = label[near.reshape(len(used), count)].astype(np.float64).mean(axis=1)
+        return scores
+
+    def save(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        save_file(self._tensors, folder / _FILE)
+
+    def load(self, folder: Path) -> None:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        path = folder / _FILE
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError, ValueError) as error:
+            raise BundleError(
+                f"{path}: expected tensors as safetensors has them, found others: {error}. Train the model again."
+            ) from error
+        if set(tensors) != _TENSORS:
+            raise BundleError(
+                f"{path}: expected the tensors {', '.join(sorted(_TENSORS))}, found {', '.join(sorted(tensors))}. "
+                "Train the model again."
+            )
+        rows, label = tensors["rows"], tensors["label"]
+        shapes = [one.shape for one in (label, tensors["mean"], tensors["scale"])]
+        if rows.ndim != 2 or shapes != [rows.shape[:1], rows.shape[1:], rows.shape[1:]]:
+            raise BundleError(
+                f"{path}: expected rows [P, C], label [P], mean and scale [C], found {rows.shape} and {shapes}. "
+                "Train the model again."
+            )
+        if not all(np.isfinite(one).all() for one in tensors.values()):
+            raise BundleError(f"{path}: expected finite numbers, found others. Train it again.")
+        check_width(path, self._spec, rows.shape[1], self._num_columns())
+        self._use(tensors)
+
+    def importance(self) -> dict[str, float]:
+        return {}
+
+    def _num_columns(self) -> int:
+        if kind_of(self._spec).one_row or not num_constant_columns(self._spec):
+            return len(summary_names(self._spec))
+        return num_constant_columns(self._spec)
+
+    def _use(self, tensors: dict[str, FloatArray]) -> None:
+        from scipy.spatial import cKDTree
+
+        self._tensors = tensors
+        self._tree = cKDTree(tensors["rows"])
+
+
+FAMILY = Family(config=KnnConfig, ranker=KnnRanker, for_tests=KnnConfig(family="knn"), learns=False)

@@ -1,0 +1,209 @@
+"""What the neural families share: inputs, averaging, files. Trained with torch, served with NumPy.
+
+Files of a family: `network_<k>.safetensors` with the weights of each network, `scaler.safetensors` with the
+standardisation of its inputs, `network.json` with each network's divisor (the standard deviation of its scores on the
+training split; networks are averaged after division by it).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import orjson
+
+from tencost.features.ragged import Ragged
+from tencost.features.spec import FeatureSpec
+from tencost.features.summary import (
+    constants,
+    num_constant_columns,
+    summarize,
+    summary_names,
+    with_derived,
+)
+from tencost.models.neural.settings import NeuralConfig
+from tencost.models.neural.weights import Weights, check_weights, read_weights, write_weights
+from tencost.models.programs.labels import featurized
+from tencost.models.programs.neural.layers import Array, Scaler
+from tencost.models.programs.ranker import LogMetric, Samples, Scores, check_width, read_divisors
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a network reads of N programs, standardised.
+
+    Attributes:
+        rows: the columns that differ by row, and amounts derived from them.
+        beside: float32 [N, columns], what is read beside the rows; None for nothing.
+    """
+
+    rows: Ragged
+    beside: Array | None
+
+
+class NetworkRanker(ABC):
+    """Networks that are averaged, each from its own seed."""
+
+    family: ClassVar[str] = ""
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Weights that are served as torch stores them; other matrices are transposed."""
+
+    def __init__(self, config: Any, spec: FeatureSpec) -> None:
+        self._config: NeuralConfig = config
+        self._spec = spec
+        self._rows: Scaler | None = None
+        self._beside: Scaler | None = None
+        self._networks: list[Weights] = []
+        self._divisors: list[float] = []
+
+    @abstractmethod
+    def _train(
+        self,
+        train: Samples,
+        valid: Samples,
+        inputs: Inputs,
+        valid_inputs: Inputs,
+        *,
+        seed: int,
+        log: LogMetric,
+    ) -> Weights:
+        """Train one network; return its weights as torch names and lays them out."""
+
+    @abstractmethod
+    def _forward(self, weights: Weights, inputs: Inputs) -> Array:
+        """Score programs, each with at least one row: float32 [N]."""
+
+    @abstractmethod
+    def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
+        """Name every weight that is served and its shape.
+
+        Args:
+            rows: columns of a row.
+            beside: columns beside the rows; 0 for nothing.
+            most: number of weights found; no need to name many more.
+        """
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        train, valid = featurized(train), featurized(valid)
+        self._rows = Scaler.fit(own_rows(train.features, self._spec).values)
+        beside = beside_rows(train.features, self._spec, self._config.beside)
+        self._beside = None if beside is None else Scaler.fit(beside)
+        inputs, valid_inputs = self._inputs(train.features), self._inputs(valid.features)
+        self._networks, self._divisors = [], []
+        for member in range(self._config.num_models):
+            weights = self._train(
+                train,
+                valid,
+                inputs,
+                valid_inputs,
+                seed=seed * 1000 + member,
+                log=member_log(log, member),
+            )
+            self._networks.append(served(weights, self.kept))
+            scores = self._forward(self._networks[-1], inputs)
+            self._divisors.append(max(float(scores.std()), 1e-12))
+
+    def predict(self, features: Ragged) -> Scores:
+        out = np.full(len(features), np.nan)
+        used = np.flatnonzero(features.lengths)
+        if len(used):
+            inputs = self._inputs(features.take(used))
+            total = np.zeros(len(used))
+            for weights, divisor in zip(self._networks, self._divisors, strict=True):
+                total += self._forward(weights, inputs).astype(np.float64) / divisor
+            out[used] = total / len(self._networks)
+        return out
+
+    def save(self, folder: Path) -> None:
+        assert self._rows is not None, "fit or load before save"
+        scalers = {"rows.mean": self._rows.mean, "rows.inverse": self._rows.inverse}
+        if self._beside is not None:
+            scalers["beside.mean"] = self._beside.mean
+            scalers["beside.inverse"] = self._beside.inverse
+        write_weights(folder / "scaler.safetensors", scalers)
+        for index, weights in enumerate(self._networks):
+            write_weights(folder / f"network_{index}.safetensors", weights)
+        (folder / "network.json").write_bytes(orjson.dumps({"divisors": self._divisors}))
+
+    def load(self, folder: Path) -> None:
+        self._divisors = read_divisors(folder / "network.json", self._config.num_models)
+        path = folder / "scaler.safetensors"
+        scalers = read_weights(path)
+        rows, beside = num_rows_columns(self._spec), num_beside(self._spec, self._config.beside)
+        if "beside.mean" in scalers:
+            check_width(path, self._spec, scalers["beside.mean"].size, beside)
+        shapes = {"rows.mean": (rows,), "rows.inverse": (rows,)}
+        if beside:
+            shapes |= {"beside.mean": (beside,), "beside.inverse": (beside,)}
+        check_weights(path, scalers, shapes)
+        self._rows = Scaler(scalers["rows.mean"], scalers["rows.inverse"])
+        self._beside = Scaler(scalers["beside.mean"], scalers["beside.inverse"]) if beside else None
+        self._networks = []
+        for index in range(len(self._divisors)):
+            path = folder / f"network_{index}.safetensors"
+            weights = read_weights(path)
+            check_weights(path, weights, self._shapes(rows, beside, len(weights)))
+            self._networks.append(weights)
+
+    def importance(self) -> dict[str, float]:
+        return {}
+
+    def _inputs(self, features: Ragged) -> Inputs:
+        """Standardise the inputs of programs that have rows."""
+        assert self._rows is not None, "fit or load before predict"
+        rows = own_rows(features, self._spec)
+        standard = Ragged(self._rows(rows.values), rows.offsets)
+        beside = beside_rows(features, self._spec, self._config.beside)
+        if self._beside is None or beside is None:
+            return Inputs(standard, None)
+        return Inputs(standard, self._beside(beside))
+
+
+def own_rows(features: Ragged, spec: FeatureSpec) -> Ragged:
+    """Return the columns that differ by row, and the amounts derived from them."""
+    own = len(spec.columns) - num_constant_columns(spec)
+    derived = with_derived(features, spec)
+    columns = np.r_[0:own, len(spec.columns) : derived.num_columns]
+    return Ragged(np.ascontiguousarray(derived.values[:, columns]), derived.offsets)
+
+
+def num_rows_columns(spec: FeatureSpec) -> int:
+    """Count the columns of :func:`own_rows`."""
+    one = Ragged(np.zeros((1, len(spec.columns)), np.float32), np.array([0, 1], np.int64))
+    return own_rows(one, spec).num_columns
+
+
+def beside_rows(features: Ragged, spec: FeatureSpec, beside: str) -> Array | None:
+    """Return what is read beside the rows of programs: float32 [N, columns], None for nothing."""
+    if beside == "summary":
+        return summarize(features, spec)
+    if beside == "constants" and num_constant_columns(spec):
+        return constants(features, spec)
+    return None
+
+
+def num_beside(spec: FeatureSpec, beside: str) -> int:
+    """Count the columns of :func:`beside_rows`."""
+    if beside == "summary":
+        return len(summary_names(spec))
+    return num_constant_columns(spec) if beside == "constants" else 0
+
+
+def member_log(log: LogMetric, member: int) -> LogMetric:
+    """Log the first of several averaged models under the metric's own name, others beside it."""
+
+    def log_member(name: str, value: float, step: int) -> None:
+        log(name if member == 0 else f"{name}_model{member}", value, step)
+
+    return log_member
+
+
+def served(weights: Weights, keep: tuple[str, ...] = ()) -> Weights:
+    """Turn torch's layers [out, in] into C-contiguous [in, out]; vectors and `keep` stay."""
+    return {
+        name: np.ascontiguousarray(array.T) if array.ndim == 2 and name not in keep else array
+        for name, array in weights.items()
+    }

@@ -1,0 +1,218 @@
+"""The Ranker protocol: what every model family is.
+
+A family's module imports light: torch only inside its training code, so that a bundle is loaded and served without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from tencost.config import ModelConfig
+from tencost.config.parts import FAMILIES
+from tencost.errors import BundleError
+from tencost.features.ragged import IntArray, Ragged
+from tencost.features.spec import FeatureSpec
+
+Scores = npt.NDArray[np.float64]
+
+LogMetric = Callable[[str, float, int], None]
+"""Called as ``log(name, value, step)`` while a family trains."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled programs: features and, for each program, which ranking list it belongs to and how good it is.
+
+    Legend: N programs.
+
+    Attributes:
+        features: ragged rows of the N programs.
+        label: float32 [N], fastest latency of the group in this split / latency, in [0, 1], higher is faster; a
+            program that failed has 0. Groups whose programs all failed are not in the samples.
+        group: int64 [N], dense ids of (workload, hardware): ranking losses never compare across groups.
+        latency_s: float64 [N], median of run_secs in seconds; NaN for a failed program.
+        record_id: the N record ids.
+    """
+
+    features: Ragged
+    label: npt.NDArray[np.float32]
+    group: IntArray
+    latency_s: npt.NDArray[np.float64]
+    record_id: npt.NDArray[np.str_]
+
+    def __post_init__(self) -> None:
+        sizes = {
+            len(self.features),
+            len(self.label),
+            len(self.group),
+            len(self.latency_s),
+            len(self.record_id),
+        }
+        assert len(sizes) == 1, f"all parts of Samples must have one length, found {sorted(sizes)}"
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def take(self, indices: IntArray) -> Samples:
+        """Select programs, in the order given."""
+        return Samples(
+            self.features.take(indices),
+            self.label[indices],
+            self.group[indices],
+            self.latency_s[indices],
+            self.record_id[indices],
+        )
+
+
+@runtime_checkable
+class Ranker(Protocol):
+    """A model family: features in, one raw score a program out; higher means predicted faster.
+
+    Raw scores have no unit and may have any sign; only their order within a group means something. What the tuner
+    sees is the calibrated score of :mod:`tencost.models.programs.calibration`.
+
+    Contract: `predict` is deterministic and scores a program the same alone or in any batch; a program without rows
+    scores NaN; `fit` with the same seed on the same machine gives identical scores; after `save` and `load` the
+    scores are identical; `load` and `predict` need neither torch nor TVM.
+    """
+
+    family: ClassVar[str]
+
+    def __init__(self, config: Any, spec: FeatureSpec) -> None:
+        """Make an untrained ranker for features of the given spec."""
+        ...
+
+    def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        """Train on `train`; `valid` decides early stopping and nothing else."""
+        ...
+
+    def predict(self, features: Ragged) -> Scores:
+        """Return raw scores, float64 [N], higher is faster."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the weights (UBJSON, ONNX, safetensors or JSON; never pickle) into an existing folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        ...
+
+    def importance(self) -> dict[str, float]:
+        """Return column name -> share of the model's gain, summing to 1; empty where the family has none."""
+        ...
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """A ranker that can go on learning from samples of other hardware."""
+
+    def tuned(self, labels: Samples, *, rounds: int, seed: int) -> Ranker:
+        """Return a copy that went on learning, so many rounds; the ranker itself stays as it is."""
+        ...
+
+
+class Member(Protocol):
+    """One of the models that a composed one averages.
+
+    Attributes:
+        config, spec: what it is, and what it sees of the features.
+        ranker: the model.
+        divisor: what its raw scores are divided by, so that all members count alike.
+    """
+
+    config: ModelConfig
+    spec: FeatureSpec
+    ranker: Ranker
+    divisor: float
+
+    def seen(self, samples: Samples) -> Samples:
+        """Return samples with what it sees of their features."""
+        ...
+
+
+@runtime_checkable
+class Composed(Protocol):
+    """A ranker that averages others, each of which can be trained for itself (:mod:`tencost.train.members`)."""
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The models, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family, described by its own module as ``FAMILY``; its name is the module's."""
+
+    config: type[ModelConfig]
+    """Its settings; a file of conf/model/ spells them out."""
+    ranker: Callable[[Any, FeatureSpec], Ranker]
+    """The class that learns and ranks."""
+    for_tests: ModelConfig
+    """Settings with which it learns a toy problem in seconds."""
+    folds: int = 5
+    """Folds of networks that it is tried on at most while a family is chosen; a slow one is tried on fewer."""
+    features: str = ""
+    """Of a reference: the feature kind without which it cannot be trained; empty: there is none such."""
+    learns: bool = True
+    """False for one that has nothing to learn: it is ready before a worker process would be."""
+
+
+def make_ranker(config: ModelConfig, spec: FeatureSpec) -> Ranker:
+    """Make an untrained ranker of the family that the configuration names.
+
+    Raises:
+        ConfigError: no such family.
+    """
+    family: Family = FAMILIES.load(config.family)
+    return family.ranker(config, spec)
+
+
+def reference_features(name: str) -> str:
+    """Return the feature kind that a reference family cannot be trained without; empty for none."""
+    family: Family = FAMILIES.load(name)
+    return family.features
+
+
+def read_divisors(path: Path, expected: int) -> list[float]:
+    """Read the divisors of a model's parts from ``{"divisors": [...]}``, one positive number a part.
+
+    Raises:
+        BundleError: missing, something else, or for another number of parts than configured.
+    """
+    try:
+        found = [float(value) for value in orjson.loads(path.read_bytes())["divisors"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BundleError(
+            f'{path}: expected {{"divisors": [numbers]}}, found something else ({error}). Pull or train it again.'
+        ) from error
+    if len(found) != expected or not all(0.0 < value < float("inf") for value in found):
+        raise BundleError(
+            f"{path}: expected {expected} divisors as configured, each positive; found {found[:8]}. Pull or train the "
+            "model again."
+        )
+    return found
+
+
+def check_width(path: Path, spec: FeatureSpec, found: int, expected: int) -> None:
+    """Refuse weights that were trained on another number of columns than this code makes of the features.
+
+    Until the kinds `ansor_tiles` and `autotvm_knobs` became their own summary, first, sum and maximum of their one row
+    were trained on: more columns, of other meaning.
+
+    Raises:
+        BundleError: the numbers differ.
+    """
+    if found != expected:
+        raise BundleError(
+            f"{path}: expected a model of {expected} columns a program, as {spec.name} (kind {spec.kind}) is summed up "
+            f"now, found one of {found}. Train it again, or use the tencost release that wrote it."
+        )

@@ -1,0 +1,234 @@
+"""Products that tiles of registers fit: which function holds one, and what a core has for it.
+
+A product is one sum of products, with what stands before it (padding, or what only computes) and after it (bias,
+activation, residual). :mod:`tencost.programs.codegen.tiles` ranks tiles for it,
+:mod:`tencost.programs.codegen.registers` schedules it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tencost.programs.codegen.blocks import CHOICES, called, extent_of, kinds_of, moves, nests_of
+
+MAX_ROW_AXES = 2
+LEAST_LANES = 4
+"""No vector has fewer numbers."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What a target's core has: float32 numbers of a vector, and vector registers."""
+
+    lanes: int
+    registers: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """A sum of products that tiles of registers fit, before it is scheduled. Axes are numbers of the block's.
+
+    Attributes:
+        block: its block's name.
+        inlined, copied: names of the blocks before it: computed where they are read, or passes of their own: padding,
+            and what calls functions.
+        after: names of the blocks after it.
+        dear: whether these call functions.
+        extents: of all axes.
+        batch, rows, sums: axes of each part; rows are at most two, the innermost ones.
+        column: the axis of vectors.
+        group: columns that read the same of every operand without them: all, but of a convolution in groups.
+        lanes: numbers of a vector, which is at least half a register; divides a group; 0 where no vector does.
+        channels: divides the last axes of the passes of their own; 1 where there are none.
+        operands: for each operand, the axes that its indices move with, and its size in bytes.
+        padding: of each axis, to a multiple of what its extent is padded before all else; empty: nothing is.
+    """
+
+    block: str
+    inlined: tuple[str, ...]
+    copied: tuple[str, ...]
+    after: tuple[str, ...]
+    dear: bool
+    extents: tuple[int, ...]
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    column: int
+    sums: tuple[int, ...]
+    group: int
+    lanes: int
+    channels: int
+    operands: tuple[tuple[frozenset[int], int], ...]
+    padding: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a row, in a group."""
+        return self.group // self.lanes
+
+    @property
+    def staged(self) -> bool:
+        """Whether a tile of sums is stored before what follows is a loop over it: code, or choices, at each vector."""
+        return self.dear or bool(self.padding)
+
+    @property
+    def apart(self) -> bool:
+        """Whether columns have nothing in common, as the channels of a depthwise convolution."""
+        return all(self.column in axes for axes, _ in self.operands)
+
+
+def vectors_of(target: Any) -> Vectors | None:
+    """Return what a target's core has; None for a device that is no CPU."""
+    from tvm.target import Target, codegen
+
+    target = Target(target)
+    if target.kind.name != "llvm":
+        return None
+    for feature, found in (
+        ("avx512f", Vectors(16, 32)),
+        ("avx", Vectors(8, 16)),
+        ("neon", Vectors(4, 32)),
+    ):
+        if codegen.target_has_features(feature, target):
+            return found
+    return Vectors(4, 16)
+
+
+def product_of(schedule: Any, vectors: Vectors) -> Product | None:
+    """Return the product of an unscheduled function, None where there is none, or more than one, or another shape.
+
+    Its lanes are 0 where columns are neither whole registers nor halves of them: see :func:`filled`, and padding.
+    """
+    blocks = nests_of(schedule)
+    kinds = [kinds_of(schedule, block) for block in blocks]
+    places = [place for place, letters in enumerate(kinds) if set(letters) != {"S"}]
+    if len(places) != 1 or set(kinds[places[0]]) != {"S", "R"}:
+        return None
+    place = places[0]
+    if any("if" in called(schedule.get(one).body) for one in blocks[place + 1 :]):
+        return None  # reverse_compute_at would leave out what no sum is read for: a border, another operand
+    block, letters = blocks[place], kinds[place]
+    stmt, loops = schedule.get(block), schedule.get_loops(block)
+    if len(loops) != len(letters) or len(stmt.reads) != 2 or len(stmt.writes) != 1:
+        return None
+    if called(stmt.body) or not _multiplies(stmt.body):
+        return None
+    extents = tuple(extent_of(schedule, loop) for loop in loops)
+    names = [one.var for one in stmt.iter_vars]
+    if 0 in extents or str(stmt.writes[0].source.dtype) != "float32":
+        return None
+    columns = [
+        axis for axis, name in enumerate(names) if moves(stmt.writes[0].region[-1].min, name)
+    ]
+    if len(columns) != 1:
+        return None
+    column = columns[0]
+    free = free_buffers(schedule)
+    group = extents[column]
+    operands = []
+    for region in stmt.reads:
+        axes = {
+            axis
+            for axis, name in enumerate(names)
+            if any(moves(one.min, name) for one in region.region)
+        }
+        if column in axes and not (
+            _beside(region.region[-1].min, names[column]) or region.source.name in free
+        ):
+            group = _group_of([one.min for one in region.region], names[column])
+            if not group or extents[column] % group:
+                return None
+            axes.remove(column)
+        if not all(hasattr(one, "value") for one in region.source.shape):
+            return None
+        size = 4 * math.prod(int(one) for one in region.source.shape)
+        operands.append((frozenset(axes), size))
+    if not any(column in axes for axes, _ in operands):
+        return None
+    outer = [axis for axis, kind in enumerate(letters) if kind == "S" and axis != column]
+    shared = [
+        axis
+        for axis in outer
+        if extents[axis] > 1 and any(axis not in axes for axes, _ in operands)
+    ]
+    rows = tuple(shared[-MAX_ROW_AXES:])
+    halves = (vectors.lanes, vectors.lanes // 2)
+    lanes = next((one for one in halves if one >= LEAST_LANES and group % one == 0), 0)
+    plain = [one for one in blocks[:place] if not called(schedule.get(one).body)]
+    widths = [
+        extent_of(schedule, schedule.get_loops(one)[-1])
+        for one in blocks[:place]
+        if one not in plain
+    ]
+    return Product(
+        block=stmt.name_hint,
+        inlined=tuple(schedule.get(one).name_hint for one in plain),
+        copied=tuple(schedule.get(one).name_hint for one in blocks[:place] if one not in plain),
+        after=tuple(schedule.get(one).name_hint for one in blocks[place + 1 :]),
+        dear=any(called(schedule.get(one).body) - CHOICES for one in blocks[place + 1 :]),
+        extents=extents,
+        batch=tuple(axis for axis in outer if axis not in rows),
+        rows=rows,
+        column=column,
+        sums=tuple(axis for axis, kind in enumerate(letters) if kind == "R"),
+        lanes=lanes,
+        channels=math.gcd(*widths) if widths else 1,
+        operands=tuple(operands),
+        group=group,
+    )
+
+
+def filled(product: Product, vectors: Vectors) -> Product | None:
+    """Return the product with the fullest vectors that divide its columns; None where none is half full or more.
+
+    A vector that leaves part of its register empty takes a register all the same: 56 columns are four times 14 of 16,
+    where halves would be seven.
+    """
+    least = max(LEAST_LANES, vectors.lanes // 2)
+    for lanes in range(vectors.lanes, least - 1, -1):
+        if product.group % lanes == 0:
+            return replace(product, lanes=lanes)
+    return None
+
+
+def _group_of(indices: Sequence[Any], name: Any) -> int:
+    """Return by what a variable is divided wherever indices depend on it; 0 where it is not, or not by one number."""
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    divisors: list[int] = []
+    used: list[bool] = []
+
+    def divided(node: Any) -> None:
+        if isinstance(node.b, tirx.IntImm) and node.a.same_as(name):
+            divisors.append(int(node.b.value))
+
+    for index in indices:
+        structural_walk(index, (tirx.FloorDiv, divided))
+        structural_walk(index, (tirx.Var, lambda one: used.append(one.same_as(name))))
+    return divisors[0] if len(set(divisors)) == 1 and sum(used) == len(divisors) else 0
+
+
+def _multiplies(body: Any) -> bool:
+    """Say whether a statement adds the product of two numbers to the sum."""
+    from tvm import tirx
+
+    value = getattr(body, "value", None)
+    return isinstance(value, tirx.Add) and isinstance(value.b, tirx.Mul)
+
+
+def _beside(index: Any, name: Any) -> bool:
+    """Say whether a step of a variable is a step to the next number."""
+    from tvm import sym
+
+    found = sym.detect_linear_equation(index, [name])
+    return bool(found) and hasattr(found[0], "value") and int(found[0].value) == 1
+
+
+def free_buffers(schedule: Any) -> set[str]:
+    """Return the names of the function's buffers whose layout is a program's own."""
+    function = schedule.mod["main"]
+    given = dict(function.attrs or {}).get("layout_free_buffers", ())
+    return {str(function.params[int(place)].name) for place in given}

@@ -1,0 +1,202 @@
+"""A design space of register tiles: what the kernels of BLAS libraries do, as decisions that a tuner can make.
+
+TVM's own space for a CPU (multi-level tiling SSRSRS) leaves the sums in memory between two levels of a reduction, and
+its innermost tile is sampled among all that divides. A product runs near the core's peak where a few rows by a few
+vectors of the output stay in registers over the whole sum (Goto, van de Geijn: Anatomy of High-Performance Matrix
+Multiplication, 2008; BLIS), which needs things that this space fixes and that the other leaves to chance:
+
+    columns     the output's last axis: so many vectors, unrolled; tile o1 o2 v, times the vector's numbers, which are
+                all that a register holds, or the most that divide the axis: 14 of 16 for 56 channels
+    rows        up to two axes that one operand has and the other lacks, unrolled inside the sum; tiles o1 o2 i
+    sum         runs over everything else; a part of each axis may be unrolled; tiles o i
+    order       o1 of columns and rows, o2 of rows and columns, o of the sum, i of the sum, rows, vectors
+    epilogue    what follows (bias, activation, residual) where a tile of sums is done, from the registers; what calls
+                functions is a loop over the tile, as their code would stand there for each vector of it
+    before      padding stays a pass of its own; what only computes is inlined; rows and columns that have no divisor
+                are padded
+
+Weights that the graph lets programs reorder (``network.pack_weights``) are laid out tile by tile by MetaSchedule's
+RewriteLayout. With more than one core the o1 axes are divided among them.
+
+Which workloads it fits: :mod:`tencost.programs.codegen.products`; which tiles come first:
+:mod:`tencost.programs.codegen.tiles`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tencost.programs.codegen.blocks import PARALLEL_WORK, extent_of, tried
+from tencost.programs.codegen.products import Product, free_buffers, product_of, vectors_of
+from tencost.programs.codegen.tiles import (
+    MAX_ROWS,
+    MAX_UNROLLED,
+    MAX_VECTORS,
+    Decisions,
+    padded,
+    seeds,
+)
+
+HALF_SEEDS = 2
+"""Seeds where vectors are half full at best: TVM's tiles are often faster then, and the search should get to them."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A design space: a schedule whose trace holds the decisions that it begins with, and better-known ones.
+
+    Attributes:
+        schedule: tvm.s_tir.Schedule, without post-processing.
+        seeds: decisions of the trace's sampling instructions in order, the most promising first.
+    """
+
+    schedule: Any
+    seeds: tuple[Decisions, ...]
+
+
+def designs(mod: Any, target: Any) -> list[Design]:
+    """Return the design spaces of a workload; none where it is no product that registers fit.
+
+    Args:
+        mod: IRModule with one function "main", unscheduled.
+        target: TVM target or its dictionary; num-cores more than 1 divides the outer axes among cores.
+
+    Returns:
+        One space, or two where something is padded: before all of it, or a tile's part before the tile; the more
+        promising one first.
+    """
+    from tvm.s_tir import Schedule
+    from tvm.target import Target
+
+    vectors = vectors_of(target)
+    if vectors is None:
+        return []
+    product = product_of(Schedule(mod, debug_mask=0), vectors)
+    product = product and padded(mod, product, vectors)
+    if product is None:
+        return []
+    cores = int(Target(target).attrs.get("num-cores", 1))
+    made = []
+    for near in (product.apart, not product.apart) if product.copied else (False,):
+        found = tuple(seeds(product, vectors, cores, near=near))
+        found = found if product.lanes > vectors.lanes // 2 else found[:HALF_SEEDS]
+        schedule = Schedule(mod, debug_mask=0, error_render_level="none")
+        if found and tried(_tile, schedule, product, found[0], cores, near):
+            made.append(Design(schedule, found))
+    return made
+
+
+def by_rule(mod: Any, target: Any) -> Any:
+    """Return a workload as its first seed schedules it, with nothing measured; None where no tile fits.
+
+    Weights whose layout is a program's own get a block that reorders them, as MetaSchedule's programs have it.
+    """
+    from tvm.s_tir.meta_schedule import postproc
+
+    for one in designs(mod, target)[:1]:
+        schedule = one.schedule
+        rules = [postproc.RewriteReductionBlock()]
+        if free_buffers(schedule):
+            rules.append(postproc.RewriteLayout())
+        if tried(_applied, schedule, rules):
+            return schedule.mod
+    return None
+
+
+def _applied(schedule: Any, rules: Sequence[Any]) -> None:
+    """Post-process a schedule; raises ValueError where that cannot be done."""
+    if not all(rule.apply(schedule) for rule in rules):
+        raise ValueError("a post-processor refuses it")
+
+
+def interleaved(found: Sequence[Design]) -> list[tuple[Design, Decisions]]:
+    """Return all designs' seeds in the order in which they are worth measuring: the first one's best first."""
+    ranked = [
+        (rank * (1 + place), place, rank, one, seed)
+        for place, one in enumerate(found)
+        for rank, seed in enumerate(one.seeds)
+    ]
+    return [(one, seed) for *_, one, seed in sorted(ranked, key=lambda row: row[:3])]
+
+
+def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: bool) -> None:
+    """Schedule a product; each tile is a sampling instruction with the first decision."""
+    if product.padding:
+        schedule.pad_einsum(schedule.get_sblock(product.block), product.padding)
+    for name in product.inlined:
+        schedule.compute_inline(schedule.get_sblock(name))
+    for name in product.after[:-1]:
+        schedule.compute_inline(schedule.get_sblock(name))
+    block = schedule.get_sblock(product.block)
+    loops = schedule.get_loops(block)
+    decided = iter(first)
+
+    def sampled(loop: Any, parts: int, largest: int) -> list[Any]:
+        factors = schedule.sample_perfect_tile(loop, parts, largest, decision=next(decided))
+        return list(schedule.split(loop, factors))
+
+    groups, inside_group = schedule.split(loops[product.column], [None, product.group])
+    columns, lane = schedule.split(inside_group, [None, product.lanes])
+    column = sampled(columns, 3, MAX_VECTORS)
+    rows = [sampled(loops[axis], 3, MAX_ROWS) for axis in product.rows]
+    sums = [sampled(loops[axis], 2, MAX_UNROLLED) for axis in product.sums]
+    batch = [*(loops[axis] for axis in product.batch), groups]
+    outer = [*batch, column[0], *(row[0] for row in rows)]
+    middle = [*(row[1] for row in rows), column[1]]
+    inside = [*(one[1] for one in sums), *(row[2] for row in rows), column[2]]
+    schedule.reorder(*outer, *middle, *(one[0] for one in sums), *inside, lane)
+    last, lanes = None, product.lanes
+    if product.after:
+        last = schedule.get_sblock(product.after[-1])
+        if (
+            product.padding
+        ):  # a vector that ends beyond what is kept would be one number after the other
+            lanes = math.gcd(lanes, extent_of(schedule, schedule.get_loops(last)[-1]))
+        finished = [(last, not product.staged)]
+        if product.staged:
+            finished.insert(0, (schedule.cache_write(block, 0, "local"), True))
+    else:
+        finished = [(schedule.cache_write(block, 0, "local"), True)]
+    for one, _ in finished:
+        schedule.reverse_compute_at(one, column[1], preserve_unit_loops=True)
+    if product.after:
+        schedule.set_scope(finished[0][0] if product.staged else block, 0, "local")
+    for loop in inside:
+        schedule.unroll(loop)
+    schedule.vectorize(lane)
+    for one, is_unrolled in finished:
+        *others, final = schedule.get_loops(one)[len(outer) + len(middle) :]
+        whole, lane = schedule.split(final, [None, lanes if one is last else product.lanes])
+        for loop in (*others, whole) if is_unrolled else ():
+            schedule.unroll(loop)
+        schedule.vectorize(lane)
+    last_outer = outer[-1]
+    cores = cores if math.prod(product.extents) >= PARALLEL_WORK else 1
+    if cores > 1:
+        last_outer = schedule.fuse(*outer)
+        schedule.parallel(last_outer)
+    for name in product.copied:
+        pad = schedule.get_sblock(name)
+        if near:
+            schedule.compute_at(pad, last_outer, preserve_unit_loops=True)
+            final = schedule.get_loops(pad)[-1]
+            if product.channels % product.lanes == 0:
+                schedule.vectorize(schedule.split(final, [None, product.lanes])[1])
+        else:
+            _pad(schedule, pad, product, cores)
+
+
+def _pad(schedule: Any, pad: Any, product: Product, cores: int) -> None:
+    """Schedule a pass that pads: whole vectors, its outer axes among the cores.
+
+    Zeros first and then what is padded, without a choice (decompose_padding), would be faster where channels are no
+    whole vector; TVM 0.27 cannot print a trace with it, which its task scheduler does.
+    """
+    *others, number = schedule.get_loops(pad)
+    if product.channels % product.lanes == 0:
+        schedule.vectorize(schedule.split(number, [None, product.lanes])[1])
+    if cores > 1:
+        schedule.parallel(schedule.fuse(*others[:2]))

@@ -1,0 +1,332 @@
+"""Schedules by rule, with nothing measured, for what a network calls beside its tuned tasks.
+
+TVM leaves such a function as it was lowered: one loop nest after the other over whole tensors, each value of a chain
+stored and read again, sums one number at a time, one core. :func:`scheduled` puts in its place, in this order:
+
+    inlined    a value that one loop nest reads, or that costs next to nothing, is computed where it is read; an
+               exponential that two read is not, nor padding below a convolution, which would be asked for at each tap
+    split      an axis that is another's rows and columns becomes two, so that what is read lies in a row
+    ordered    a sum runs innermost where its operands lie one after the other along it, else the output's last axis
+    tiled      some rows and columns of a product are summed at a time, in registers, where their numbers divide
+    gathered   softmax, layer norm: the nests that share rows run row by row, what lies between stays in the cache
+    parallel   the outermost axes over the cores, if there is more than one and the work is worth waking them
+
+Vector instructions are LLVM's part, which needs leave to reorder sums: :func:`leave` is the target that grants it.
+A function that a rule does not fit stays as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version as tvm_version
+from pathlib import Path
+from typing import Any
+
+from tencost.programs.codegen import registers
+from tencost.programs.codegen.blocks import (
+    CHOICES,
+    PARALLEL_WORK,
+    called,
+    extent_of,
+    kinds_of,
+    moves,
+    nests_of,
+    size_of,
+    tried,
+)
+from tencost.programs.codegen.index_arithmetic import (
+    compares_data,
+    kept_in_order,
+    network_kept_in_order,
+)
+
+LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
+"""What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
+
+Infinities stay what they are: masks of transformers are full of them. A network that asks what is no number, or makes
+data of a comparison, keeps what it would find: it gets no leave for that. What becomes whole numbers keeps its order
+(:mod:`tencost.programs.codegen.index_arithmetic`).
+"""
+_NO_NUMBERS = "fast-math-nnan"
+_ASKS = {"isnan", "isinf", "isfinite"}
+MAX_ROWS, MAX_COLUMNS = 6, 64
+"""Sums held in registers at a time: of the 32 registers of AVX-512, 24 and what is read."""
+MIN_DEPTH = 16
+"""Numbers of a sum below which registers are not worth filling: a depthwise convolution has nine."""
+_DEAR = ("exp", "erf", "tanh", "sigmoid", "pow", "log", "sqrt", "rsqrt", "sin", "cos")
+"""Functions whose value is kept rather than computed twice."""
+
+
+@cache
+def version() -> str:
+    """Return which rules these are: 12 hex digits of this folder's sources and TVM's version."""
+    digest = sha256(tvm_version("apache-tvm").encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def lenient(target: dict[str, Any]) -> dict[str, Any]:
+    """Return a target for small operators: LLVM may reorder their sums, so that it can vectorize them."""
+    if target.get("kind") != "llvm":
+        return target
+    return target | dict.fromkeys(LENIENT, True)
+
+
+def scheduled(function: Any, target: dict[str, Any]) -> Any:
+    """Return a PrimFunc with the rules' schedule; it computes the same, up to the order of sums.
+
+    Args:
+        function: as Relax lowered it, unscheduled.
+        target: for which CPU: its vectors and registers, and num-cores that it may run on.
+    """
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
+    tiled = registers.by_rule(IRModule({"main": function}), target)
+    if tiled is not None:
+        return kept_in_order(tiled["main"])
+    schedule = Schedule(IRModule({"main": function}))
+    for step in (_inline, _split, _order):
+        tried(step, schedule)
+    schedule = _gathered(schedule)
+    cores = int(target.get("num-cores", 1))
+    if cores > 1:
+        tried(_parallel, schedule, cores)
+    return kept_in_order(schedule.mod["main"])
+
+
+def leave(mod: Any, target: dict[str, Any]) -> dict[str, Any]:
+    """Return the target that a module by rule is compiled for: :func:`lenient`, as far as its functions allow.
+
+    LLVM is told per module, not per function: a target in a function's attributes changes nothing.
+
+    Args:
+        mod: a network's module, or one with a single function.
+        target: the hardware's.
+    """
+    from tvm import tirx
+
+    granted = lenient(target)
+    for function in mod.functions.values():
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        if called(function.body) & _ASKS or compares_data(function.body):
+            return {name: value for name, value in granted.items() if name != _NO_NUMBERS}
+    return granted
+
+
+def schedule_rest(
+    mod: Any, target: dict[str, Any], refused: Callable[[str, Exception], object] | None = None
+) -> Any:
+    """Return a network's module in which every function without a schedule has that of the rules.
+
+    Args:
+        mod: Relax module, a database's programs already in it.
+        target: the network's; the rules are for CPUs, others get the module as it is.
+        refused: is told the name of a function that no schedule can be made for, which stays as it was, and why; None:
+            the error is raised.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: what TVM raises, without `refused`.
+    """
+    from tvm import IRModule, tirx
+
+    if target.get("kind") != "llvm":
+        return mod
+    functions = dict(mod.functions.items())
+    for name, function in functions.items():
+        attributes = dict(function.attrs or {})
+        if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
+            try:
+                functions[name] = scheduled(function, target)
+            except (RuntimeError, ValueError, TypeError) as error:
+                if refused is None:
+                    raise
+                refused(str(name.name_hint), error)
+    return network_kept_in_order(IRModule(functions, attrs=mod.attrs))
+
+
+def _inline(schedule: Any) -> None:
+    changed = True
+    while changed:
+        changed = False
+        for block in nests_of(schedule):
+            if set(kinds_of(schedule, block)) - {"S"}:
+                continue
+            readers = schedule.get_consumers(block)
+            if not readers or not _worth_inlining(schedule, block, readers):
+                continue
+            if tried(schedule.compute_inline, block):
+                changed = True
+                break
+    # What follows a nest and only rearranges or scales its values.
+    for block in nests_of(schedule):
+        writers = schedule.get_producers(block)
+        chain = len(writers) == 1 and set(kinds_of(schedule, block)) == {"S"}
+        if chain and "R" not in kinds_of(schedule, writers[0]):
+            tried(schedule.reverse_compute_inline, block)
+
+
+def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
+    calls = called(schedule.get(block).body)
+    size = size_of(schedule, block)
+    reads = sum(size_of(schedule, one) for one in readers)
+    if calls & set(_DEAR):
+        return len(readers) == 1 and reads <= size
+    if calls & CHOICES:
+        return reads <= 2 * size
+    return reads <= 4 * size or not calls
+
+
+def _split(schedule: Any) -> None:
+    """Split an axis at the number that its indices are divided by: reshapes and transposes leave such indices."""
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    for block in nests_of(schedule):
+        loops = schedule.get_loops(block)
+        stmt = schedule.get(block)
+        if len(loops) != len(stmt.iter_vars) or set(kinds_of(schedule, block)) != {"S"}:
+            continue
+        for loop, iteration in zip(loops, stmt.iter_vars, strict=True):
+            extent = extent_of(schedule, loop)
+            divisors: set[int] = set()
+
+            def divided(node: Any, name: Any = iteration.var, found: set[int] = divisors) -> None:
+                if isinstance(node.b, tirx.IntImm) and moves(node.a, name):
+                    found.add(int(node.b.value))
+
+            structural_walk(stmt.body, ((tirx.FloorDiv, tirx.FloorMod), divided))
+            factors = [one for one in divisors if 1 < one < extent and extent % one == 0]
+            if factors:
+                schedule.split(loop, [None, min(factors)])
+
+
+def _order(schedule: Any) -> None:
+    """Put the axis innermost along which the fewest operands of a sum jump; of equal ones one that is not summed."""
+    for block in nests_of(schedule):
+        kinds = kinds_of(schedule, block)
+        if "R" not in kinds or "S" not in kinds or "O" in kinds:
+            continue
+        loops = schedule.get_loops(block)
+        if len(loops) != len(kinds):
+            continue
+        stmt = schedule.get(block)
+        names = [one.var for one in stmt.iter_vars]
+        strided = {
+            axis: sum(_jumps(region, name) for region in (*stmt.reads, *stmt.writes))
+            for axis, name in enumerate(names)
+            if extent_of(schedule, loops[axis]) > 1
+        }
+        if not strided:
+            continue
+        inner = min(strided, key=lambda axis: (strided[axis], kinds[axis] == "R", -axis))
+        if kinds[inner] == "R":
+            continue
+        sums = [loops[axis] for axis, kind in enumerate(kinds) if kind == "R"]
+        outer = [axis for axis, kind in enumerate(kinds) if kind == "S" and axis != inner]
+        shared = _shared_axis(stmt, outer, inner, kinds)
+        depth = math.prod(extent_of(schedule, one) for one in sums)
+        wanted = shared is not None and depth >= MIN_DEPTH
+        tile = _tile(schedule, loops[shared], loops[inner]) if wanted else None
+        if shared is None or tile is None:
+            schedule.reorder(*(loops[axis] for axis in outer), *sums, loops[inner])
+            schedule.decompose_reduction(block, sums[0])
+            continue
+        rows, row = schedule.split(loops[shared], [None, tile[0]])
+        columns, column = schedule.split(loops[inner], [None, tile[1]])
+        rest = [loops[axis] for axis in outer if axis != shared]
+        schedule.reorder(*rest, rows, columns, *sums, row, column)
+        schedule.unroll(row)
+        schedule.vectorize(column)
+        start = schedule.decompose_reduction(block, sums[0])
+        *_, row, column = schedule.get_loops(start)
+        schedule.unroll(row)
+        schedule.vectorize(column)
+
+
+def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> int | None:
+    """Return the axis along which an operand stays, so that several of its rows may use what was read once."""
+    names = [one.var for one in block.iter_vars]
+    sums = [names[axis] for axis, kind in enumerate(kinds) if kind == "R"]
+
+    def moved(region: Any, name: Any) -> bool:
+        return any(moves(one.min, name) for one in region.region)
+
+    for axis in reversed(outer):
+        for region in block.reads:
+            stays = not moved(region, names[axis]) and moved(region, names[inner])
+            if stays and any(moved(region, one) for one in sums):
+                return axis
+    return None
+
+
+def _tile(schedule: Any, shared: Any, inner: Any) -> tuple[int, int] | None:
+    """Return rows and columns that are summed in registers at a time; None where the extents do not divide."""
+    height, width = extent_of(schedule, shared), extent_of(schedule, inner)
+    columns = [one for one in (16, 32, MAX_COLUMNS) if width % one == 0]  # LLVM's vectors
+    if not columns:
+        return None
+    rows = max(one for one in range(1, MAX_ROWS + 1) if height % one == 0)
+    return (rows, max(columns)) if rows > 1 else None
+
+
+def _jumps(region: Any, name: Any) -> bool:
+    """Say whether a step along an axis leaves the tensor's last dimension."""
+    return any(moves(one.min, name) for one in list(region.region)[:-1])
+
+
+def _gathered(schedule: Any) -> Any:
+    """Compute nests that sum rows, and what they need, row by row below the last one; as a schedule of its own.
+
+    Rows of as many axes as may be, but nothing is computed twice for it: a sum over everything stays before all rows.
+    """
+    blocks = nests_of(schedule)
+    kinds = [kinds_of(schedule, block) for block in blocks]
+    rows = [len(one) - len(one.lstrip("S")) for one in kinds if "R" in one]
+    if len(blocks) < 2 or not rows or set(kinds[-1]) != {"S"}:
+        return schedule
+    for depth in range(min(min(rows), len(kinds[-1]) - 1), 0, -1):
+        trial = schedule.copy()
+        *others, last = nests_of(trial)
+        loops = trial.get_loops(last)
+        if len(loops) < depth:
+            continue
+        for block in reversed(others):
+            tried(trial.compute_at, block, loops[depth - 1])
+        if _work(trial) <= _work(schedule):
+            return trial
+    return schedule
+
+
+def _work(schedule: Any) -> int:
+    """Return how often all blocks run."""
+    return sum(size_of(schedule, block) for block in nests_of(schedule))
+
+
+def _parallel(schedule: Any, cores: int) -> None:
+    done: list[Any] = []
+    for block in nests_of(schedule):
+        loops = schedule.get_loops(block)
+        if not loops or any(schedule.get(loops[0]).same_as(one) for one in done):
+            continue
+        kinds = kinds_of(schedule, block)
+        if size_of(schedule, block) < PARALLEL_WORK:
+            continue
+        outer, extent = [], 1
+        for loop, kind in zip(loops, kinds, strict=False):
+            if kind != "S" or extent >= 4 * cores:
+                break
+            outer.append(loop)
+            extent *= extent_of(schedule, loop)
+        if len(loops) == len(outer):
+            outer.pop()
+        if not outer or extent < cores:
+            continue
+        fused = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
+        schedule.parallel(fused)
+        done.append(schedule.get(fused))

@@ -1,0 +1,185 @@
+"""Which tiles of registers a product runs fastest with, ranked without a measurement.
+
+For a core that does two vector products and two loads a cycle, needs four cycles from one sum to the next, and has the
+target's registers. A tile is so many vectors of the columns by so many rows; the rest of the decisions follow from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tencost.programs.codegen.blocks import tried
+from tencost.programs.codegen.products import Product, Vectors, filled, product_of
+
+MAX_ROWS, MAX_VECTORS, MAX_UNROLLED = 16, 8, 8
+"""Largest innermost factors of a row axis, of the columns' vectors, and of an axis of the sum."""
+BUSY = 8
+"""Sums at a time that keep two units busy which need four cycles each."""
+SHORT_SUM = 32
+"""A sum of so few numbers is unrolled whole: a depthwise convolution's."""
+CONSTANTS = 7 / 16
+"""Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
+SEEDS = 8
+"""Tiles that :func:`seeds` returns at most."""
+
+PADDED_ROWS = (6, 7, 8, 10, 12, 14)
+"""Tiles that rows are padded for, where their number has no good divisor; columns are padded to whole vectors."""
+WORTH_PADDING = 0.87
+"""... if the padded product, and padding it, take at most this share of the cycles."""
+WITHOUT = 1.5
+"""Cycles for a vector of sums where no tile fits: a third of what the best tiles reach, as it was measured."""
+
+Decisions = tuple[tuple[int, ...], ...]
+
+
+def padded(mod: Any, product: Product, vectors: Vectors) -> Product | None:
+    """Return the product with rows or columns padded where that is well worth it, or None where no tile fits.
+
+    Columns that are left as they are get the fullest vectors that divide them: a convolution's can only be left. Where
+    they can be padded to whole registers and the model of a core says that it pays, that is the faster of the two by
+    measurement (28 columns, AVX2: 97 GFLOP/s padded, 65 with 7 of 8). The 197 tokens of a vision transformer are a
+    prime: as rows they are tiles of one row, at two fifths of the speed; as columns (the scores of its attention) they
+    fit no vector at all.
+    """
+    found, least = (product, least_cycles(product, vectors)) if product.lanes else (None, WITHOUT)
+    columns = (1,) if product.lanes == vectors.lanes else (1, vectors.lanes)
+    for tile in itertools.product(columns, (1, *PADDED_ROWS) if product.rows else (1,)):
+        one = _padded(mod, product, vectors, *tile)
+        if one is None:
+            continue
+        cycles = least_cycles(one, vectors)
+        grown = {axis for axis, size in enumerate(one.padding) if size > 1}
+        numbers = sum(size // 4 for axes, size in one.operands if axes & grown)
+        cycles *= math.prod(one.extents) / math.prod(product.extents)
+        # Rows are padded a vector at a time; columns number by number.
+        step = vectors.lanes if product.column in grown else 1
+        cycles += numbers * step / math.prod(product.extents)
+        if cycles < least * WORTH_PADDING:
+            found, least = one, cycles / WORTH_PADDING
+    return filled(found or product, vectors)
+
+
+def least_cycles(product: Product, vectors: Vectors) -> float:
+    """Return cycles of the product's best tile, for a vector of sums."""
+    return min(one[1] for one in _tiles(product, vectors))
+
+
+def _padded(
+    mod: Any, product: Product, vectors: Vectors, columns: int, rows: int
+) -> Product | None:
+    """Return the product with columns and last rows padded to multiples; None where that changes nothing, or fails."""
+    from tvm.s_tir import Schedule
+
+    multiples = [1] * len(product.extents)
+    multiples[product.column] = columns
+    if product.rows:
+        multiples[product.rows[-1]] = rows
+    if all(extent % one == 0 for extent, one in zip(product.extents, multiples, strict=True)):
+        return None
+    schedule = Schedule(mod, debug_mask=0, error_render_level="none")
+    if not tried(schedule.pad_einsum, schedule.get_sblock(product.block), multiples):
+        return None  # an index is more than an axis: a convolution's
+    found = product_of(schedule, vectors)
+    if found is None or not found.lanes:
+        return None
+    return replace(found, padding=tuple(multiples))
+
+
+def seeds(
+    product: Product, vectors: Vectors, cores: int = 1, *, near: bool = False
+) -> Iterator[Decisions]:
+    """Yield decisions for a product's tiles, the most promising first: columns, rows, sums, each its factors.
+
+    Args:
+        product: what is scheduled.
+        vectors: of the target.
+        cores: among which the outer axes are divided.
+        near: what is padded is padded for a tile of the outer axes: a band of rows.
+    """
+    ranked = sorted(_tiles(product, vectors))[: SEEDS // 2]
+    outside = near if product.apart else _columns_outside(product)
+    first, second = outside, not outside
+    plans = [(tile, first, 1) for *_, tile in ranked[:1]]
+    plans += [(tile, second, 1) for *_, tile in ranked[:1]]
+    plans += [(tile, first, 1) for *_, tile in ranked[1:]]
+    plans += [(tile, first, 4) for *_, tile in ranked[:1]]
+    plans += [(tile, second, 1) for *_, tile in ranked[1:]]
+    seen: set[Decisions] = set()
+    for tile, columns_outside, unrolled in plans:
+        one = _decisions(product, tile, columns_outside, unrolled, cores, near)
+        if one not in seen and len(seen) < SEEDS:
+            seen.add(one)
+            yield one
+
+
+def _tiles(
+    product: Product, vectors: Vectors
+) -> Iterator[tuple[int, float, int, int, tuple[int, tuple[int, ...]]]]:
+    """Yield what orders it, and (vectors, rows of each axis), of every tile that registers hold.
+
+    First come fewer cycles a product; where columns have nothing in common, one vector first. Of equal tiles the one
+    that is nearer to a square, as neighbours share what a window reads, and the one with the longer last axis.
+    """
+    options = [_divisors(product.extents[axis], MAX_ROWS) for axis in product.rows]
+    lanes_lost = vectors.lanes / product.lanes
+    depth = math.prod(product.extents[axis] for axis in product.sums)
+    room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
+    for wide in _divisors(product.columns, MAX_VECTORS):
+        for rows in itertools.product(*options):
+            sums = math.prod(rows) * wide
+            held = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
+            if held > room and sums > 1:
+                continue
+            loads = sum(
+                math.prod(one for axis, one in zip(product.rows, rows, strict=True) if axis in axes)
+                * (wide if product.column in axes else 1)
+                for axes, _ in product.operands
+            )
+            cycles = max(sums / 2, loads / 2, BUSY / 2) + 0.05 * loads
+            first = wide if product.apart else 0
+            longest = rows[-1] if rows else 0
+            yield first, lanes_lost * cycles / sums, sum(rows), -longest, (wide, rows)
+
+
+def _columns_outside(product: Product) -> bool:
+    """Say whether the columns shall be outside: then what has rows is read again for each of them."""
+    with_rows = sum(size for axes, size in product.operands if axes & set(product.rows))
+    with_columns = sum(size for axes, size in product.operands if product.column in axes)
+    return with_rows <= with_columns
+
+
+def _decisions(
+    product: Product,
+    tile: Sequence[Any],
+    columns_outside: bool,
+    unrolled: int,
+    cores: int,
+    near: bool,
+) -> Decisions:
+    wide, rows = tile
+    column_tiles = product.columns // wide
+    row_tiles = [product.extents[axis] // one for axis, one in zip(product.rows, rows, strict=True)]
+    outside = column_tiles if columns_outside else 1
+    enough = 4 * cores if cores > 1 else 1
+    made: list[tuple[int, ...]] = [(outside, column_tiles // outside, wide)]
+    share = outside * math.prod(product.extents[axis] for axis in product.batch)
+    for place, (count, one) in enumerate(zip(row_tiles, rows, strict=True)):
+        whole = place == 0 if near else not columns_outside or share < enough
+        share *= count if whole else 1
+        made.append((count, 1, one) if whole else (1, count, one))
+    depth = math.prod(product.extents[axis] for axis in product.sums)
+    for place, axis in enumerate(product.sums):
+        extent = product.extents[axis]
+        last = place == len(product.sums) - 1
+        limit = MAX_UNROLLED if depth <= SHORT_SUM else unrolled if last else 1
+        inner = max(_divisors(extent, limit))
+        made.append((extent // inner, inner))
+    return tuple(made)
+
+
+def _divisors(extent: int, largest: int) -> list[int]:
+    return [one for one in range(1, min(extent, largest) + 1) if extent % one == 0]

@@ -1,0 +1,182 @@
+"""`tencost profiles import` and `tencost profiles show`: counters into a table, and what a table holds."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import orjson
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tencost.config import PathsConfig
+from tencost.errors import ProfileError, printable
+from tencost.records.counters.launches import Reject
+from tencost.records.counters.metrics import require
+from tencost.records.counters.reading import ReadProfiles, read_files
+from tencost.records.counters.stored import PARAMETERS, REJECTS, TABLE, load_profiles, save_profiles
+from tencost.store.tables import RECORDS
+from tencost.writing import whole_file
+
+SHOWN = 5
+"""Rejects that are printed; all are in the file that is named."""
+_WIDE = 160
+
+
+def run(
+    paths: Sequence[Path],
+    root: Path,
+    *,
+    to: Path,
+    manifest: Path | None = None,
+    hardware: str | None = None,
+    store_uri: str | None = None,
+    warm_up: int = 0,
+    runs: int | None = None,
+) -> None:
+    """Read profiles into a folder and say what came in.
+
+    Args:
+        paths: files and folders of counters.
+        root: the project's; its record stores are asked for the programs.
+        to: the folder; what an earlier import wrote there is replaced.
+        manifest: which file or kernel is which program.
+        hardware: the device of launches that name none.
+        store_uri: the one record store to ask; None: the live one and those of all builds.
+        warm_up: launches of each kernel of a program that are left out.
+        runs: how often each program ran; None: found.
+
+    Raises:
+        ProfileError: no launch at the paths, or nothing can be written.
+        RecordError: a record store that cannot be read.
+    """
+    console = Console(stderr=True)
+    stores = [store_uri] if store_uri else _stores(root)
+    first: list[Reject] = []
+    try:
+        # Renamed at the end, one right after the other: an import that is killed, or finds the disk full, changes
+        # nothing.
+        with (
+            _locked(to),
+            whole_file(to / REJECTS) as rejects,
+            whole_file(to / TABLE) as table,
+            whole_file(to / PARAMETERS) as parameters,
+            rejects.open("wb") as file,
+            console.status("reading") as status,
+        ):
+
+            def on_reject(reject: Reject) -> None:
+                file.write(orjson.dumps(asdict(reject), option=orjson.OPT_APPEND_NEWLINE))
+                if len(first) < SHOWN:
+                    first.append(reject)
+
+            def on_file(path: Path, launches: int) -> None:
+                status.update(escape(printable(f"{launches:,} launches; reading {path}")))
+
+            read = read_files(
+                paths, manifest=manifest, hardware=hardware, stores=stores, warm_up=warm_up, runs=runs,
+                on_reject=on_reject, on_file=on_file,
+            )  # fmt: skip
+            save_profiles(table, read.profiles, read.units)
+            read.parameters.write_parquet(parameters)
+    except OSError as error:
+        raise ProfileError(f"expected to write profiles into {to}: {error}") from error
+    _report(read, to, first, console)
+
+
+@contextmanager
+def _locked(to: Path) -> Iterator[None]:
+    to.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(to / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ProfileError(
+            f"expected to write profiles into {to}, found another import at it. Wait for it, or name another folder "
+            "(--to)"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _stores(root: Path) -> list[str]:
+    """Return the record stores of a project: the live one and those of its builds."""
+    paths = PathsConfig()
+    live = paths.live_store(root)
+    builds = sorted((root / paths.records).glob(f"*/{RECORDS}"))
+    return [
+        *([live] if "://" in live or (Path(live) / "_delta_log").is_dir() else []),
+        *(str(file.parent) for file in builds),
+    ]
+
+
+def _report(read: ReadProfiles, to: Path, first: Sequence[Reject], console: Console) -> None:
+    table = Table(title="imported", show_header=False)
+    profiles = read.profiles
+    table.add_row("launches", f"{read.launches:,}")
+    table.add_row("kernels", f"{read.kernels:,}")
+    table.add_row("programs", f"{len(profiles):,} ({read.joined:,} joined with records)")
+    table.add_row("workloads", f"{len(set(profiles.workload.tolist())):,}")
+    table.add_row("devices", escape(printable(", ".join(sorted(set(profiles.device.tolist()))))))
+    table.add_row("metrics", f"{len(profiles.metrics):,}")
+    if read.parameters.height:
+        told = f"{read.parameters.width - 2:,} of {read.parameters.height:,} programs ({to / PARAMETERS})"
+        table.add_row("tuning parameters", escape(told))
+    table.add_row(
+        "rejects", f"{read.rejects:,}" + (f" ({escape(str(to / REJECTS))})" if read.rejects else "")
+    )
+    table.add_row("table", escape(str(to / TABLE)))
+    console.print(table)
+    for note in read.notes:
+        console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
+    for item in first:
+        told = printable(f"{item.file}:{item.line}: {item.reason}")
+        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def show(place: Path, metrics: Sequence[str] = ()) -> None:
+    """Print the metrics of a table with units, and their spread over its programs.
+
+    Args:
+        place: the table, or the folder of an import.
+        metrics: those to print; all unless given.
+
+    Raises:
+        ProfileError: no table, or a metric that is not in it.
+    """
+    stored = load_profiles(place)
+    profiles = stored.profiles
+    require(profiles.metrics, metrics, str(place))
+    names, counts = np.unique(profiles.device, return_counts=True)
+    devices = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
+    table = Table(title=escape(printable(f"{len(profiles):,} programs: {devices}")))
+    for title in ("metric", "unit", "measured", "min", "median", "max"):
+        table.add_column(
+            title,
+            justify="left" if title in ("metric", "unit") else "right",
+            no_wrap=title != "metric",
+        )
+    rows = [("time_ns", "ns", profiles.time_ns)] if not metrics else []
+    rows += [
+        (name, stored.units[name], profiles.column(name)) for name in metrics or profiles.metrics
+    ]
+    for name, unit, column in rows:
+        told = column[~np.isnan(column)]
+        spread = (
+            (float(np.min(told)), float(np.median(told)), float(np.max(told)))
+            if len(told)
+            else (math.nan,) * 3
+        )
+        cells = ("-" if math.isnan(value) else f"{value:,.6g}" for value in spread)
+        table.add_row(escape(printable(name)), escape(printable(unit)), f"{len(told):,}", *cells)
+    console.print(table)

@@ -1,0 +1,100 @@
+"""What a format of profiles gives: launches of kernels with their counters, one after the other.
+
+A format is a module in :mod:`tencost.records.counters.formats` whose attribute ``FORMAT`` is a :class:`ProfileFormat`;
+a package of one's own adds one by an entry point of the group ``tencost.profile_formats``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESERVED = ("program_id", "workload", "device", "time_ns")
+"""Columns of a table of programs that are no metrics."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Something that was left out.
+
+    Attributes:
+        file: as it was named.
+        line: in it, from 1; 0: the file as a whole.
+        reason: what was expected and found.
+    """
+
+    file: str
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is as it should not be but costs no launch, a sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What some launches have in common: today's names of their metrics, distinct, and their canonical units."""
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A kernel that ran once under a profiler.
+
+    Attributes:
+        file: where it was read.
+        line: in it, of its first row.
+        kernel: its name.
+        shape: what it was launched with, grid and block, as text; "" where that is not told.
+        device: as the profiler names it; "" where it does not.
+        marks: texts around it that may name its program: ranges of NVTX.
+        columns: its metrics.
+        values: float64 [len(columns.names)] in canonical units; NaN: not measured.
+        time_ns: what it took where its format tells that beside the metrics; NaN: the metrics tell.
+        program: its program's id where its format knows; "" where it does not.
+        workload: what the program computes, where its format knows.
+        run: which of the program's runs it belongs to, where its format knows; 0 where it does not.
+        parameters: the program's tuning parameters, where its format has some.
+    """
+
+    file: str
+    line: int
+    kernel: str
+    shape: str
+    device: str
+    marks: str
+    columns: Columns
+    values: NDArray[np.float64]
+    time_ns: float = float("nan")
+    program: str = ""
+    workload: str = ""
+    run: int = 0
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProfileFormat:
+    """A kind of file with hardware counters.
+
+    Attributes:
+        name: of its module.
+        layout: what such a file looks like, for messages.
+        recognises: whether a file is of this kind, by what is in it.
+        read: every launch of a file in its order, streamed, and between them what was left out and what is odd. It
+            raises RecordError where the file cannot be opened.
+    """
+
+    name: str
+    layout: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], Iterator[Launch | Reject | Note]]

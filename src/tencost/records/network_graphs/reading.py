@@ -1,0 +1,261 @@
+"""Reading whole networks with their latencies: what a format gives, and the gate that every graph passes.
+
+A format is a module in :mod:`tencost.records.network_graphs.formats` whose attribute ``FORMAT`` is a
+:class:`GraphFormat`; a package of one's own adds one by an entry point of the group ``tencost.graph_formats``.
+
+A format parses; whether what it parsed is a network's graph the gate decides, the same for all formats. A graph that
+is not is a Reject with file, line and reason; a latency that is none leaves its graph there, with NaN. The graphs
+around it are kept, and keep their positions.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tencost.config.parts import GRAPH_FORMATS
+from tencost.errors import GraphError
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+from tencost.networks.graph.identity import graph_ids
+from tencost.store.rejects import Places as Places
+from tencost.store.rejects import Reject as Reject
+
+MAX_NODES = 20_000
+"""Nodes of a graph at most; the largest of CG has 551, and some models need memory for each pair of nodes."""
+_UNKNOWN = -1
+"""A size that is not known; nothing may be below it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadGraphs:
+    """What was read.
+
+    Attributes:
+        labelled: the graphs. Before the gate their ids may be empty, their edges any numbers, and nodes unsorted.
+        nodes: where each graph's nodes stand.
+        edges: where each graph's edges stand.
+        rejects: what was left out.
+        notes: what is as it should not be but costs no graph, a sentence each.
+    """
+
+    labelled: LabelledGraphs
+    nodes: Places
+    edges: Places
+    rejects: tuple[Reject, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphFormat:
+    """A layout of a folder of networks.
+
+    Attributes:
+        name: of its module.
+        layout: what its folder looks like, for messages.
+        recognises: whether a folder is of this layout, by the names of its files.
+        read: everything in such a folder, families sorted, each in the order of its file. It raises GraphError where
+            nothing at all can be read.
+    """
+
+    name: str
+    layout: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], ReadGraphs]
+
+
+def read_folder(folder: Path) -> ReadGraphs:
+    """Return every network of a folder in any known layout: sorted by family, in the order of the file in each.
+
+    Raises:
+        GraphError: no folder, none of the layouts or several of them, or no graph in it that can be used.
+    """
+    if not folder.is_dir():
+        raise GraphError(
+            f"expected a folder of networks at {folder}, found {'a file' if folder.exists() else 'nothing'}. "
+            "Name it with dataset.source=..., or fetch it: tencost fetch"
+        )
+    formats: dict[str, GraphFormat] = GRAPH_FORMATS.all()
+    fitting = [known for known in formats.values() if known.recognises(folder)]
+    if len(fitting) != 1:
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+        layouts = " or ".join(known.layout for known in fitting or formats.values())
+        one = "only one of" if fitting else "one of"
+        raise GraphError(f"expected {one} {layouts} in {folder}, found {found}")
+    read = gate(fitting[0].read(folder))
+    if not len(read.labelled):
+        reasons = "; ".join(f"{item.file}:{item.line}: {item.reason}" for item in read.rejects[:3])
+        raise GraphError(f"expected networks that can be used in {folder}, found none. {reasons}")
+    return read
+
+
+def gate(read: ReadGraphs) -> ReadGraphs:
+    """Keep what is a graph of a network, sort its nodes where they are not, and give it its id.
+
+    Rejected are graphs of no or too many nodes, with sizes below -1, with edges to nodes that are not there, and
+    cyclic ones. Latencies that are not positive numbers are rejected alone.
+    """
+    graphs = read.labelled.graphs
+    reasons: dict[int, tuple[Places, int, str]] = {}
+    for graph, item, reason in _bad_nodes(graphs):
+        reasons.setdefault(graph, (read.nodes, item, reason))
+    for graph, item, reason in _bad_edges(graphs):
+        reasons.setdefault(graph, (read.edges, item, reason))
+    orders: dict[int, NDArray[np.int64]] = {}
+    backward = np.flatnonzero(graphs.edges[0] >= graphs.edges[1])
+    for graph in np.unique(graphs.graph_of_edge[backward]).tolist():
+        if graph not in reasons:
+            orders[graph], cyclic = _topological_order(graphs, graph)
+            if cyclic is not None:
+                source, target = graphs.edges[:, graphs.edge_start[graph] + cyclic].tolist()
+                reason = (
+                    f"expected a graph without cycles, found one through the edge {source},{target}"
+                )
+                reasons[graph] = (read.edges, cyclic, reason)
+    rejects = [
+        Reject(
+            str(places.file[graph]),
+            int(places.line[graph]) + item * places.step,
+            str(graphs.family[graph]),
+            int(graphs.position[graph]),
+            reason,
+        )
+        for graph, (places, item, reason) in sorted(reasons.items())
+    ]
+    kept = np.setdiff1d(np.arange(len(graphs)), np.array(list(reasons), dtype=np.int64))
+    kept = kept[np.argsort(graphs.family[kept], kind="stable")]
+    graphs = _sorted(
+        graphs, {graph: order for graph, order in orders.items() if graph not in reasons}
+    )
+    labelled = replace(read.labelled, graphs=graphs)
+    nodes, edges = read.nodes, read.edges
+    if len(kept) < len(graphs) or (np.diff(kept) < 0).any():
+        labelled, nodes, edges = labelled.take(kept), nodes.take(kept), edges.take(kept)
+    labelled, bad = _good_latencies(labelled, nodes)
+    graphs = labelled.graphs
+    ids = graph_ids(
+        graphs.operator, graphs.columns, graphs.node_start, graphs.edges, graphs.edge_start
+    )
+    labelled = replace(labelled, graphs=replace(graphs, graph_id=ids))
+    notes = (*read.notes, *_without_latencies(labelled))
+    return ReadGraphs(labelled, nodes, edges, (*read.rejects, *rejects, *bad), notes)
+
+
+def _bad_nodes(graphs: GraphSet) -> Iterator[tuple[int, int, str]]:
+    """Yield (graph, its node, reason)."""
+    counts = np.diff(graphs.node_start)
+    for graph in np.flatnonzero((counts < 1) | (counts > MAX_NODES)).tolist():
+        yield graph, 0, f"expected a graph of 1 to {MAX_NODES:,} nodes, found {counts[graph]:,}"
+    if graphs.columns.size and graphs.columns.min() < _UNKNOWN:
+        of_node = graphs.graph_of_node
+        for node in np.flatnonzero((graphs.columns < _UNKNOWN).any(axis=1)).tolist():
+            graph = int(of_node[node])
+            found = int(graphs.columns[node].min())
+            item = int(node - graphs.node_start[graph])
+            yield graph, item, f"expected sizes from -1 (not known), found {found} in node {item}"
+
+
+def _bad_edges(graphs: GraphSet) -> Iterator[tuple[int, int, str]]:
+    """Yield (graph, its edge, reason)."""
+    of_edge = graphs.graph_of_edge
+    counts = np.diff(graphs.node_start)[of_edge]
+    outside = (graphs.edges < 0).any(axis=0) | (graphs.edges >= counts).any(axis=0)
+    for edge in np.flatnonzero(outside).tolist():
+        graph = int(of_edge[edge])
+        source, target = graphs.edges[:, edge].tolist()
+        reason = f"expected nodes from 0 to {counts[edge] - 1}, found the edge {source},{target}"
+        yield graph, int(edge - graphs.edge_start[graph]), reason
+
+
+def _topological_order(graphs: GraphSet, graph: int) -> tuple[NDArray[np.int64], int | None]:
+    """Return the nodes with sources before targets, as near to their own order as can be; and an edge of a cycle."""
+    count = int(graphs.node_start[graph + 1] - graphs.node_start[graph])
+    edges = graphs.edges[:, graphs.edge_start[graph] : graphs.edge_start[graph + 1]]
+    targets: list[list[int]] = [[] for _ in range(count)]
+    for source, target in edges.T.tolist():
+        targets[source].append(target)
+    waiting = np.bincount(edges[1], minlength=count).tolist()
+    ready = [node for node in range(count) if not waiting[node]]
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for target in targets[node]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heapq.heappush(ready, target)
+    if len(order) == count:
+        return np.array(order, dtype=np.int64), None
+    # Nodes behind a cycle wait as well: walk back from one of them until a node comes again.
+    source_of = {
+        int(target): (int(source), item)
+        for item, (source, target) in enumerate(edges.T.tolist())
+        if waiting[source] and waiting[target]
+    }
+    node, seen = next(iter(source_of)), set()
+    while node not in seen:
+        seen.add(node)
+        node, item = source_of[node]
+    return np.array(order, dtype=np.int64), item
+
+
+def _sorted(graphs: GraphSet, orders: dict[int, NDArray[np.int64]]) -> GraphSet:
+    """Return the graphs with the nodes of some in another order, and these graphs' edges by target."""
+    if not orders:
+        return graphs
+    operator, columns, edges = graphs.operator.copy(), graphs.columns.copy(), graphs.edges.copy()
+    for graph, order in orders.items():
+        nodes = slice(graphs.node_start[graph], graphs.node_start[graph + 1])
+        own = slice(graphs.edge_start[graph], graphs.edge_start[graph + 1])
+        place = np.empty(len(order), dtype=np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        operator[nodes] = operator[nodes][order]
+        columns[nodes] = columns[nodes][order]
+        moved = place[edges[:, own]]
+        edges[:, own] = moved[:, np.argsort(moved[1], kind="stable")]
+    return replace(graphs, operator=operator, columns=columns, edges=edges)
+
+
+def _good_latencies(labelled: LabelledGraphs, nodes: Places) -> tuple[LabelledGraphs, list[Reject]]:
+    latency = labelled.latency_ms
+    bad = ~np.isnan(latency) & ~(np.isfinite(latency) & (latency > 0))
+    if not bad.any():
+        return labelled, []
+    rejects = [
+        Reject(
+            str(nodes.file[graph]),
+            int(nodes.line[graph]),
+            str(labelled.graphs.family[graph]),
+            int(labelled.graphs.position[graph]),
+            bad_latency(labelled.hardware[device], latency[graph, device]),
+        )
+        for graph, device in np.argwhere(bad).tolist()
+    ]
+    return replace(labelled, latency_ms=np.where(bad, np.nan, latency)), rejects
+
+
+def bad_latency(hardware: str, found: object) -> str:
+    """Return the reason of a latency that is none."""
+    return f"expected milliseconds above 0 on {hardware}, found {str(found)[:40]!r}; the graph is kept without it"
+
+
+def _without_latencies(labelled: LabelledGraphs) -> Iterator[str]:
+    known = ~np.isnan(labelled.latency_ms)
+    for family in np.unique(labelled.graphs.family).tolist():
+        measured = known[labelled.graphs.family == family].any(axis=0)
+        without = [
+            name
+            for name, any_known in zip(labelled.hardware, measured, strict=True)
+            if not any_known
+        ]
+        if without:
+            yield f"{family} has no latency on {', '.join(without)}"
+
+
+def places(files: Sequence[str], lines: Sequence[int] | NDArray[np.int64], step: int) -> Places:
+    """Make places of a file and a line a graph."""
+    return Places(np.array(files, dtype=np.str_), np.asarray(lines, dtype=np.int64), step)

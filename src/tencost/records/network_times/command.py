@@ -1,0 +1,141 @@
+"""`tencost records compare` and `regress`: whole networks' times side by side, and what became slower."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tencost.config import PathsConfig
+from tencost.errors import RecordError, printable
+from tencost.records.answers import show
+from tencost.records.network_times.compare import DEFAULT_BY, compare
+from tencost.records.network_times.regress import (
+    BEFORE,
+    MARGIN,
+    REGRESSED,
+    Change,
+    changes,
+    parse_since,
+    table,
+)
+from tencost.records.network_times.runs import Chosen, read_program_runs, read_runs
+from tencost.records.query_command import Form, project_folder
+
+_SINGLE = (
+    "Where both sides have one run, the interval does not hold the noise between runs: time again"
+)
+
+
+def show_comparison(
+    store_uri: str | None,
+    form: Form,
+    chosen: Chosen,
+    *,
+    by: Sequence[str] = DEFAULT_BY,
+    baseline: str | None = None,
+) -> None:
+    """Print runs side by side.
+
+    Args:
+        store_uri: the record store; None: the live one.
+        form: how they are printed.
+        chosen: which runs.
+        by: columns that they are compared by.
+        baseline: what others are compared with.
+
+    Raises:
+        RecordError: no runs, no such column or baseline.
+    """
+    found = compare(read_runs(_place(store_uri), chosen), by, baseline)
+    hidden = [] if found["failed"].sum() else ["failed"]
+    if chosen.hardware is not None:
+        hidden.append("hardware")
+    show(found, form.name, form.limit, hidden)
+    if form.name == "table" and bool((found["runs"] == 1).any()):
+        sys.stdout.write(f"{_SINGLE}.\n")
+
+
+def show_regressions(
+    store_uri: str | None,
+    form: Form,
+    chosen: Chosen,
+    *,
+    since: str,
+    margin: float = MARGIN,
+    last: int = BEFORE,
+    any_host: bool = False,
+    programs: bool = False,
+    plot: Path | None = None,
+) -> bool:
+    """Print what was timed before and since; return whether something became slower or fails.
+
+    Args:
+        store_uri: the record store; None: the live one.
+        form: how it is printed.
+        chosen: which runs.
+        since: a day, or a version.
+        margin: by which share something must be slower at least.
+        last: runs before that count.
+        any_host: hosts count as one.
+        programs: also programs of the store that were measured before and since.
+        plot: a file that gets a plot.
+
+    Raises:
+        RecordError: no runs, or none on both sides; the plot cannot be written.
+    """
+    uri = _place(store_uri)
+    runs = read_program_runs(uri, chosen) if programs else read_runs(uri, chosen)
+    begins = parse_since(since, runs)
+    found = changes(runs, begins, margin=margin, last=last, any_host=any_host)
+    worse = [item for item in found if item.verdict in REGRESSED]
+    left_out = 0
+    if plot is not None:
+        from tencost.records.network_times.plot import plot_changes
+
+        try:
+            left_out = plot_changes(found, begins, plot)
+        except OSError as error:
+            raise RecordError(
+                f"--plot: expected a file that can be written, found {plot}: {error}"
+            ) from error
+    hidden = [f"{side}_{end}_s" for side in ("before", "since") for end in ("q1", "q3")]
+    hidden.append("changed")  # the lines below the table tell it of what became slower
+    answer = table(found)
+    if form.name == "table" and form.limit is None:
+        form = replace(form, limit=max(20, len(worse)))
+    show(answer, form.name, form.limit, hidden)
+    if form.name == "table":
+        _tell(found, worse, margin, plot, left_out)
+    return bool(worse)
+
+
+def _tell(
+    found: Sequence[Change],
+    worse: Sequence[Change],
+    margin: float,
+    plot: Path | None,
+    left_out: int,
+) -> None:
+    lines = []
+    for item in worse:
+        if item.ratio is None or item.verdict == "fails":
+            lines.append(f"fails: {item.name}: {item.changed}")
+            continue
+        why = f" ({item.changed})" if item.changed else ""
+        lines.append(
+            f"slower: {item.name}: {item.ratio.value:.3f} times [{item.ratio.low:.3f}, {item.ratio.high:.3f}]{why}"
+        )
+    told = f"{len(worse)} of {len(found)} became slower by more than {100 * margin:g} % and their noise, or fail"
+    if any(item.ratio is not None and not item.ratio.runs_known for item in found):
+        told += f"; with one run on either side, by more than {200 * margin:g} %"
+    lines.append(f"{told}.")
+    if plot is not None:
+        more = f"; {left_out} panels are left out" if left_out else ""
+        lines.append(f"plot: {plot}{more}")
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+
+
+def _place(store_uri: str | None) -> str:
+    return store_uri or PathsConfig().live_store(project_folder())

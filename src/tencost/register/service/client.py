@@ -1,0 +1,177 @@
+"""A cost model for MetaSchedule whose scores come from `tencost serve`, on this host or another one."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+from tvm.ir import save_json
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm_ffi import structural_hash
+
+from tencost.errors import ConfigError, RegistryError, TuneError, printable
+from tencost.programs.intrinsics import register_intrinsics
+from tencost.programs.traces import trace_values
+
+BATCH = 1024
+"""Candidates of a request at most."""
+TRIES, PAUSE_SECONDS = 3, 1.0
+"""How often a service that cannot be reached is asked, and how long is waited in between."""
+FIRST_SECONDS = 8.0
+"""How long the service may take to say what it is, which needs no work."""
+
+
+class Connection:
+    """One service; each request has a connection of its own, so that nothing is left open between rounds."""
+
+    def __init__(self, url: str, token: str | None, seconds: float) -> None:
+        try:
+            parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+            named = parts.scheme in ("http", "https") and bool(parts.hostname)
+            port = parts.port
+        except ValueError:
+            named, port = False, None
+        if not named:
+            raise ConfigError(f"expected the address of a service, http://host:port, found {url!r}")
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._url = url
+        self._path = parts.path.rstrip("/")
+        self._http = kind(str(parts.hostname), port, timeout=seconds)
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """Return what the service answers.
+
+        Raises:
+            RegistryError: nobody answers.
+            TuneError: the service refuses; its sentence is quoted.
+        """
+        for attempt in range(TRIES):
+            try:
+                self._http.request(method, self._path + path, body, self._headers)
+                answer = self._http.getresponse()
+                content = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                if attempt + 1 < TRIES and not isinstance(error, TimeoutError):
+                    time.sleep(PAUSE_SECONDS)
+                    continue
+                raise RegistryError(
+                    f"{self._url}: expected a service that scores, nobody answers ({type(error).__name__} {error}). "
+                    "Start one: tencost serve MODEL"
+                ) from error
+            finally:
+                self._http.close()
+            if answer.status == 503 and attempt + 1 < TRIES:
+                time.sleep(PAUSE_SECONDS)
+                continue
+            return self._read(answer.status, content)
+        raise AssertionError("every attempt returns or raises")
+
+    def _read(self, status: int, content: bytes) -> Any:
+        try:
+            told = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            told = None
+        said = told.get("error") if isinstance(told, dict) else None
+        if status == 200 and isinstance(told, dict):
+            return told
+        if said is None and status in (200, 404, 405):
+            raise self.something_else(f"status {status}")
+        words = printable(str(said or content[:200].decode(errors="replace")), 500)
+        raise TuneError(f"{self._url}: the service answers {status}: {words}")
+
+    def something_else(self, found: str) -> RegistryError:
+        """Return the error that whoever answers is no service of ours."""
+        return RegistryError(
+            f"{self._url}: expected a service that scores, found something else ({found}). "
+            "Start one: tencost serve MODEL, and name the address that it prints"
+        )
+
+
+@derived_object
+class RemoteModel(ms.cost_model.PyCostModel):
+    """Asks a service. It learns nothing from measurements. Make one with :func:`remote_cost_model`."""
+
+    def __init__(self, connection: Connection, about: dict[str, Any], draft: bool = True) -> None:
+        super().__init__()
+        self.about = about
+        self.draft = draft
+        self.guessed = 0
+        """Candidates so far that the service guessed."""
+        self.unread = 0
+        """Candidates so far that the service could not read."""
+        self._connection = connection
+        self._modules: dict[int, str] = {}
+
+    def predict(self, context: Any, candidates: Sequence[Any]) -> npt.NDArray[np.float64]:
+        """Return scores, float64 [N] in (0, 1], higher is faster."""
+        key = structural_hash(context.mod)
+        if key not in self._modules:
+            self._modules[key] = str(save_json(context.mod))
+        target = {"kind": str(context.target.kind.name)}
+        scores: list[float] = []
+        most = min(BATCH, int(self.about.get("most_candidates", BATCH)))
+        for start in range(0, len(candidates), most):
+            traces = [trace_values(one.sch.trace) for one in candidates[start : start + most]]
+            asked = {
+                "workload": self._modules[key],
+                "target": target,
+                "traces": traces,
+                "draft": self.draft,
+            }
+            told = self._connection.ask("POST", "/v1/score", orjson.dumps(asked))
+            found = told.get("scores")
+            if not isinstance(found, list) or len(found) != len(traces):
+                raise self._connection.something_else(f"no {len(traces)} scores")
+            scores += found
+            self.unread += len(told.get("unread", ()))
+            self.guessed += len(told.get("guessed", ()))
+        return np.array(scores, np.float64)
+
+    def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Learn nothing: the service is others', too."""
+
+    def load(self, path: str) -> None:
+        """Read nothing."""
+
+    def save(self, path: str) -> None:
+        """Write nothing."""
+
+
+def remote_cost_model(
+    url: str, *, token: str | None = None, seconds: float = 150.0, draft: bool = True
+) -> Any:
+    """Return the model behind a service as the object for `cost_model=` of ms.tune_tir, tune_tasks and tune_relax.
+
+    Args:
+        url: of the service, http://host:port.
+        token: that it asks for; TENCOST_SERVE_TOKEN if None.
+        seconds: after which a request is given up.
+        draft: of 64 new candidates or more, score only the promising share in full and guess the others, as
+            :func:`tencost.load_cost_model` does; False: each candidate has the same score alone and in a batch.
+
+    Raises:
+        ConfigError: not an address.
+        RegistryError: nobody answers there, or something else does.
+        TuneError: the service refuses.
+    """
+    token = token or os.environ.get("TENCOST_SERVE_TOKEN")
+    first = Connection(url, token, min(seconds, FIRST_SECONDS))
+    about = first.ask("GET", "/v1/model")
+    if "digest" not in about:
+        raise first.something_else("no description of a model")
+    # TVM's first TuneContext would register those of all kinds, for minutes.
+    register_intrinsics(str(about.get("target_kind", "llvm")))
+    return RemoteModel(Connection(url, token, seconds), about, draft)

@@ -1,0 +1,133 @@
+"""`tencost serve`: pull a model, begin its workers, answer until told to stop."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import signal
+import socket
+from pathlib import Path
+
+import uvicorn
+from rich.console import Console
+
+from tencost import signals
+from tencost.errors import ConfigError, TencostError
+from tencost.features.device import attributes
+from tencost.features.kind import Chunk, kind_of
+from tencost.models.manifest import MANIFEST
+from tencost.models.programs.bundle import read_info
+from tencost.register.pull import pull
+from tencost.register.service.app import Limits, Service
+from tencost.register.service.pool import Overdue, Pool
+from tencost.register.service.reading import Readers, Rules
+from tencost.register.service.scoring import served
+from tencost.workers.hardware import detect_host
+
+TOKEN = "TENCOST_SERVE_TOKEN"
+"""Environment variable with the token that requests must bear."""
+START_SECONDS = 120.0
+"""How long the first worker may take to import TVM and to load the model."""
+STOP_SECONDS = 10
+"""How long requests that are being answered may take when the service is told to stop."""
+
+
+def serve(uri: str, root: Path, *, host: str, port: int, jobs: int | None, limits: Limits) -> None:
+    """Answer until SIGTERM or Ctrl-C.
+
+    Args:
+        uri: of the model, as `pull` takes it.
+        root: the project whose registry is meant where MLFLOW_TRACKING_URI is not set.
+        host: the address to listen on.
+        port: 0: any that is free.
+        jobs: worker processes; None: one a core.
+        limits: see there.
+
+    Raises:
+        ConfigError: an address that others reach, and no token; a port that is taken.
+        BundleError: the model does not fit this TVM, or is damaged.
+        RegistryError: there is no such model.
+    """
+    token = os.environ.get(TOKEN) or None
+    if token is None and not _is_loopback(host):
+        raise ConfigError(
+            f"--host {host}: expected a token where others than this host can connect. Set {TOKEN}, and the same for "
+            "the clients, or leave --host out"
+        )
+    console = Console(stderr=True)
+    folder = pull(uri, root=root)
+    info = read_info(folder)
+    device = info.device
+    if info.feature_spec.device_columns and not device:
+        device = attributes(detect_host())
+    pool = Pool(served(folder, device), jobs)
+    rules = Rules(info.target_kind, limits.candidates, kind_of(info.feature_spec).lowers)
+    readers = Readers(rules)
+    with _listening(host, port) as listener:
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, _stop_starting)
+            with console.status(f"{uri}: starting"):
+                readers.begin()
+                _begin(pool, info.target_kind)
+            digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+            service = Service(uri, digest, info, pool, readers, limits, token)
+            settings = uvicorn.Config(
+                service.app, log_level="warning", access_log=False, lifespan="off",
+                timeout_graceful_shutdown=STOP_SECONDS, timeout_keep_alive=60,
+            )  # fmt: skip
+            name, at = listener.getsockname()[:2]
+            where = f"[{name}]" if ":" in name else name
+            console.print(f"{uri}: http://{where}:{at} ({signals.name()} ends it)", soft_wrap=True)
+            for number in (
+                signal.SIGTERM,
+                signal.SIGINT,
+            ):  # uvicorn raises it again when all is answered
+                signal.signal(number, _done)
+            uvicorn.Server(settings).run(sockets=[listener])
+        except KeyboardInterrupt:
+            console.print(f"{uri}: stopped before it was ready")
+        finally:
+            pool.close()
+            readers.close()
+
+
+def _stop_starting(number: int, frame: object) -> None:
+    """End in order where the service is told to stop before it listens."""
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def _done(number: int, frame: object) -> None:
+    """Take a signal as the wish that it is: the service has ended when this is called."""
+    del number, frame
+
+
+def _begin(pool: Pool, target_kind: str) -> None:
+    """Let a worker load the model, so that what is wrong with it is said now."""
+    empty = Chunk("w", "", f'{{"kind": "{target_kind}"}}', (), ())
+    try:
+        pool.begin(empty, START_SECONDS)
+    except Overdue:
+        raise TencostError(
+            f"expected a worker that has loaded the model within {START_SECONDS:g} s, found none"
+        ) from None
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"expected to listen on {host} port {port}, cannot: {getattr(error, 'strerror', None) or error}. "
+            "Choose another with --port (0: any that is free) or --host"
+        ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,284 @@
+"""The service's worker processes: they outlive requests, and are ended and begun again when one takes too long.
+
+A batch is divided over all workers, `SLICE` programs at a time; requests take turns by slices, in the order in which
+they came, so that a large one does not hold up a small one. What was scored is remembered
+(:mod:`tencost.register.service.memory`): a program that was sent before costs nothing. With a draft, what promises
+little is guessed from tile columns, as a tuner's own scoring does (:mod:`tencost.models.programs.draft`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tencost.errors import BundleError
+from tencost.features.kind import Chunk
+from tencost.models.programs.calibration import LOWEST_SCORE
+from tencost.register.service.memory import Memory, Programs
+from tencost.register.service.reading import Asked
+from tencost.register.service.scoring import Model, Scored, score
+from tencost.workers.parallel.local import LocalWorkers
+from tencost.workers.parallel.mapping import Rescue, Work, in_order
+
+CHUNK = 16
+"""Candidates that a worker gets at once."""
+SLICE = 128
+"""Candidates that are scored before the next request has its turn."""
+MOST_ANSWERS = 64
+"""Answers that are remembered whole, so that a batch that is sent again gets the same guesses at once."""
+
+
+class Overdue(Exception):
+    """A batch took longer than it may."""
+
+
+class EndedError(Exception):
+    """Nobody waits for the scores any more: the client left, or the service ends."""
+
+
+@dataclass(frozen=True)
+class _Scoring:
+    """A request while it is scored."""
+
+    asked: Asked
+    deadline: float
+    """Of time.monotonic()."""
+    gone: threading.Event
+
+
+class Pool:
+    """Scores batches on all workers; threads may share one."""
+
+    def __init__(self, model: Model, jobs: int | None) -> None:
+        self._workers = _Kept(score, model, jobs)
+        self._turns = _Turns()
+        self._memory = Memory()
+        self._answers: OrderedDict[bytes, list[Scored]] = OrderedDict()
+        self._answers_lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """Programs so far: `full`, `remembered`, `guessed`, `unread`."""
+
+    @property
+    def num_workers(self) -> int:
+        """Return how many processes work at once."""
+        return self._workers.count
+
+    @property
+    def num_alive(self) -> int:
+        """Return how many of them live; one that died is begun again with the next request."""
+        return self._workers.num_alive
+
+    @property
+    def num_remembered(self) -> int:
+        """Return how many programs are remembered."""
+        return len(self._memory)
+
+    @property
+    def num_queued(self) -> int:
+        """Return how many requests wait for their turn on the workers."""
+        return self._turns.num_waiting
+
+    def score(self, asked: Asked, seconds: float, gone: threading.Event) -> list[Scored]:
+        """Score the candidates of a request, in their order.
+
+        Args:
+            asked: any number of candidates of one workload.
+            seconds: after which it is given up, waiting for other requests included.
+            gone: set when nobody waits for the scores any more.
+
+        Raises:
+            Overdue: it took longer.
+            EndedError: nobody waits any more.
+            UntrustedError: the workload's module names what could run code of others.
+        """
+        name = b"".join((asked.workload, bytes([asked.draft]), *asked.keys))
+        with self._answers_lock:
+            answer = self._answers.get(name)
+        if answer is None:
+            answer = self._new(asked, seconds, gone)
+            if not any(one.reason for one in answer):
+                with self._answers_lock:
+                    self._answers[name] = answer
+                    if len(self._answers) > MOST_ANSWERS:
+                        self._answers.popitem(last=False)
+        else:
+            self.counts["remembered"] += len(answer)
+        return answer
+
+    def _new(self, asked: Asked, seconds: float, gone: threading.Event) -> list[Scored]:
+        """Score a request that was not answered before."""
+        scoring = _Scoring(asked, time.monotonic() + seconds, gone)
+        remembered = self._memory.of(asked.workload)
+        known = remembered.scored
+        places = {key: place for place, key in enumerate(asked.keys)}
+        fresh = {key: place for key, place in places.items() if key not in known}
+        self.counts["remembered"] += len(asked.keys) - len(fresh)
+        guesses = self._guesses(scoring, remembered, fresh)
+        self._in_full(
+            scoring, known, [key for key in fresh if key not in known and key not in guesses]
+        )
+        self.counts["guessed"] += len(guesses)
+        return [
+            Scored(guesses[key], guessed=True) if key in guesses else known[key]
+            for key in asked.keys
+        ]
+
+    def begin(self, empty: Chunk, seconds: float) -> None:
+        """Let each worker load the model; raises what is wrong with that, Overdue if it takes longer."""
+        deadline = time.monotonic() + seconds
+        with self._turns.mine(deadline):
+            self._workers.deadline = deadline
+            list(in_order(self._workers, [empty] * self._workers.count, Rescue(_unborn)))
+
+    def close(self) -> None:
+        """End the workers, whatever they are at; who waits for scores gets EndedError."""
+        self._workers.end()
+
+    def _guesses(
+        self, scoring: _Scoring, remembered: Programs, fresh: Mapping[bytes, int]
+    ) -> dict[bytes, float]:
+        """Score what promises something in full; return the guesses of the others, none without a draft."""
+        from tencost.models.programs.draft import MIN_BATCH, guess_the_rest
+
+        asked, known = scoring.asked, remembered.scored
+        rows = {key: asked.rows[place] for key, place in fresh.items() if place in asked.rows}
+        if not asked.draft or len(rows) < MIN_BATCH:
+            return {}
+
+        def score_in_full(keys: Sequence[bytes]) -> None:
+            self._in_full(scoring, known, keys)
+
+        def scores_of(keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
+            return np.array([known[key].score for key in keys], np.float64)
+
+        return guess_the_rest(
+            rows, remembered.rows, score_in_full, scores_of, np.random.default_rng(0)
+        )
+
+    def _in_full(
+        self, scoring: _Scoring, known: dict[bytes, Scored], keys: Sequence[bytes]
+    ) -> None:
+        """Score programs by the model, a slice a turn; remember them, here and for later requests."""
+        asked = scoring.asked
+        places = dict(zip(asked.keys, range(len(asked.keys)), strict=True))
+        for start in range(0, len(keys), SLICE):
+            part = keys[start : start + SLICE]
+            texts = tuple(asked.batch.programs[places[key]] for key in part)
+            names = tuple(map(str, range(len(part))))
+            with self._turns.mine(scoring.deadline):
+                if scoring.gone.is_set():
+                    raise EndedError
+                self._workers.deadline = scoring.deadline
+                rescue: Rescue[Chunk, Scored] = Rescue(_died, _halves)
+                chunks = list(_chunks(replace(asked.batch, program_ids=names, programs=texts)))
+                results = in_order(self._workers, chunks, rescue)
+                found = [one for result in results for one in result]
+            scored = dict(zip(part, found, strict=True))
+            known.update(scored)
+            good = {key: one for key, one in scored.items() if not one.reason}
+            self.counts["full"] += len(good)
+            self.counts["unread"] += len(scored) - len(good)
+            rows = {key: asked.rows[place] for key in good if (place := places[key]) in asked.rows}
+            self._memory.add(asked.workload, Programs(good, rows))
+
+
+class _Turns:
+    """A lock that is given to who has waited longest."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tickets: deque[object] = deque()
+        """The first one's turn it is."""
+
+    @property
+    def num_waiting(self) -> int:
+        return max(0, len(self._tickets) - 1)
+
+    @contextmanager
+    def mine(self, deadline: float) -> Iterator[None]:
+        """Wait for a turn; raises Overdue where it does not come before the deadline."""
+        ticket = object()
+        with self._changed:
+            self._tickets.append(ticket)
+        try:
+            with self._changed:
+                seconds = max(0.0, deadline - time.monotonic())
+                if not self._changed.wait_for(lambda: self._tickets[0] is ticket, seconds):
+                    raise Overdue
+            yield
+        finally:
+            with self._changed:
+                self._tickets.remove(ticket)
+                self._changed.notify_all()
+
+
+class _Kept(LocalWorkers):
+    """Processes that stay when a batch is done."""
+
+    deadline = 0.0
+
+    def __init__(self, work: Work, shared: Any, jobs: int | None) -> None:
+        super().__init__(work, shared, jobs)
+        self._ended = False
+        self._ending = threading.Lock()
+
+    @property
+    def num_alive(self) -> int:
+        processes = (self._pool._processes or {}) if self._pool is not None else {}
+        return sum(process.is_alive() for process in list(processes.values()))
+
+    def submit(self, item: Any) -> Future[Sequence[Any]]:
+        with self._ending:  # or a pool could be begun after the end
+            if self._ended:
+                raise EndedError
+            return super().submit(item)
+
+    def wait(self, handles: Sequence[Future[Sequence[Any]]]) -> Sequence[Future[Sequence[Any]]]:
+        left = max(0.0, self.deadline - time.monotonic())
+        done = wait(handles, timeout=left, return_when=FIRST_COMPLETED).done
+        if not done:
+            raise Overdue
+        return [handle for handle in handles if handle in done]
+
+    def result(self, handle: Future[Sequence[Any]]) -> Sequence[Any]:
+        try:
+            return super().result(handle)
+        except CancelledError:
+            raise EndedError from None
+
+    def close(self, *, at_once: bool) -> None:
+        if at_once and time.monotonic() >= self.deadline:  # what they are at is nobody's any more
+            super().close(at_once=True)
+
+    def end(self) -> None:
+        """End the processes for good."""
+        with self._ending:
+            self._ended = True
+        super().close(at_once=True)
+
+
+def _chunks(batch: Chunk) -> Iterator[Chunk]:
+    for start in range(0, len(batch.programs), CHUNK):
+        part = slice(start, start + CHUNK)
+        yield replace(batch, program_ids=batch.program_ids[part], programs=batch.programs[part])
+
+
+def _halves(chunk: Chunk) -> list[Chunk]:
+    return chunk.halves() if len(chunk.programs) > 1 else []
+
+
+def _died(chunk: Chunk, reason: str) -> list[Scored]:
+    return [Scored(LOWEST_SCORE, reason) for _ in chunk.programs]
+
+
+def _unborn(_: Chunk, reason: str) -> list[Scored]:
+    raise BundleError(f"expected a worker that loads the model, found none: {reason}")
