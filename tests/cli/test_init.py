@@ -20,7 +20,7 @@ import tencost
 from tencost.cli import main
 from tencost.config import HardwareConfig
 from tencost.config.project import ARCHIVES
-from tencost.evaluate.board import REFERENCES
+from tencost.evaluate.program_board import REFERENCES
 from tencost.records.fetch.pack import pack_folder
 from tencost.records.fetch.unpack import SUFFIXES
 from tencost.register.promotion import Rule

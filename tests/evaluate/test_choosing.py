@@ -11,9 +11,9 @@ import orjson
 import polars as pl
 import pytest
 
-from tencost.evaluate import board as boards
 from tencost.evaluate import report, stage
 from tencost.evaluate.choosing import METRICS, choices
+from tencost.evaluate.program_board import ProgramBoard, ProgramRow, by_validation, regret
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 
@@ -77,40 +77,38 @@ def test_the_winner_is_the_best_on_networks_left_out(toy_project: Path, toy_conf
     assert floor.choice is not None
     assert set(trees.choice.folds) == {"seen", "other"}
     assert trees.choice.folds["other"]["pairwise"] > 0.7
-    lucky = boards.Board(
+    lucky = ProgramBoard(
         **{
             **vars(board),
             "rows": tuple(
-                boards.Row(**{**vars(row), "valid_pairwise": (float(row.model == "random-toy"),)})
+                ProgramRow(**{**vars(row), "valid_pairwise": (float(row.model == "random-toy"),)})
                 for row in board.rows
             ),
         }
     )
-    winner, before = boards.winner(lucky), boards.by_validation(lucky)
+    winner, before = lucky.winner(), by_validation(lucky)
     assert winner is not None
     assert before is not None
     assert (winner.model, before.model) == ("xgb-toy", "random-toy")
     assert floor.choice is not None
     fewer = replace(floor.choice, composite=9.0, folds={"seen": floor.choice.folds["seen"]})
     rows = tuple(replace(row, choice=fewer) if row == floor else row for row in board.rows)
-    assert boards.winner(replace(board, rows=rows)) == trees, "a fold less, and it does not win"
-    assert boards.regret(lucky, winner)["geo1"] == 0.0
-    assert boards.regret(lucky, before)["geo1"] == pytest.approx(
-        trees.mean("geo1") - floor.mean("geo1")
-    )
+    assert replace(board, rows=rows).winner() == trees, "a fold less, and it does not win"
+    assert regret(lucky, winner)["geo1"] == 0.0
+    assert regret(lucky, before)["geo1"] == pytest.approx(trees.mean("geo1") - floor.mean("geo1"))
     text = report.markdown(lucky)
     assert "chosen by leaving networks of the training side out" in text
     assert "regret, the best candidate minus the one chosen: xgb-toy: geo1 0.000" in text
 
     folder = toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json"
-    loaded = boards.load(folder)
-    assert boards.winner(loaded) == next(row for row in loaded.rows if row.model == "xgb-toy")
+    loaded = ProgramBoard.load(folder)
+    assert loaded.winner() == next(row for row in loaded.rows if row.model == "xgb-toy")
     values = orjson.loads(folder.read_bytes())
     for row in values["rows"]:
         for name in ("choice", "tasks"):
             del row[name]
     del values["left_out"]
     folder.write_bytes(orjson.dumps(values))
-    old = boards.load(folder)
-    assert boards.winner(old) == boards.by_validation(old)
+    old = ProgramBoard.load(folder)
+    assert old.winner() == by_validation(old)
     assert "chosen by pairwise on the validation part" in report.markdown(old)

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from tencost.errors import ConfigError, FeatureError, SplitError, TrainError
-from tencost.evaluate import board as boards
 from tencost.evaluate import report, stage
+from tencost.evaluate.leaderboard import TEST
+from tencost.evaluate.program_board import ProgramBoard
 from tencost.evaluate.scoring import HEADLINE
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
@@ -91,7 +92,7 @@ def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -
     assert "not measured: a, b" in told
     assert [gain.opponent for gain in board.gains] == ["random-toy"]
     assert len(trees.valid_pairwise) == 2
-    assert boards.winner(board) == trees
+    assert board.winner() == trees
 
     folder = toy_project / "data" / "reports" / "toy" / "toy-1c"
     names = {path.name for path in folder.iterdir()}
@@ -187,11 +188,11 @@ def test_leaderboard_survives_the_round_trip_and_is_printed(
 ) -> None:
     board = stage.run(toy_config, toy_project)
     reports = toy_project / "data" / "reports"
-    loaded = boards.load(reports / "toy" / "toy-1c" / "leaderboard.json")
+    loaded = ProgramBoard.load(reports / "toy" / "toy-1c" / "leaderboard.json")
     assert [row.model for row in loaded.rows] == [row.model for row in board.rows]
     assert loaded.rows[0].mean("tau") == pytest.approx(board.rows[0].mean("tau"), abs=1e-6)
     assert math.isnan(loaded.rows[2].mean("rmse"))
-    assert boards.metrics_dict(loaded) == boards.metrics_dict(board)
+    assert loaded.metrics() == board.metrics()
     output = io.StringIO()
     report.print_leaderboards(reports, Console(file=output))
     for word in (
@@ -249,12 +250,14 @@ def test_a_task_that_decides_the_score_is_seen(
 
     file = folder / "leaderboard.json"
     values = orjson.loads(file.read_bytes())
-    assert boards.load(file).losses[0].share == pytest.approx(board.losses[0].share, abs=1e-6)
+    assert ProgramBoard.load(file).losses[0].share == pytest.approx(board.losses[0].share, abs=1e-6)
     del values["losses"]
     file.write_bytes(orjson.dumps(values))
-    old = boards.load(file)
+    old = ProgramBoard.load(file)
     assert old.losses == ()
-    assert boards.metrics_dict(old) == orjson.loads((folder / "models.json").read_bytes())
+    assert {model: parts[TEST] for model, parts in old.metrics().items()} == orjson.loads(
+        (folder / "models.json").read_bytes()
+    )
     assert "lost time" not in report.markdown(old)
 
 
@@ -262,7 +265,7 @@ def test_no_leaderboard(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected leaderboards below"):
         report.print_leaderboards(tmp_path)
     with pytest.raises(ConfigError, match=r"found none\. Make it: tencost evaluate"):
-        boards.load(tmp_path / "leaderboard.json")
+        ProgramBoard.load(tmp_path / "leaderboard.json")
     (tmp_path / "leaderboard.json").write_text('{"format_version": 99}')
     with pytest.raises(ConfigError, match="expected format_version 2, found 99"):
-        boards.load(tmp_path / "leaderboard.json")
+        ProgramBoard.load(tmp_path / "leaderboard.json")

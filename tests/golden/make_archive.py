@@ -78,8 +78,8 @@ def make_programs(folder: Path, database: Path) -> None:
     from tencost.config.composition import compose
     from tencost.evaluate import stage as evaluation
     from tencost.models.programs.bundle import load_bundle
+    from tencost.register import programs as registration
     from tencost.register import registry
-    from tencost.register import stage as registration
     from tencost.tracking import runs as tracking
     from tencost.train.data import Data
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -11,17 +12,18 @@ import pytest
 from rich.console import Console
 
 from tencost.errors import ConfigError
-from tencost.evaluate.networks import board as boards
+from tencost.evaluate.dataclass_json import from_json
 from tencost.evaluate.networks import report
-from tencost.evaluate.networks.board import Board, Row
+from tencost.evaluate.networks.board import GraphBoard, GraphRow, summarize
+from tencost.evaluate.program_board import ProgramBoard, ProgramRow
 from tencost.models.networks.latency_metrics import by_family
 
 
-def make_board() -> Board:
+def make_board() -> GraphBoard:
     family = np.array(["a", "a", "b", "b"])
     measured = np.array([1.0, 2.0, 3.0, 4.0])
 
-    def row(model: str, error: float, *, reference: bool = False) -> Row:
+    def row(model: str, error: float, *, reference: bool = False) -> GraphRow:
         seeds = [
             {
                 "test": by_family(family, measured * (1 + error * (1 + seed / 10)), measured),
@@ -29,48 +31,75 @@ def make_board() -> Board:
             }
             for seed in range(2)
         ]
-        return Row(
+        return GraphRow(
             model=model,
             family=model,
             reference=reference,
             seeds=(0, 1),
             valid_mape=(error, error),
             folder=f"data/models/{model}",
-            **boards.summarize(seeds),
+            **summarize(seeds),
         )
 
     rows = (row("additive", 0.02), row("summed", 0.2), row("constant", 0.01, reference=True))
     counts = {"test": {"a": 2, "b": 2}}
-    return Board(dataset="d", hardware="h", split="s", split_hash="0", counts=counts, rows=rows)
+    return GraphBoard(
+        dataset="d", hardware="h", split="s", split_hash="0", counts=counts, rows=rows
+    )
 
 
 def test_a_file_comes_back_as_it_was(tmp_path: Path) -> None:
     board = make_board()
-    boards.save(board, tmp_path / boards.FILE)
-    again = boards.load(tmp_path / boards.FILE)
+    board.save(tmp_path / board.FILE)
+    again = GraphBoard.load(tmp_path / GraphBoard.FILE)
     assert again.parts == ("test",)
     assert [row.model for row in again.rows] == [row.model for row in board.rows]
-    assert again.rows[0].mean("test", "mape") == pytest.approx(0.021)
+    assert again.rows[0].mean("mape", "test") == pytest.approx(0.021)
     assert again.rows[0].families["test"]["a"]["acc10"] == 1.0
-    boards.save(again, tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_bytes() == (tmp_path / boards.FILE).read_bytes()
+    again.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / GraphBoard.FILE).read_bytes()
 
 
 def test_the_winner_is_no_reference_and_best_on_validation() -> None:
     board = make_board()
-    best = boards.winner(board)
+    best = board.winner()
     assert best is not None
     assert best.model == "additive"
-    assert boards.winner(Board(**{**vars(board), "rows": board.rows[2:]})) is None
+    assert replace(board, rows=board.rows[2:]).winner() is None
 
 
-def test_bad_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="tencost graphs evaluate"):
-        boards.load(tmp_path / boards.FILE)
-    for text in ("[]", "{", '{"format_version": 1}', '{"format_version": 2}'):
-        (tmp_path / boards.FILE).write_text(text)
-        with pytest.raises(ConfigError, match="tencost graphs evaluate"):
-            boards.load(tmp_path / boards.FILE)
+@pytest.mark.parametrize("kind", [ProgramBoard, GraphBoard])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "[]",
+        "{",
+        '{"format_version": 1}',
+        '{"format_version": 2}',
+        '{"format_version": 99}',
+        '{"format_version": 1, "rows": 3}',
+        '{"format_version": 2, "rows": [{"model": "xgb", "speed": 1}]}',
+    ],
+)
+def test_bad_files_are_named(
+    kind: type[ProgramBoard | GraphBoard], text: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / kind.FILE
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"{path}.*Make it(?: again)?: {kind.COMMAND}$"):
+        kind.load(path)
+
+
+def test_fields_that_only_older_files_have_are_left_out() -> None:
+    row: ProgramRow = from_json(
+        ProgramRow,
+        {"model": "xgb", "run_id": "1", "predict_ms": 2.0, "valid_pairwise": [0.5, None]},
+    )
+    assert row.model == "xgb"
+    assert row.valid_pairwise[0] == 0.5
+    assert math.isnan(row.valid_pairwise[1])
 
 
 def test_people_see_models_families_and_averages() -> None:
@@ -87,7 +116,7 @@ def test_people_see_models_families_and_averages() -> None:
 
 
 def test_metrics_hold_what_is_defined() -> None:
-    values = boards.metrics_dict(make_board())
+    values = make_board().metrics()
     assert values["additive"]["test"]["mape"]["mean"] == pytest.approx(0.021)
     assert "ci95" in values["additive"]["test"]["mape"]
     assert all(not math.isnan(one["mean"]) for one in values["summed"]["test"].values())

@@ -14,8 +14,8 @@ from tencost.config import graph_outputs
 from tencost.config.composition import compose
 from tencost.config.folders import Folders
 from tencost.config.schema import PathsConfig
-from tencost.evaluate.networks import board as boards
 from tencost.evaluate.networks import report
+from tencost.evaluate.networks.board import GraphBoard
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -134,9 +134,9 @@ def test_the_leaderboard_has_reports_of_the_old_place(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("data/reports/a", "data/reports/b", "graphs/data/reports/b"):
-        _write(project / place / "devices" / "x" / boards.FILE, place)
+        _write(project / place / "devices" / "x" / GraphBoard.FILE, place)
     printed: list[str] = []
-    monkeypatch.setattr(boards, "load", lambda path: path.read_text())
+    monkeypatch.setattr(GraphBoard, "load", lambda path: path.read_text())
     monkeypatch.setattr(report, "print_board", lambda board, console: printed.append(board))
     assert report.print_boards(project, PathsConfig()) == 2
     assert printed == ["data/reports/a", "graphs/data/reports/b"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tencost.evaluate.interval import Difference
-from tencost.register.promotion import Challenger, Comparison, Rule, Verdict, judge
+from tencost.register.promotion import Challenger, Comparison, ProgramVerdict, Rule, judge
 
 REQUIRED = ("random", "tvm_xgb", "tvm_mlp")
 NAN = math.nan
@@ -49,7 +49,7 @@ class Case:
     champion_ms: float | None = 10.0
     champion_s: float | None = 10.0
 
-    def verdict(self, rule: Rule | None = None) -> Verdict:
+    def verdict(self, rule: Rule | None = None) -> ProgramVerdict:
         challenger = Challenger(
             num_seeds=self.seeds,
             predict_ms=self.predict_ms,

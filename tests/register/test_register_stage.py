@@ -16,16 +16,16 @@ from rich.console import Console
 
 from tencost import cli
 from tencost.errors import ConfigError, RegistryError
-from tencost.evaluate import board as boards
 from tencost.evaluate import stage as evaluation
+from tencost.evaluate.program_board import ProgramBoard
 from tencost.features.spec import FEATURE_ABI
 from tencost.models.programs.bundle import content_digest, load_bundle
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker import make_ranker
-from tencost.register import registry, stage
+from tencost.register import programs, registry
 from tencost.register import standing as status
-from tencost.register.promotion import METRICS
+from tencost.register.promotion import METRICS, ProgramVerdict
 from tencost.register.pull import pull
 from tencost.tracking import runs as tracking
 from tencost.train.data import Data
@@ -54,7 +54,7 @@ def train_trees(project: Path, client: Any, train_toy: Train, rounds: int, **cha
 
 def challenge(project: Path, config: Any) -> Any:
     evaluation.run(config, project)
-    return stage.run(config, project, required=("random",))
+    return programs.run(config, project, required=("random",))
 
 
 def verdict_of(client: Any, run_id: str, folder: Path) -> dict[str, Any]:
@@ -116,13 +116,13 @@ def test_killed_at_any_write_it_is_registered_whole_the_next_time(
         killed = KilledClient(connect(tracking.setup(root)), at)
         monkeypatch.setattr(registry, "connect", lambda _, killed=killed: killed)
         try:
-            stage.run(toy_config, root, required=("random",))
+            programs.run(toy_config, root, required=("random",))
         except Killed:
             writes += 1
         else:
             break
         monkeypatch.setattr(registry, "connect", connect)
-        stage.run(toy_config, root, required=("random",))
+        programs.run(toy_config, root, required=("random",))
         (version,) = registry.list_versions(connect(tracking.setup(root)), NAME)
         assert version.aliases == ("challenger", "champion")
         assert version.tags["verdict"] == "promoted", at
@@ -154,7 +154,7 @@ def test_first_champion(promoted: Any, toy_project: Path, tmp_path: Path) -> Non
 
 def test_again_changes_nothing(promoted: Any, toy_project: Path, toy_config: Any) -> None:
     offered = mark(toy_project).read_bytes()
-    verdict = stage.run(toy_config, toy_project, required=("random",))
+    verdict = programs.run(toy_config, toy_project, required=("random",))
     assert mark(toy_project).read_bytes() == offered
     assert not verdict.promote
     assert verdict.reasons == ("yes: version 1 is the champion already",)
@@ -246,7 +246,9 @@ def test_what_is_registered_has_seen_all_records_and_is_judged_as_its_twin(
     assert (
         bundle.ranker.predict(learnt.features).tolist() == ranker.predict(learnt.features).tolist()
     )
-    shown = boards.load(toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json")
+    shown = ProgramBoard.load(
+        toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json"
+    )
     assert version.tags["top1"] == f"{shown.rows[0].mean('top1'):.4f}"
 
 
@@ -255,7 +257,8 @@ def test_a_champion_that_has_seen_the_test_networks_is_compared_by_its_twins(
 ) -> None:
     """The same training again gains nothing over the champion, although that one knows the answers by now."""
     toy_config.rule.refit = False
-    verdict = stage.run(toy_config, toy_project, required=("random",))
+    verdict = programs.run(toy_config, toy_project, required=("random",))
+    assert isinstance(verdict, ProgramVerdict)
     assert verdict.champion is not None
     assert verdict.champion.num_seeds == 5
     assert [getattr(verdict.champion, name).mean for name in METRICS] == [0.0, 0.0, 0.0, 0.0]
@@ -285,7 +288,9 @@ def test_a_champion_without_its_twin_is_compared_by_the_figures_it_keeps(
     verdict = challenge(toy_project, toy_config)
     assert "is compared by the figures that it keeps of its twin" in verdict.reasons[0]
     champion = registry.find_champion(client, NAME)
-    shown = boards.load(toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json")
+    shown = ProgramBoard.load(
+        toy_project / "data" / "reports" / "toy" / "toy-1c" / "leaderboard.json"
+    )
     assert champion is not None
     assert verdict.champion.top1.mean == pytest.approx(
         shown.rows[0].mean("top1") - float(champion.tags["top1"]), abs=1e-5
@@ -310,7 +315,7 @@ def test_few_seeds_make_no_champion_unless_the_project_says_so(
         "or lower rule.min_seeds",
     )
     toy_config.rule.min_seeds = 2
-    assert stage.run(toy_config, toy_project, required=("random",)).promote
+    assert programs.run(toy_config, toy_project, required=("random",)).promote
     # Not trained in this registry: the run made for the version holds its seeds all the same.
     client = registry.connect(tracking.setup(toy_project))
     version = registry.find_champion(client, NAME)
@@ -321,14 +326,14 @@ def test_few_seeds_make_no_champion_unless_the_project_says_so(
 
 def test_references_must_be_there(toy_project: Path, toy_config: Any, train_toy: Train) -> None:
     with pytest.raises(ConfigError, match="expected a leaderboard"):
-        stage.run(toy_config, toy_project)
+        programs.run(toy_config, toy_project)
     train_toy("random", FLOOR)
     evaluation.run(toy_config, toy_project)
     with pytest.raises(RegistryError, match="found only references"):
-        stage.run(toy_config, toy_project)
+        programs.run(toy_config, toy_project)
     train_toy("xgb", trees(30))
     evaluation.run(toy_config, toy_project)
-    verdict = stage.run(toy_config, toy_project)
+    verdict = programs.run(toy_config, toy_project)
     assert not verdict.promote
     assert "no: tvm_xgb: not evaluated, so not known to be beaten" in verdict.reasons
     client = registry.connect(tracking.setup(toy_project))
@@ -340,7 +345,7 @@ def test_a_lost_registry_is_filled_again_with_the_same_mark(
 ) -> None:
     restored = tmp_path / "restored"
     shutil.copytree(toy_project, restored, ignore=shutil.ignore_patterns("mlruns"))
-    assert stage.run(toy_config, restored, required=("random",)).promote
+    assert programs.run(toy_config, restored, required=("random",)).promote
     assert mark(restored).read_bytes() == mark(toy_project).read_bytes()
     client = registry.connect(tracking.setup(restored))
     version = registry.find_champion(client, NAME)
@@ -375,14 +380,14 @@ def test_what_was_rolled_back_stays_so(
     train_trees(toy_project, client, train_toy, 30)
     assert challenge(toy_project, toy_config).promote
     status.rollback(toy_project, NAME)
-    verdict = stage.run(toy_config, toy_project, required=("random",))
+    verdict = programs.run(toy_config, toy_project, required=("random",))
     assert [text for text in verdict.objections if "was rolled back on" in text]
     assert len(verdict.objections) == 1
     champion = registry.find_champion(client, NAME)
     assert champion is not None
     assert champion.number == 1
     status.rollback(toy_project, NAME, 2)
-    assert stage.run(toy_config, toy_project, required=("random",)).reasons == (
+    assert programs.run(toy_config, toy_project, required=("random",)).reasons == (
         "yes: version 2 is the champion already",
     )
 

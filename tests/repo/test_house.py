@@ -214,6 +214,7 @@ STAGE_FILES = {
     "tencost graphs train": "train/networks/stage.py",
     "tencost graphs evaluate": "evaluate/networks/stage.py",
     "tencost graphs register": "register/networks/stage.py",
+    "tencost register": "register/programs.py",
 }
 """Of a command -> what it runs; another command `tencost <room>` runs stage.py of its room."""
 

@@ -172,9 +172,9 @@ class RegisterStage(Evaluate):
         Evaluate.command(self, root)
 
     def command(self, root: Path) -> None:
-        from tencost.register import stage
+        from tencost.register import programs
 
-        stage.run(self.config(), root / "project", required=("random",))
+        programs.run(self.config(), root / "project", required=("random",))
 
     def state(self, root: Path) -> Any:
         project = root / "project"
@@ -221,7 +221,7 @@ class Register(Kills):
 
     name = "kill-register"
     modules = (
-        "deltalake", "polars", "xgboost", "mlflow", "tencost.evaluate.stage", "tencost.register.stage",
+        "deltalake", "polars", "xgboost", "mlflow", "tencost.evaluate.stage", "tencost.register.programs",
         "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
     )  # fmt: skip
     scenarios = (RegisterStage, RegisterAgain)

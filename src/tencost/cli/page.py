@@ -22,10 +22,10 @@ from rich.console import Console
 from tencost import __version__
 from tencost.config import Config
 from tencost.errors import ConfigError, TuneError
-from tencost.evaluate import board as boards
-from tencost.evaluate.board import Board
+from tencost.evaluate.leaderboard_table import figure_text
 from tencost.evaluate.plots import PALETTE
-from tencost.evaluate.report import HEADINGS, figure_text, over_tasks_text, row_name
+from tencost.evaluate.program_board import FLOOR, ORACLE, ProgramBoard
+from tencost.evaluate.report import HEADINGS
 from tencost.store.tables import load_records, load_tasks
 from tencost.tune.curve import CurvePoint, read_points
 from tencost.writing import whole_file
@@ -173,8 +173,8 @@ def _dataset(folder: Path) -> Section:
 
 
 def _leaderboard(path: Path) -> Section:
-    board = boards.load(path)
-    chosen = boards.winner(board)
+    board = ProgramBoard.load(path)
+    chosen = board.winner()
     facts = [
         f"{board.part} part of {board.split}: {', '.join(board.networks)}",
         "mean ± 95 % interval over seeds, [95 % interval over the test tasks]; higher is better",
@@ -183,13 +183,13 @@ def _leaderboard(path: Path) -> Section:
         facts.insert(0, f"chosen: {chosen.model}")
     rows = [
         [
-            f"{row_name(row)} {row.features}".strip(),
+            " ".join(row.labels).strip(),
             *(
                 " ".join(
                     text.replace(" ", "\N{NO-BREAK SPACE}")
                     for text in (
                         figure_text(metric, row.metrics.get(metric)),
-                        over_tasks_text(row, metric),
+                        row.over_tasks(metric),
                     )
                 ).strip()
                 for metric in HEADINGS
@@ -245,7 +245,7 @@ def _tuning(folder: Path) -> Section:
     )
 
 
-def _draw_models(axis: Any, board: Board) -> float:
+def _draw_models(axis: Any, board: ProgramBoard) -> float:
     rows = board.models[::-1]
     for place, row in enumerate(rows):
         colour = _INK if row.reference else PALETTE[0]
@@ -258,10 +258,10 @@ def _draw_models(axis: Any, board: Board) -> float:
 
 
 def _draw_curves(axis: Any, table: pl.DataFrame, label: str) -> float:
-    models = [name for name in table.columns[1:] if name not in (boards.FLOOR, boards.ORACLE)]
+    models = [name for name in table.columns[1:] if name not in (FLOOR, ORACLE)]
     for place, name in enumerate(models[:_CURVES]):
         axis.plot(table[label], table[name], color=PALETTE[place], label=name, linewidth=1.6)
-    for name, style in ((boards.FLOOR, "--"), (boards.ORACLE, ":")):
+    for name, style in ((FLOOR, "--"), (ORACLE, ":")):
         if name in table.columns:
             axis.plot(table[label], table[name], style, color=_INK, label=name.replace("_", " "))
     axis.set_xlabel(label)

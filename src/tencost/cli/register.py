@@ -12,7 +12,7 @@ from tencost.cli.overrides import StageCommand, StageGroup, stage_function
 REGISTER = StageGroup(
     StageCommand(
         "register",
-        stage_function("tencost.register.stage"),
+        stage_function("tencost.register.programs"),
         uses=(
             "dataset", "hardware", "split", "rule", "experiment_name", "paths.records", "paths.features",
             "paths.splits", "paths.models", "paths.reports", "paths.registry",

@@ -27,8 +27,8 @@ from matplotlib.figure import Figure
 
 from tencost.evaluate import metrics
 from tencost.evaluate import replayed_search as search
-from tencost.evaluate.board import FLOOR, ORACLE, Board
 from tencost.evaluate.metrics import Floats
+from tencost.evaluate.program_board import FLOOR, ORACLE, ProgramBoard
 from tencost.evaluate.scoring import CURVE_STEPS, HEADLINE, SeedScore
 from tencost.evaluate.truth import Truth
 
@@ -56,7 +56,7 @@ class Curves:
     seeds: tuple[SeedScore, ...]
 
 
-def plot_leaderboard(board: Board, folder: Path) -> list[Path]:
+def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
     """Bars of the headline figures with their intervals; the floor is a line."""
     names = tuple((metric, metric.replace("_", " ").replace("top", "top-")) for metric in HEADLINE)
     figure, axes = _figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
@@ -217,7 +217,7 @@ def plot_importance(shares: dict[str, float], model: str, folder: Path) -> list[
     return [_save(figure, title, folder / f"importance-{model}.png"), path]
 
 
-def plot_losses(board: Board, folder: Path) -> list[Path]:
+def plot_losses(board: ProgramBoard, folder: Path) -> list[Path]:
     """Bars of the tasks in which the winner loses most; nothing where it loses nowhere."""
     if not board.losses:
         return []

@@ -1,20 +1,16 @@
-"""The leaderboard for people: in the terminal and as Markdown."""
+"""The leaderboard of models of programs for people: in the terminal and as Markdown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from tencost.errors import ConfigError
-from tencost.evaluate import board as boards
-from tencost.evaluate.board import Board, Row
-from tencost.evaluate.interval import Interval
+from tencost.evaluate.leaderboard_table import markdown_table, print_tables, terminal_table, wide
 from tencost.evaluate.lost_time import TaskLoss, decisive
+from tencost.evaluate.program_board import ProgramBoard, by_validation, regret
 
 HEADINGS = {
     "geo1": "geo1",
@@ -34,28 +30,22 @@ COLUMNS = HEADINGS | {
     "peak5": "peak@5",
 }
 """Metric -> heading, the most telling first: a narrow terminal shows as many as fit."""
-WIDE = 150
-"""Columns of text where the output is not a terminal."""
 _LISTED = 5
 """Tasks that are listed and not summed, in a note."""
 _ROWS = 10
 """Tasks in Markdown, which is also the note of an MLflow run and so has to be short; leaderboard.json has all."""
-_NAMES = {boards.FLOOR: "random floor", boards.ORACLE: "oracle"}
 
 
-def print_board(board: Board, console: Console | None = None) -> None:
+def print_board(board: ProgramBoard, console: Console | None = None) -> None:
     """Print a leaderboard, as wide as the terminal allows."""
     console = wide(console)
-    console.print(_table(board, _fitting(console.width)))
-    for line in _notes(board):
-        console.print(Text(line, style="dim"), soft_wrap=True)
-    console.print()
-
-
-def wide(console: Console | None = None) -> Console:
-    """Return the console, or one of WIDE columns where the output is a file or a pipe."""
-    console = console or Console()
-    return console if console.is_terminal else Console(file=console.file, width=WIDE)
+    title = (
+        f"{board.hardware}: {board.part} part of {board.split} ({board.dataset}): "
+        f"{', '.join(board.networks)}"
+    )
+    columns = _fitting(console.width)
+    table = terminal_table(board, title, columns, stacked=True)
+    print_tables(console, [table], _notes(board))
 
 
 def print_leaderboards(reports: Path, console: Console | None = None) -> None:
@@ -71,32 +61,18 @@ def print_leaderboards(reports: Path, console: Console | None = None) -> None:
             "Run `dvc repro` or `tencost evaluate`."
         )
     for path in paths:
-        print_board(boards.load(path), console)
+        print_board(ProgramBoard.load(path), console)
 
 
-def markdown(board: Board) -> str:
+def markdown(board: ProgramBoard) -> str:
     """Return the leaderboard as a Markdown section: all columns, the best of each in bold."""
     heading = f"## {board.hardware} ({board.dataset}, {board.part} part of {board.split})"
     notes = "\n".join(f"- {line}" for line in _notes(board))
-    text = f"{heading}\n\n{markdown_table(board, tuple(COLUMNS))}\n{notes}\n"
+    text = f"{heading}\n\n{markdown_table(board, COLUMNS)}\n{notes}\n"
     return f"{text}\n{_losses_table(board)}" if board.losses else text
 
 
-def markdown_table(board: Board, metrics: Sequence[str]) -> str:
-    """Return the rows of a leaderboard as a Markdown table."""
-    headings = ["model", "features", "seeds", *(COLUMNS[metric] for metric in metrics)]
-    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
-    for row in board.rows:
-        cells = [row_name(row), row.features, str(len(row.seeds) or "")]
-        for metric in metrics:
-            text = figure_text(metric, row.metrics.get(metric))
-            text = f"**{text}**" if text and _is_best(board, row, metric) else text
-            cells.append(f"{text} {over_tasks_text(row, metric)}".rstrip())
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _losses_table(board: Board) -> str:
+def _losses_table(board: ProgramBoard) -> str:
     """Return the tasks in which the winner loses most as a Markdown table."""
     lines = [
         f"### Where {_winner(board)} loses its time",
@@ -116,84 +92,24 @@ def _losses_table(board: Board) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _winner(board: Board) -> str:
-    best = boards.winner(board)
+def _winner(board: ProgramBoard) -> str:
+    best = board.winner()
     return "" if best is None else best.model
 
 
-def _table(board: Board, metrics: Sequence[str]) -> Table:
-    title = f"{board.hardware}: {board.part} part of {board.split} ({board.dataset}): "
-    table = Table(
-        title=title + ", ".join(board.networks),
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
-    )
-    table.add_column("model", no_wrap=True)
-    table.add_column("features", no_wrap=True)
-    table.add_column("seeds", justify="right")
-    for metric in metrics:
-        table.add_column(COLUMNS[metric], justify="right", min_width=7)
-    first_end = next((row.model for row in board.rows if not row.is_model), None)
-    for row in board.rows:
-        if row.model == first_end:
-            table.add_section()
-        style = "dim" if not row.is_model else ("" if not row.reference else "cyan")
-        cells = [
-            Text(row_name(row), style),
-            Text(row.features, style),
-            Text(str(len(row.seeds) or ""), style),
-        ]
-        for metric in metrics:
-            text = figure_text(metric, row.metrics.get(metric)).replace(" ± ", "\n± ")
-            text = f"{text}\n{over_tasks_text(row, metric)}".rstrip()
-            cells.append(Text(text, "bold green" if _is_best(board, row, metric) else style))
-        table.add_row(*cells)
-    return table
-
-
-def _fitting(width: int) -> list[str]:
-    """Metrics whose columns fit beside the names."""
-    free, chosen = width - 34, []
+def _fitting(width: int) -> dict[str, str]:
+    """Return the first of COLUMNS, as many as fit beside the names."""
+    free, columns = width - 34, {}
     for metric, heading in COLUMNS.items():
         need = 16 if metric in HEADINGS else max(8, max(len(word) for word in heading.split()) + 3)
         if free < need:
             break
         free -= need
-        chosen.append(metric)
-    return chosen
+        columns[metric] = heading
+    return columns
 
 
-def row_name(row: Row) -> str:
-    """Return what a row is called beside its features; references are marked."""
-    if not row.is_model:
-        return _NAMES[row.model]
-    name = row.model.removesuffix(f"-{row.features}")
-    return f"{name} (ref)" if row.reference else name
-
-
-def figure_text(metric: str, interval: Interval | None) -> str:
-    """Return a figure with its interval over seeds, `0.812 ± 0.004`; empty where it is not defined."""
-    if interval is None or math.isnan(interval.mean):
-        return ""
-    digits = 1 if metric.startswith("trials") else 3
-    text = f"{interval.mean:.{digits}f}"
-    return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.{digits}f}"
-
-
-def over_tasks_text(row: Row, metric: str) -> str:
-    """Return a model's interval over tasks, `[0.512, 0.781]`; empty where there is none."""
-    found = row.tasks.get(metric)
-    if found is None or not row.is_model or math.isnan(found.low):
-        return ""
-    return f"[{found.low:.3f}, {found.high:.3f}]"
-
-
-def _is_best(board: Board, row: Row, metric: str) -> bool:
-    return row.is_model and row.mean(metric) == board.best(metric)
-
-
-def _notes(board: Board) -> list[str]:
+def _notes(board: ProgramBoard) -> list[str]:
     lines = [
         "mean ± 95 % interval over seeds (of training), [95 % bootstrap interval over the test networks and their "
         "tasks]; geo1: geometric "
@@ -241,9 +157,9 @@ def _notes(board: Board) -> list[str]:
     return lines
 
 
-def _choice_notes(board: Board) -> list[str]:
+def _choice_notes(board: ProgramBoard) -> list[str]:
     """Return how the winner was chosen, and what the choice costs on the part that is evaluated."""
-    best, before = boards.winner(board), boards.by_validation(board)
+    best, before = board.winner(), by_validation(board)
     if best is None or before is None or len(board.candidates) < 2:
         return []
     lines = []
@@ -261,7 +177,7 @@ def _choice_notes(board: Board) -> list[str]:
         lines.append("chosen by pairwise on the validation part")
     for how, row in (("chosen", best), ("by validation pairwise", before)):
         behind = ", ".join(
-            f"{HEADINGS[name]} {value:.3f}" for name, value in boards.regret(board, row).items()
+            f"{HEADINGS[name]} {value:.3f}" for name, value in regret(board, row).items()
         )
         lines.append(f"regret, the best candidate minus the one {how}: {row.model}: {behind}")
     return lines

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from tencost.config import Config
 from tencost.evaluate import runs_view
-from tencost.evaluate.board import Board, Row
+from tencost.evaluate.program_board import ProgramBoard, ProgramRow
 from tencost.evaluate.scoring import HEADLINE
 from tencost.models.programs.bundle import training_digest
 from tencost.tracking import orphaned_runs as ended
@@ -26,7 +26,7 @@ from tencost.tracking import runs as tracking
 
 
 def log_model_scores(
-    root: Path, cfg: Config, row: Row, predict_ms: float, files: Sequence[Path]
+    root: Path, cfg: Config, row: ProgramRow, predict_ms: float, files: Sequence[Path]
 ) -> None:
     """Log a model's test figures, prediction time and plots into the run that trained it, where this store has it."""
     client = _client(root, cfg.experiment_name)
@@ -46,7 +46,7 @@ def log_model_scores(
         client.log_artifact(run_id, str(path), "plots")
 
 
-def run_metrics(row: Row) -> dict[str, float]:
+def run_metrics(row: ProgramRow) -> dict[str, float]:
     """Return the metrics of a training run."""
     figures = {}
     for name, interval in row.metrics.items():
@@ -61,7 +61,7 @@ def run_metrics(row: Row) -> dict[str, float]:
     return figures
 
 
-def log_comparison(root: Path, cfg: Config, board: Board, report: Path) -> str:
+def log_comparison(root: Path, cfg: Config, board: ProgramBoard, report: Path) -> str:
     """Log the leaderboard, its plots and the main figures of all models as one run; return its id."""
     client = _client(root, cfg.experiment_name)
     experiment = client.get_experiment_by_name(cfg.experiment_name)

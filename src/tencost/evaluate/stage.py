@@ -21,13 +21,12 @@ from rich.console import Console
 
 from tencost.config import Config, ExecutionKind, SplitPolicy
 from tencost.errors import SplitError, TrainError
-from tencost.evaluate import board as boards
 from tencost.evaluate import plots
 from tencost.evaluate import run_metrics as tracking
-from tencost.evaluate.board import FLOOR, ORACLE, Board, Gain, Row, summarize, winner
 from tencost.evaluate.choosing import Choice, choices
 from tencost.evaluate.fold_scores import Folds
 from tencost.evaluate.interval import Difference, paired_bootstrap
+from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (
     Model,
@@ -37,6 +36,15 @@ from tencost.evaluate.prediction import (
     predict,
     predict_ms,
     program_rows,
+)
+from tencost.evaluate.program_board import (
+    FLOOR,
+    ORACLE,
+    Gain,
+    ProgramBoard,
+    ProgramRow,
+    headline,
+    summarize,
 )
 from tencost.evaluate.report import HEADINGS, markdown, print_board
 from tencost.evaluate.scoring import (
@@ -65,10 +73,10 @@ class Scored:
     predict_ms: float
     choice: Choice | None = None
 
-    def row(self, root: Path, truth: Truth) -> Row:
+    def row(self, root: Path, truth: Truth) -> ProgramRow:
         """Return its row of the leaderboard."""
         info = self.model.info
-        return Row(
+        return ProgramRow(
             model=self.model.name,
             family=info.family,
             features=info.feature_spec.name,
@@ -81,7 +89,7 @@ class Scored:
         )
 
 
-def run(cfg: Config, root: Path, data: Data | None = None) -> Board:
+def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
     """Compare all trained models of cfg.hardware; write the report, log it to MLflow, print the leaderboard.
 
     Raises:
@@ -121,7 +129,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> Board:
     return board
 
 
-def score_run(data: Data, model_folder: Path) -> Row:
+def score_run(data: Data, model_folder: Path) -> ProgramRow:
     """Score one freshly trained model on the test part and log its figures and plots into its own MLflow run.
 
     Args:
@@ -247,14 +255,14 @@ def _chosen_from(data: Data, scored: Sequence[Scored]) -> list[Scored]:
     return [replace(item, choice=found.get(item.model.name)) for item in scored]
 
 
-def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Board:
+def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> ProgramBoard:
     cfg = data.cfg
     rows = sorted((item.row(root, truth) for item in scored), key=lambda row: -row.mean("geo1"))
     ends = [
-        Row(model=FLOOR, **summarize(truth, [random_floor(truth)])),
-        Row(model=ORACLE, **summarize(truth, [oracle(truth)])),
+        ProgramRow(model=FLOOR, **summarize(truth, [random_floor(truth)])),
+        ProgramRow(model=ORACLE, **summarize(truth, [oracle(truth)])),
     ]
-    board = Board(
+    board = ProgramBoard(
         dataset=cfg.dataset.name,
         hardware=cfg.hardware.name,
         split=cfg.split_name,
@@ -265,7 +273,7 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Bo
         rows=(*rows, *ends),
         left_out=truth.left_out,
     )
-    best = winner(board)
+    best = board.winner()
     if best is None:
         return board
     by_name = {item.model.name: item for item in scored}
@@ -291,7 +299,7 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Bo
             for hardware in data.hardware()
         }
     losses = task_losses(truth, by_name[best.model].test, names)
-    return Board(**{**vars(board), "gains": gains, "losses": losses})
+    return ProgramBoard(**{**vars(board), "gains": gains, "losses": losses})
 
 
 def _stale(model: Model, cfg: Config) -> str:
@@ -302,25 +310,25 @@ def _stale(model: Model, cfg: Config) -> str:
     )
 
 
-def _row_of(board: Board, item: Scored) -> Row:
+def _row_of(board: ProgramBoard, item: Scored) -> ProgramRow:
     return next(row for row in board.rows if row.model == item.model.name)
 
 
-def _write_report(folder: Path, board: Board, truth: Truth, scored: Sequence[Scored]) -> None:
+def _write_report(
+    folder: Path, board: ProgramBoard, truth: Truth, scored: Sequence[Scored]
+) -> None:
     """Write the report's folder; it appears whole or not at all."""
     with whole_folder(folder) as partial:
         (partial / "plots").mkdir()
-        for name, content in (
-            ("metrics.json", orjson.dumps(boards.headline(board), option=orjson.OPT_INDENT_2)),
-            (
-                "models.json",
-                orjson.dumps(
-                    boards.metrics_dict(board), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-                ),
-            ),
+        models = {model: parts[TEST] for model, parts in board.metrics().items()}
+        for name, content, order in (
+            ("metrics.json", headline(board), 0),
+            ("models.json", models, orjson.OPT_SORT_KEYS),
         ):
-            (partial / name).write_bytes(content + b"\n")
-        boards.save(board, partial / "leaderboard.json")
+            (partial / name).write_bytes(
+                orjson.dumps(content, option=orjson.OPT_INDENT_2 | order) + b"\n"
+            )
+        board.save(partial / board.FILE)
         (partial / "leaderboard.md").write_text(markdown(board), encoding="utf-8")
         _predictions(truth, scored).write_parquet(partial / "predictions.parquet")
         _plot(board, truth, scored, partial / "plots")
@@ -344,7 +352,7 @@ def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _plot(board: Board, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
+def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
     by_name = {item.model.name: item for item in scored}
     curves = [plots.Curves(row.model, by_name[row.model].test) for row in board.models]
     plots.plot_leaderboard(board, folder)

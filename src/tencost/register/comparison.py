@@ -40,6 +40,7 @@ from tencost.register import registry
 from tencost.register.promotion import METRICS, Comparison
 from tencost.register.pull import pull
 from tencost.register.registry import Version
+from tencost.register.verdict import of_another_split, unusable
 from tencost.train.data import Data
 
 
@@ -116,15 +117,11 @@ def against_champion(
         if not bundles:
             return _by_kept_figures(data, champion, registered, truth, challenger, rows)
     except (BundleError, FeatureError) as error:
-        return Opponent(
-            None, None, (f"{name} cannot be used here any more, so it is not compared: {error}",)
-        )
+        return Opponent(None, None, (unusable(name, error),))
     if note:
         notes.append(f"{name} is compared as {note}")
     if champion.tags.get("split_hash") != data.split_hash:
-        notes.append(
-            f"{name} was trained on another split, so it may have learnt from what is tested here, which favours it"
-        )
+        notes.append(of_another_split(name))
     found = [predict(bundle, rows) for bundle in bundles]
     scores = [score_records(truth, item.raw, item.score) for item in found]
     taken = predict_ms(registered, rows)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tencost.config import PathsConfig
 from tencost.errors import RegistryError
-from tencost.evaluate.report import wide
+from tencost.evaluate.leaderboard_table import wide
 from tencost.register.drift import Action, Drift, Estimate, History, histories, verdict
 from tencost.store.reading import Records
 from tencost.store.tables import open_records

@@ -21,67 +21,33 @@ may add keys.
 
 from __future__ import annotations
 
-import math
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
-from tencost.evaluate.board import Row
 from tencost.evaluate.interval import Difference
-from tencost.evaluate.scoring import HEADLINE
-from tencost.register import registry
-from tencost.register.promotion import METRICS, Comparison, Rule, Verdict, interval_text
+from tencost.evaluate.program_board import ProgramRow
+from tencost.register.promotion import METRICS, Comparison, ProgramVerdict, Rule
 from tencost.register.registry import Version
 from tencost.register.round_time import CANDIDATES, RoundTime
+from tencost.register.verdict import interval_text
 
 FORMAT_VERSION = 1
-REASONS_TAG = "reasons"
 CHAMPION_TAG = "champion"
 NUMBER_TAGS = ("num_seeds", "predict_ms", "round_s", "champion_predict_ms", "champion_round_s")
 GAIN_TAGS = {metric: f"gain_{metric}" for metric in METRICS}
-_MAX_RUN_TAG = 8000
+MAX_RUN_TAG = 8000
+"""Characters of the reasons that a run's tag has room for."""
 _GAIN = re.compile(r"(\S+) \[(\S+), (\S+)\]")
 
 
-def write(
-    client: Any, version: Version, best: Row, verdict: Verdict, text: str, values: dict[str, Any]
-) -> None:
-    """Write a verdict to the version and to its run.
-
-    Args:
-        client: of the registry.
-        version: the challenger.
-        best: its row of the leaderboard.
-        verdict: what the rule said.
-        text: the version's description, Markdown.
-        values: the verdict as `content` returns it.
-    """
-    word = "promoted" if verdict.promote else "refused"
-    number, run = str(version.number), version.run_id
-    client.update_model_version(version.name, number, description=text)
-    tags = {registry.VERDICT_TAG: word, **version_tags(verdict)}
-    tags |= {metric: f"{best.mean(metric):.4f}" for metric in HEADLINE}
-    for name, value in tags.items():
-        client.set_model_version_tag(version.name, number, name, value)
-    client.set_tag(run, "register.verdict", word)
-    client.set_tag(run, "register.version", f"{version.name} {version.semver}")
-    client.set_tag(run, "register.reasons", "\n".join(verdict.reasons)[:_MAX_RUN_TAG])
-    _log_metrics(client, run, run_metrics(verdict))
-    client.log_text(run, text, "register/verdict.md")
-    client.log_text(run, _json(values).decode(), "register/verdict.json")
-
-
-def version_tags(verdict: Verdict) -> dict[str, str]:
-    """Return the tags that a version gets for a verdict; all of them, so that none is left of an older one."""
+def version_tags(verdict: ProgramVerdict) -> dict[str, str]:
+    """Return the tags of numbers that a version gets for a verdict, beside those of every model."""
     champion = verdict.champion
-    tags = {
-        REASONS_TAG: "\n".join(verdict.reasons),
-        CHAMPION_TAG: "" if champion is None else champion.opponent,
-    }
+    tags = {CHAMPION_TAG: "" if champion is None else champion.opponent}
     for metric, tag in GAIN_TAGS.items():
         tags[tag] = "" if champion is None else interval_text(getattr(champion, metric))
     return tags | {name: _text(value) for name, value in _own_numbers(verdict).items()}
@@ -96,7 +62,7 @@ def gain(text: str) -> Difference | None:
     return Difference(mean, low, high, 0)
 
 
-def run_metrics(verdict: Verdict) -> dict[str, float]:
+def run_metrics(verdict: ProgramVerdict) -> dict[str, float]:
     """Return the metrics of the run: differences by opponent with their intervals, times, the verdict."""
     figures: dict[str, float] = {"register/promoted": float(verdict.promote)}
     for name, value in _own_numbers(verdict).items():
@@ -117,8 +83,8 @@ def run_metrics(verdict: Verdict) -> dict[str, float]:
 def content(
     version: Version,
     champion: Version | None,
-    best: Row,
-    verdict: Verdict,
+    best: ProgramRow,
+    verdict: ProgramVerdict,
     rule: Rule,
     rounds: Mapping[str, RoundTime],
 ) -> dict[str, Any]:
@@ -141,9 +107,9 @@ def content(
             "version": version.number,
             "semver": version.semver,
             "model": best.model,
-            "num_seeds": None if own is None else own.num_seeds,
-            "predict_ms": None if own is None else own.predict_ms,
-            "round_s": None if own is None else own.round_s,
+            "num_seeds": own.num_seeds,
+            "predict_ms": own.predict_ms,
+            "round_s": own.round_s,
         },
         "champion": None
         if champion is None
@@ -159,12 +125,17 @@ def content(
     }
 
 
-def _own_numbers(verdict: Verdict) -> dict[str, float | None]:
+def verdict_json(values: dict[str, Any]) -> str:
+    """Return what `content` returns as the text of verdict.json."""
+    return (orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n").decode()
+
+
+def _own_numbers(verdict: ProgramVerdict) -> dict[str, float | None]:
     own, champion = verdict.challenger, verdict.champion
     return {
-        "num_seeds": None if own is None else own.num_seeds,
-        "predict_ms": None if own is None else own.predict_ms,
-        "round_s": None if own is None else own.round_s,
+        "num_seeds": own.num_seeds,
+        "predict_ms": own.predict_ms,
+        "round_s": own.round_s,
         "champion_predict_ms": None if champion is None else champion.predict_ms,
         "champion_round_s": None if champion is None else champion.round_s,
     }
@@ -172,15 +143,3 @@ def _own_numbers(verdict: Verdict) -> dict[str, float | None]:
 
 def _text(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _json(values: dict[str, Any]) -> bytes:
-    return orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n"
-
-
-def _log_metrics(client: Any, run: str, figures: Mapping[str, float]) -> None:
-    from mlflow.entities import Metric
-
-    now = int(1000 * time.time())
-    known = {name: value for name, value in figures.items() if not math.isnan(value)}
-    client.log_batch(run, metrics=[Metric(name, value, now, 0) for name, value in known.items()])

@@ -26,9 +26,17 @@ tasks of a small test split cannot decide a small gain.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tencost.evaluate.interval import Difference
+from tencost.register.verdict import (
+    Check,
+    Verdict,
+    check_challenger,
+    decide,
+    interval_text,
+    sentence,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,32 +108,18 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the rule says, and why.
+class ProgramVerdict(Verdict):
+    """A verdict with the numbers that were compared.
 
     Attributes:
-        promote: move the champion alias to the challenger.
-        reasons: one sentence per check; those that forbid the promotion start with "no:", the
-            others with "yes:".
-        challenger: the challenger's own numbers; None where the rule was not asked.
+        challenger: the challenger's own numbers.
         references: the numbers against each reference.
         champion: the numbers against the champion; None if there is none to compare with.
     """
 
-    promote: bool
-    reasons: tuple[str, ...]
-    challenger: Challenger | None = None
-    references: tuple[Comparison, ...] = field(default=())
-    champion: Comparison | None = None
-
-    @property
-    def objections(self) -> tuple[str, ...]:
-        """The reasons that forbid the promotion, without their "no:"."""
-        return tuple(text.removeprefix(NO) for text in self.reasons if text.startswith(NO))
-
-
-YES, NO = "yes: ", "no: "
-_Check = tuple[bool, str]
+    challenger: Challenger
+    references: tuple[Comparison, ...]
+    champion: Comparison | None
 
 
 def judge(
@@ -135,7 +129,7 @@ def judge(
     *,
     required: tuple[str, ...] = (),
     rule: Rule | None = None,
-) -> Verdict:
+) -> ProgramVerdict:
     """Apply the rule.
 
     Args:
@@ -148,38 +142,23 @@ def judge(
     """
     rule = rule or Rule()
     checks = [
-        *_itself(challenger, rule),
+        *check_challenger(
+            challenger.num_seeds,
+            rule.min_seeds,
+            challenger.rolled_back,
+            f": train with seeds=[{','.join(map(str, range(rule.min_seeds)))}], or lower rule.min_seeds",
+        ),
         *_against_references(references, required, challenger.num_seeds),
         *([] if champion is None else _against_champion(champion, rule)),
         *_prediction(challenger, champion, rule),
         *_round(challenger, champion, rule),
     ]
-    reasons = tuple(f"{YES if passed else NO}{text}" for passed, text in checks)
-    promote = all(passed for passed, _ in checks)
-    return Verdict(promote, reasons, challenger, references, champion)
-
-
-def _itself(challenger: Challenger, rule: Rule) -> list[_Check]:
-    enough = challenger.num_seeds >= rule.min_seeds
-    text = f"trained with {challenger.num_seeds} seed(s), at least {rule.min_seeds} asked for"
-    if not enough:
-        few = ",".join(str(seed) for seed in range(rule.min_seeds))
-        text += f": train with seeds=[{few}], or lower rule.min_seeds"
-    checks = [(enough, text)]
-    if challenger.rolled_back:
-        checks.append(
-            (
-                False,
-                f"it was champion and was rolled back on {challenger.rolled_back}; "
-                "`tencost register rollback <model> <version>` brings it back",
-            )
-        )
-    return checks
+    return ProgramVerdict(*decide(checks), challenger, references, champion)
 
 
 def _against_references(
     references: tuple[Comparison, ...], required: tuple[str, ...], num_seeds: int
-) -> list[_Check]:
+) -> list[Check]:
     """Return the checks against references; one that has fewer seeds than the challenger is printed with its number."""
     compared = {item.family for item in references}
     checks = [
@@ -193,12 +172,14 @@ def _against_references(
             item = replace(item, opponent=f"{item.opponent} ({seeds})")
         for metric in METRICS:
             difference: Difference = getattr(item, metric)
-            checks.append((difference.mean > 0.0, _sentence(metric, difference, item.opponent)))
+            checks.append(
+                (difference.mean > 0.0, sentence(METRICS[metric], difference, item.opponent))
+            )
         checks += _search(item)
     return checks
 
 
-def _search(item: Comparison) -> list[_Check]:
+def _search(item: Comparison) -> list[Check]:
     """Return the check that the challenger does not search worse: a difference whose interval lies below 0 forbids."""
     found = item.search_score
     if found is None or math.isnan(found.mean):
@@ -208,17 +189,17 @@ def _search(item: Comparison) -> list[_Check]:
     return [(not worse, f"{text}, {'' if worse else 'not '}known to be lower")]
 
 
-def _against_champion(champion: Comparison, rule: Rule) -> list[_Check]:
+def _against_champion(champion: Comparison, rule: Rule) -> list[Check]:
     gain = champion.geo1
-    checks = [(gain.mean > 0.0, _sentence("geo1", gain, champion.opponent))]
+    checks = [(gain.mean > 0.0, sentence("geo1", gain, champion.opponent))]
     for metric in ("top1", "top5", "pairwise"):
         difference: Difference = getattr(champion, metric)
-        text = _sentence(metric, difference, champion.opponent)
+        text = sentence(METRICS[metric], difference, champion.opponent)
         checks.append((difference.mean >= -rule.margin, f"{text}, tolerated -{rule.margin:g}"))
     return [*checks, *_search(champion)]
 
 
-def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[_Check]:
+def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[Check]:
     taken = challenger.predict_ms
     text = f"scores 1,000 programs in {taken:.0f} ms, limit {rule.max_predict_ms:.0f} ms"
     checks = [(taken <= rule.max_predict_ms, text)]
@@ -229,7 +210,7 @@ def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule)
     return checks
 
 
-def _round(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[_Check]:
+def _round(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[Check]:
     taken = challenger.round_s
     if taken is None:
         return [(True, f"a round's time was not measured: {challenger.unmeasured}")]
@@ -247,15 +228,3 @@ def _round(challenger: Challenger, champion: Comparison | None, rule: Rule) -> l
 
 METRICS = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "pairwise": "pairwise"}
 """What the rule compares, and its name for people."""
-
-
-def interval_text(difference: Difference) -> str:
-    """Return a difference as `+0.071 [-0.101, +0.175]`; without an interval as `+0.071 (no interval)`."""
-    if math.isnan(difference.low) and not math.isnan(difference.mean):
-        return f"{difference.mean:+.3f} (no interval)"
-    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-
-
-def _sentence(metric: str, difference: Difference, opponent: str) -> str:
-    unsure = ", interval contains 0" if difference.low <= 0.0 <= difference.high else ""
-    return f"{METRICS[metric]} {interval_text(difference)} against {opponent}{unsure}"

@@ -45,6 +45,7 @@ from tencost.tracking.server_check import reach
 CONTENT_TAG = "content_digest"
 PROMOTED_TAG = "promoted"
 VERDICT_TAG = "verdict"
+REASONS_TAG = "reasons"
 ROLLED_BACK_TAG = "rolled_back"
 LIVE_TAG = "live"
 MODEL_TAG = "logged_model"
@@ -151,8 +152,14 @@ def register_bundle(
     Returns:
         The version, and whether it is new.
     """
+    offer = bundle_offer(bundle, hardware_text, programs)
+    return register_offer(client, offer, run_id=run_id, description=description)
+
+
+def bundle_offer(bundle: Path, hardware_text: str, programs: Ragged | None = None) -> Offer:
+    """Return a bundle of programs as it is offered to the registry; the arguments are those of `register_bundle`."""
     info = read_info(bundle)
-    offer = Offer(
+    return Offer(
         name=model_name(info.hardware),
         bundle=bundle,
         content_digest=content_digest(info),
@@ -169,7 +176,6 @@ def register_bundle(
         model_text=_model_description(model_name(info.hardware), hardware_text),
         save=partial(save_pyfunc, programs=programs),
     )
-    return register_offer(client, offer, run_id=run_id, description=description)
 
 
 def _fitted(refit: dict[str, Any]) -> dict[str, str]:

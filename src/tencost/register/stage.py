@@ -1,265 +1,263 @@
 """The stage `register`: the winner of an evaluation becomes a version, and champion if the rule allows it.
 
-Which family: the best on networks left out of the training side, references aside (`evaluate.board.winner`). Which
-seed: the best pairwise accuracy on the validation part. The test part decides nothing but the promotion: all seeds of
-the challenger against all seeds of each reference and of the champion, whose predictions are made anew on the same test
-part. What is registered is that seed fitted once more on all records (:mod:`tencost.train.refit`); it has seen the test
-networks, so that it is the twins, trained without them, that are compared, its own and the champion's. The two
-registered bundles are timed in this process, one after the other.
+It is the same for models of programs (:mod:`tencost.register.programs`) and of whole networks
+(:mod:`tencost.graphs.stages.register`), which say what they offer and how it is judged.
 
-Writes the notes that :mod:`tencost.register.notes` describes, and for DVC mlruns/registered/<dataset>/<hardware>.json:
-the registered model and the digest of the content that was offered to it. It lies beside the registry, so that where
-the registry is lost DVC runs the stage again; version numbers and times are in the registry alone.
+For DVC it writes mlruns/registered/<dataset>/<hardware>.json: the registered model and the digest of the content that
+was offered to it. It lies beside the registry, so that where the registry is lost DVC runs the stage again; version
+numbers and times are in the registry alone.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-import polars as pl
+import orjson
 from rich.console import Console
+from rich.text import Text
 
 from tencost.config import Config
-from tencost.errors import RecordError, RegistryError
-from tencost.evaluate import board as boards
-from tencost.evaluate.board import REFERENCES, Board, Row, winner
-from tencost.evaluate.prediction import load_model, predict_ms, program_rows
-from tencost.evaluate.report import markdown_table
-from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
-from tencost.evaluate.stage import best_seed, load_truth
-from tencost.evaluate.truth import Truth
-from tencost.features.computable import readable_stored
-from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle, training_digest
-from tencost.models.programs.ranker import reference_features
-from tencost.register import notes, offering, registry
-from tencost.register.comparison import Opponent, against_champion, compare
-from tencost.register.promotion import YES, Challenger, Comparison, Rule, Verdict, judge
-from tencost.register.registry import Version
-from tencost.register.round_time import RoundTime, round_times
-from tencost.register.start_records import ship, training_starts
+from tencost.errors import RegistryError
+from tencost.evaluate.leaderboard import Board, Row
+from tencost.register import registry
+from tencost.register.registry import Offer, Version
+from tencost.register.verdict import YES, Verdict
+from tencost.tracking import orphaned_runs as ended
 from tencost.tracking import runs as tracking
-from tencost.train.data import Data
-from tencost.train.refit import refit
+from tencost.writing import whole_file
+
+R = TypeVar("R", bound=Row)
+V = TypeVar("V", bound=Verdict)
 
 
-@dataclass(frozen=True)
-class _Report:
-    """What `evaluate` found: the leaderboard, its winner, and the score of every model's every seed."""
+@dataclass(frozen=True, kw_only=True)
+class RunNotes:
+    """A verdict as the run that trained the challenger keeps it.
 
-    board: Board
-    best: Row
-    truth: Truth
-    scores: dict[str, list[SeedScore]]
+    Attributes:
+        tags: of the run.
+        texts: path of an artifact -> its text.
+        metrics: of the run; NaN is left out.
+    """
+
+    tags: Mapping[str, str]
+    texts: Mapping[str, str]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Subject(ABC, Generic[R, V]):
+    """The winner of one evaluation: what is offered to the registry, and how it is judged.
+
+    Attributes:
+        cfg: names dataset, hardware and split.
+        root: the project's root, absolute.
+        work: an empty folder, removed after the stage.
+    """
+
+    COMMAND: ClassVar[str]
+    """The words of the stage, "register"."""
+    TRAIN: ClassVar[str]
+    """The commands that make a candidate."""
+
+    cfg: Config
+    root: Path
+    work: Path
 
     @property
-    def own(self) -> list[SeedScore]:
-        """The winner's score for each seed."""
-        return self.scores[self.best.model]
+    @abstractmethod
+    def model_name(self) -> str:
+        """Name of the registered model."""
 
-    def references(self) -> tuple[Comparison, ...]:
-        """Return the winner compared with each reference."""
-        return tuple(
-            compare(row.model, row.family, self.truth, self.own, self.scores[row.model])
-            for row in self.board.models
-            if row.reference
-        )
+    @property
+    @abstractmethod
+    def report(self) -> Path:
+        """Folder of the evaluation's report."""
+
+    @property
+    @abstractmethod
+    def board(self) -> Board[R]:
+        """The leaderboard in it."""
+
+    @cached_property
+    def row(self) -> R:
+        """The winner.
+
+        Raises:
+            RegistryError: there are only references to choose from.
+        """
+        row = self.board.winner()
+        if row is None:
+            raise RegistryError(
+                f"expected a model to register in {self.report / self.board.FILE}, found only references. "
+                f"Train one: {self.TRAIN}"
+            )
+        return row
+
+    @abstractmethod
+    def training(self) -> tuple[Path, str]:
+        """Return the folder of the winner's bundles, seed<k>/ each, and the digest of the training."""
+
+    @abstractmethod
+    def offer(self) -> Offer:
+        """Return the bundle that becomes a version."""
+
+    @abstractmethod
+    def judge(self, client: Any, version: Version, champion: Version | None) -> V:
+        """Apply the promotion rule.
+
+        Args:
+            client: of the registry.
+            version: the challenger.
+            champion: None if there is none.
+        """
+
+    @abstractmethod
+    def description(self, version: Version) -> str:
+        """Return what stands above the verdict in the version's description, Markdown."""
+
+    @abstractmethod
+    def tags(self, verdict: V) -> dict[str, str]:
+        """Return further tags of the version; all of them, so that none is left of an older verdict."""
+
+    @abstractmethod
+    def run_notes(
+        self, version: Version, champion: Version | None, verdict: V, text: str
+    ) -> RunNotes:
+        """Return what the run keeps of a verdict.
+
+        Args:
+            version: the challenger.
+            champion: the champion after the verdict.
+            verdict: of the rule.
+            text: the version's description.
+        """
+
+    def marks(self) -> list[Path]:
+        """Return the files that say to DVC what was offered to the registry."""
+        folder = self.root / self.cfg.paths.registry / self.cfg.dataset.name
+        return [folder / f"{self.cfg.hardware.name}.json"]
 
 
-def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> Verdict:
+def run(
+    cfg: Config, root: Path, subject_of: Callable[[Config, Path, Path], Subject[R, V]]
+) -> V | Verdict:
     """Register the winner on cfg.hardware and promote it if the rule allows.
 
     Args:
         cfg: names dataset, hardware and split.
         root: the project's root.
-        required: families that a champion must have been compared with and must beat; None: all references that can
-            be trained on the records.
+        subject_of: configuration, root and work folder -> the subject.
 
     Raises:
         ConfigError: nothing was evaluated.
-        RegistryError: there are only references to choose from, or the report is not of this split.
+        RegistryError: there are only references to choose from, or the report is of something else.
     """
     root = root.resolve()
-    folder = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
-    board = boards.load(folder / "leaderboard.json")
-    best = winner(board)
-    if best is None:
-        raise RegistryError(
-            f"expected a model to register in {folder / 'leaderboard.json'}, found only references. "
-            "Train one: tencost train model=xgb, then tencost evaluate"
-        )
-    client = registry.connect(tracking.setup(root, cfg.experiment_name))
-    data = Data(cfg, root)
-    truth = load_truth(data, "test")
-    report = _Report(board, best, truth, read_scores(folder / "predictions.parquet", truth))
-    twin = _chosen(root, best, report.own)
-
-    champion = registry.find_champion(client, registry.model_name(cfg.hardware.name))
     with tempfile.TemporaryDirectory(prefix="tencost-") as work:
-        bundle = twin
-        if cfg.rule.refit:
-            with Console(stderr=True).status(f"fitting {best.model} on all records"):
-                bundle = load_bundle(refit(data, twin, Path(work) / "refit"))
-        version, new = registry.register_bundle(
-            client,
-            _shipped(data, bundle, Path(work)),
-            run_id=offering.run_of(
-                client,
-                cfg,
-                "register",
-                root / best.folder,
-                training_digest(root / best.folder),
-                best.seeds,
-            ),
-            hardware_text=cfg.hardware.description or cfg.hardware.name,
-            description="",
-            programs=program_rows(data, bundle.info, truth),
-        )
-    rule = Rule(min_seeds=cfg.rule.min_seeds)
-    if champion is not None and champion.number == version.number:
-        reason = f"{YES}version {version.number} is the champion already"
-        verdict = Verdict(False, (reason,), references=report.references())
-    else:
-        opponent = Opponent(None, None, ())
-        if champion is not None:
-            opponent = against_champion(client, data, champion, truth, report.own)
-        rounds, unmeasured = _rounds(cfg, root, truth, bundle, opponent.bundle)
-        challenger = Challenger(
-            num_seeds=len(report.own),
-            predict_ms=predict_ms(bundle, program_rows(data, bundle.info, truth)),
-            round_s=_seconds(rounds, "challenger"),
-            unmeasured=unmeasured,
-            rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
-        )
-        met = opponent.with_round(_seconds(rounds, "champion"))
-        asked, spared = _asked(cfg, root, board, twin) if required is None else (required, ())
-        judged = judge(challenger, report.references(), met, required=asked, rule=rule)
-        told = tuple(f"{YES}note that {note}" for note in (*opponent.notes, *spared))
-        verdict = replace(judged, reasons=(*told, *judged.reasons))
-        judged_against = champion
-        champion = version if verdict.promote else champion
-        values = notes.content(version, champion, best, verdict, rule, rounds)
-        text = description(board, best, bundle, version, verdict)
-        notes.write(client, version, best, verdict, text, values)
-        if verdict.promote:  # last: a run killed before it judges and writes again
-            registry.check_unchanged(client, version.name, judged_against)
-            registry.promote(client, version)
-    offering.mark(root, cfg, version)
-    offering.say(version, new, champion, verdict)
+        subject = subject_of(cfg, root, Path(work))
+        seeds = subject.row.seeds
+        client = registry.connect(tracking.setup(root, cfg.experiment_name))
+        champion = registry.find_champion(client, subject.model_name)
+        offer = subject.offer()
+        run_id = _training_run(client, cfg, subject.COMMAND, *subject.training(), seeds)
+        version, new = registry.register_offer(client, offer, run_id=run_id, description="")
+        verdict: V | Verdict
+        if champion is not None and champion.number == version.number:
+            verdict = Verdict(False, (f"{YES}version {version.number} is the champion already",))
+        else:
+            judged = verdict = subject.judge(client, version, champion)
+            before, champion = champion, version if judged.promote else champion
+            _write(client, subject, version, champion, judged)
+            if judged.promote:  # last: a run killed before it judges and writes again
+                registry.check_unchanged(client, version.name, before)
+                registry.promote(client, version)
+    for path in subject.marks():
+        _write_mark(path, version)
+    _print(version, new, champion, verdict)
     return verdict
 
 
-def _asked(
-    cfg: Config, root: Path, board: Board, twin: Bundle
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the references that a champion must beat, and for each that nobody can train why it is not asked for.
-
-    Programs of other tuners, and workloads that another TVM wrote, have no features of TVM's own: what reads these
-    alone cannot be there. It is not enough that nobody has made those features: they are tried on the records, beside
-    the features that the winner reads.
-    """
-    evaluated = {row.family for row in board.models}
-    kinds = {name: reference_features(name) for name in REFERENCES if name not in evaluated}
-    wanted = tuple(sorted({kind for kind in kinds.values() if kind}))
-    if not wanted:
-        return REFERENCES, ()
-    try:
-        found = readable_stored(
-            root / cfg.paths.records / cfg.dataset.name, (*wanted, twin.info.feature_spec.kind)
-        )
-    except RecordError:  # without workloads nobody can tell
-        return REFERENCES, ()
-    spared = {name: kind for name, kind in kinds.items() if kind and not found.allows(kind)}
-    notes = tuple(
-        f"{name} is not asked for, since its features {kind} cannot be computed of these records: "
-        f"{found.reasons[kind]}"
-        for name, kind in spared.items()
-    )
-    return tuple(name for name in REFERENCES if name not in spared), notes
+def _training_run(
+    client: Any, cfg: Config, command: str, folder: Path, digest: str, seeds: tuple[int, ...]
+) -> str:
+    """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
+    trained = tracking.training_run(client, cfg.experiment_name, digest)
+    if trained is not None:
+        return trained
+    experiment = client.get_experiment_by_name(cfg.experiment_name)
+    tags = {"tencost.stage": command, "hardware": cfg.hardware.name, **ended.process_tags()}
+    name = f"register {cfg.hardware.name}"
+    created = client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
+    client.log_param(created, "seeds", ",".join(str(seed) for seed in seeds))
+    client.log_artifacts(created, str(folder), registry.BUNDLES)
+    client.set_terminated(created)
+    return str(created)
 
 
-def read_scores(path: Path, truth: Truth) -> dict[str, list[SeedScore]]:
-    """Score the predictions that `evaluate` wrote: model -> one entry a seed, by seed.
+def _write(
+    client: Any, subject: Subject[R, V], version: Version, champion: Version | None, verdict: V
+) -> None:
+    """Write a verdict to the version and to its run."""
+    from mlflow.entities import Metric
 
-    Raises:
-        RegistryError: they are of other records than the truth's.
-    """
-    frame = pl.read_parquet(path)
-    scores: dict[str, list[SeedScore]] = {}
-    for (model, _), part in frame.group_by("model", "seed", maintain_order=True):
-        if part["record_id"].to_list() != truth.record_id.tolist():
-            raise RegistryError(
-                f"{path} holds predictions for other records than the split's test part. "
-                "Make it again: tencost evaluate"
-            )
-        raw = part["raw"].fill_null(np.nan).to_numpy()
-        scores.setdefault(str(model), []).append(
-            score_records(truth, raw, part["score"].to_numpy())
-        )
-    return scores
-
-
-def description(board: Board, best: Row, bundle: Bundle, version: Version, verdict: Verdict) -> str:
-    """Return a version's description in Markdown: figures, what it is for, how to use it, the verdict."""
-    info = bundle.info
-    lines = [
-        f"**{info.family}** on `{info.feature_spec.name}` features for **{info.hardware}** "
-        f"(target kind {info.target_kind}), version {version.semver}, seed {info.seed} of {list(best.seeds)}.",
-        "",
-        *_fitted_on(info),
-        markdown_table(board, (*HEADLINE, "trials_10pct")),
-        f"Test networks: {', '.join(board.networks)}; mean ± 95 % interval over seeds [over test tasks]. "
-        f"Trained on {info.dataset} ({board.split}), TVM >= {info.tvm_range[0]} and < {info.tvm_range[1]}.",
-        "",
-        "```python",
-        "import tencost",
-        f'cost_model = tencost.load_cost_model("models:/{version.name}/{version.number}")',
-        "# cost_model=... of ms.tune_tir, ms.tune_tasks and relax_integration.tune_relax",
-        "```",
-        "",
-        "Promoted:" if verdict.promote else "Not promoted:",
-        *(f"- {reason}" for reason in verdict.reasons),
+    number, run_id = str(version.number), version.run_id
+    text = f"{subject.description(version)}\n{verdict.markdown()}"
+    client.update_model_version(version.name, number, description=text)
+    tags = {
+        registry.VERDICT_TAG: verdict.word,
+        registry.REASONS_TAG: "\n".join(verdict.reasons),
+        **subject.tags(verdict),
+    }
+    for name, value in tags.items():
+        client.set_model_version_tag(version.name, number, name, value)
+    notes = subject.run_notes(version, champion, verdict, text)
+    for name, value in notes.tags.items():
+        client.set_tag(run_id, name, value)
+    now = int(1000 * time.time())
+    metrics = [
+        Metric(name, value, now, 0)
+        for name, value in notes.metrics.items()
+        if not math.isnan(value)
     ]
-    return "\n".join(lines)
+    if metrics:
+        client.log_batch(run_id, metrics=metrics)
+    for path, content in notes.texts.items():
+        client.log_text(run_id, content, path)
 
 
-def _fitted_on(info: BundleInfo) -> list[str]:
-    """Return what a refitted version has learnt from, and that its figures are its twin's; nothing for another one."""
-    if not info.refit:
-        return []
-    networks = info.refit["networks"]
-    return [
-        f"Fitted on all {info.refit['records']:,} records ({info.refit['parts']}) of {len(networks)} networks "
-        f"({', '.join(networks)}); judged as its twin without the test networks, whose figures these are:",
-        "",
-    ]
+def _write_mark(path: Path, version: Version) -> None:
+    """Write which content, a twin's if it has one, was offered to the registry."""
+    offered = version.tags.get(registry.TWIN_TAG) or version.tags[registry.CONTENT_TAG]
+    content = {"model": version.name, "content_digest": offered}
+    with whole_file(path) as partial:
+        partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
 
 
-def _shipped(data: Data, bundle: Bundle, work: Path) -> Path:
-    """Return the bundle's folder with starting points in it, or as it is where no MetaSchedule programs are known."""
-    book = training_starts(data, refit=bool(bundle.info.refit))
-    return ship(bundle.folder, book, work / "shipped") if len(book) else bundle.folder
-
-
-def _chosen(root: Path, best: Row, scores: Sequence[SeedScore]) -> Bundle:
-    """Return the bundle of the seed that did best on the validation part."""
-    bundles = load_model(root / best.folder).bundles
-    assert len(bundles) == len(scores) == len(best.seeds), "the report does not fit the models"
-    values = best.valid_pairwise
-    return bundles[values.index(max(values)) if values else best_seed(scores)]
-
-
-def _rounds(
-    cfg: Config, root: Path, truth: Truth, challenger: Bundle, champion: Bundle | None
-) -> tuple[dict[str, RoundTime], str]:
-    """Return each side's time of a round, or nothing and why it cannot be measured."""
-    sides = {"challenger": challenger} | ({} if champion is None else {"champion": champion})
-    times, unmeasured = round_times(cfg, root, truth, list(sides.values()))
-    return dict(zip(sides, times, strict=True)) if times else {}, unmeasured
-
-
-def _seconds(rounds: dict[str, RoundTime], side: str) -> float | None:
-    return rounds[side].seconds if side in rounds else None
+def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:
+    """Print the outcome for a version."""
+    console = Console()
+    state = "registered" if new else "registered before"
+    console.print(f"{version.name} version {version.number} ({version.semver}): {state}")
+    for reason in verdict.reasons:
+        word, _, rest = reason.partition(": ")
+        style = "green" if word == "yes" else "bold red"
+        console.print(Text.assemble((f"  {word:<4}", style), rest), soft_wrap=True)
+    if champion is None:
+        console.print("  there is no champion yet", style="bold red")
+    elif champion.number == version.number:
+        console.print(
+            f"  champion: version {version.number} ({version.semver})", style="bold green"
+        )
+    else:
+        console.print(
+            f"  champion stays: version {champion.number} ({champion.semver})", style="bold"
+        )

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tencost.errors import RegistryError, without_secrets
-from tencost.evaluate.report import wide
+from tencost.evaluate.leaderboard_table import wide
 from tencost.evaluate.scoring import HEADLINE
 from tencost.register import notes, registry
-from tencost.register.promotion import NO
 from tencost.register.pull import registry_uri
 from tencost.register.registry import Version
+from tencost.register.verdict import NO
 from tencost.tracking.server_check import answering
 
 _FIGURES = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "search_score": "search score"}
@@ -176,7 +176,7 @@ def _lines(version: Version) -> list[tuple[str, str]]:
 
 
 def _reasons(version: Version) -> list[str]:
-    return version.tags.get(notes.REASONS_TAG, "").splitlines()
+    return version.tags.get(registry.REASONS_TAG, "").splitlines()
 
 
 def _values(version: Version) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from rich.table import Table
 from tencost.config import Config, HardwareConfig, TunerConfig
 from tencost.errors import RegistryError, TuneError
 from tencost.evaluate.interval import seed_interval
-from tencost.evaluate.report import wide
+from tencost.evaluate.leaderboard_table import wide
 from tencost.features.device import attributes
 from tencost.programs.starting_points import shipped_starts
 from tencost.register import registry

@@ -16,8 +16,8 @@ from tencost.compat.counters import pretraining as networks
 from tencost.compat.counters import transfer as workloads
 from tencost.compat.counters.transfer import Leak, Outcome
 from tencost.evaluate.interval import Interval
+from tencost.evaluate.leaderboard_table import wide
 from tencost.evaluate.plots import PALETTE
-from tencost.evaluate.report import wide
 
 
 class Grid:

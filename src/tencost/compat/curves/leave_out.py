@@ -32,7 +32,7 @@ from rich.table import Table
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError
 from tencost.evaluate.interval import Interval, seed_interval
-from tencost.evaluate.report import wide
+from tencost.evaluate.leaderboard_table import wide
 from tencost.evaluate.scoring import SeedScore, score_records
 from tencost.evaluate.stage import load_truth
 from tencost.evaluate.truth import Truth

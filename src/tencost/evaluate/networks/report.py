@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from tencost.config.graph_outputs import graph_paths
 from tencost.config.schema import PathsConfig
-from tencost.evaluate.interval import Interval
-from tencost.evaluate.networks import board as boards
-from tencost.evaluate.networks.board import PARTS, Board, Row
-from tencost.evaluate.report import wide
+from tencost.evaluate.leaderboard import TEST
+from tencost.evaluate.leaderboard_table import markdown_table, print_tables, terminal_table, wide
+from tencost.evaluate.networks.board import PARTS, GraphBoard
 
 COLUMNS = {"acc10": "acc10", "acc5": "acc5", "mape": "MAPE", "rmspe": "RMSPE", "tau": "tau"}
 """Metric -> heading in the terminal."""
@@ -35,7 +32,7 @@ def print_boards(root: Path, paths: PathsConfig, console: Console | None = None)
 
     A report in the place of earlier versions counts where the new place has none of that dataset and split.
     """
-    pattern = f"*/devices/*/{boards.FILE}"
+    pattern = f"*/devices/*/{GraphBoard.FILE}"
     found: dict[str, list[Path]] = {}
     for reports in dict.fromkeys((graph_paths(paths, root).reports, paths.reports)):
         named: dict[str, list[Path]] = {}
@@ -44,74 +41,46 @@ def print_boards(root: Path, paths: PathsConfig, console: Console | None = None)
         found = named | found
     printed = [path for _, group in sorted(found.items()) for path in group]
     for path in printed:
-        print_board(boards.load(path), console)
+        print_board(GraphBoard.load(path), console)
     return len(printed)
 
 
-def print_board(board: Board, console: Console | None = None) -> None:
+def print_board(board: GraphBoard, console: Console | None = None) -> None:
     """Print a leaderboard."""
-    console = wide(console)
-    for part in board.parts:
-        console.print(_table(board, part))
-    console.print(Text(NOTE, style="dim"), soft_wrap=True)
-    console.print()
+    print_tables(wide(console), [_table(board, part) for part in board.parts], [NOTE])
 
 
-def markdown(board: Board) -> str:
+def markdown(board: GraphBoard) -> str:
     """Return the leaderboard as a Markdown section: models, then the best of them family by family."""
     lines = [f"## {board.hardware} ({board.dataset}, {board.split})", ""]
     for part in board.parts:
         count = sum(board.counts[part].values())
         lines += [f"### {part}: {PARTS[part]}, {count} graphs", ""]
-        lines.append(f"| model | seeds | {' | '.join(ALL_COLUMNS.values())} |")
-        lines.append(f"|{'---|' * (len(ALL_COLUMNS) + 2)}")
-        for row in board.rows:
-            cells = [_name(row), str(len(row.seeds))]
-            for metric in ALL_COLUMNS:
-                text = _figure(row.parts.get(part, {}).get(metric))
-                best = row.mean(part, metric) == board.best(part, metric)
-                cells.append(f"**{text}**" if text and best else text)
-            lines.append(f"| {' | '.join(cells)} |")
-        lines += ["", *_families(board, part), ""]
+        lines += [markdown_table(board, ALL_COLUMNS, part), *_families(board, part), ""]
     return "\n".join([*lines, f"- {NOTE}", ""])
 
 
-def _families(board: Board, part: str) -> list[str]:
+def _families(board: GraphBoard, part: str) -> list[str]:
     """Return acc10 of each model, a line a family, with the averages that the CG benchmark prints."""
     rows = [row for row in board.rows if part in row.families]
-    lines = [f"| acc10 | graphs | {' | '.join(_name(row) for row in rows)} |"]
+    lines = [f"| acc10 | graphs | {' | '.join(row.labels[0] for row in rows)} |"]
     lines.append(f"|{'---|' * (len(rows) + 2)}")
     for family, count in board.counts[part].items():
         figures = [f"{row.families[part][family]['acc10']:.3f}" for row in rows]
         lines.append(f"| {family} | {count} | {' | '.join(figures)} |")
-    figures = [f"{row.mean(part, 'acc10'):.3f}" for row in rows]
-    name = "id avg" if part == boards.TEST else "ood avg"
+    figures = [f"{row.mean('acc10', part):.3f}" for row in rows]
+    name = "id avg" if part == TEST else "ood avg"
     lines.append(f"| {name} | {sum(board.counts[part].values())} | {' | '.join(figures)} |")
     return lines
 
 
-def _table(board: Board, part: str) -> Table:
+def _table(board: GraphBoard, part: str) -> Table:
     count = sum(board.counts[part].values())
-    table = Table(
-        title=f"{board.hardware}: {PARTS[part]}, {count} graphs of {len(board.counts[part])} families "
-        f"({board.dataset}, {board.split})",
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
+    title = (
+        f"{board.hardware}: {PARTS[part]}, {count} graphs of {len(board.counts[part])} families "
+        f"({board.dataset}, {board.split})"
     )
-    table.add_column("model", no_wrap=True)
-    table.add_column("seeds", justify="right")
-    for heading in COLUMNS.values():
-        table.add_column(heading, justify="right", min_width=7)
-    for row in board.rows:
-        style = "cyan" if row.reference else ""
-        cells = [Text(_name(row), style), Text(str(len(row.seeds)), style)]
-        for metric in COLUMNS:
-            text = _figure(row.parts.get(part, {}).get(metric))
-            best = row.mean(part, metric) == board.best(part, metric)
-            cells.append(Text(text, "bold green" if best else style))
-        table.add_row(*cells)
-    return table
+    return terminal_table(board, title, COLUMNS, part)
 
 
 def scatter(
@@ -153,14 +122,3 @@ def scatter(
         axes.legend(fontsize=8, markerscale=2)
     axes.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms", title=title)
     figure.savefig(path, dpi=110, metadata={"Software": None})
-
-
-def _name(row: Row) -> str:
-    return f"{row.model} (ref)" if row.reference else row.model
-
-
-def _figure(interval: Interval | None) -> str:
-    if interval is None or math.isnan(interval.mean):
-        return ""
-    text = f"{interval.mean:.3f}"
-    return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.3f}"

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tencost.config import Config
 from tencost.errors import ConfigError
-from tencost.evaluate.networks import board as boards
+from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.networks import report
-from tencost.evaluate.networks.board import OTHER, TEST, Board, Row
+from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow, summarize
 from tencost.models.networks.bundle import GraphBundle, load_graph_bundle
 from tencost.models.networks.latency_metrics import GraphScore, by_family
 from tencost.networks.graph.graph_set import LabelledGraphs
@@ -51,7 +51,7 @@ class Model:
         return bool(self.bundles[0].info.model_config.get("reference"))
 
 
-def run(cfg: Config, root: Path) -> list[Board]:
+def run(cfg: Config, root: Path) -> list[GraphBoard]:
     """Compare all trained models of the split.
 
     Raises:
@@ -70,7 +70,7 @@ def run(cfg: Config, root: Path) -> list[Board]:
             folder = data.folders.report(hardware)
             _write(folder, board, column, parts, models)
             tracked.log_artifacts(folder, f"reports/{hardware}")
-            best = boards.winner(board)
+            best = board.winner()
             if best is not None:
                 figures = {
                     f"test/{hardware}/{part}/{name}": one.mean
@@ -80,7 +80,7 @@ def run(cfg: Config, root: Path) -> list[Board]:
                 tracked.log_metrics(figures)
             report.print_board(board)
             found.append(board)
-    metrics = {board.hardware: boards.metrics_dict(board) for board in found}
+    metrics = {board.hardware: board.metrics() for board in found}
     with whole_file(data.folders.metrics) as path:
         path.write_bytes(orjson.dumps(metrics, option=orjson.OPT_INDENT_2) + b"\n")
     return found
@@ -131,15 +131,15 @@ def _board(
     column: int,
     parts: dict[str, LabelledGraphs],
     models: list[Model],
-) -> Board:
+) -> GraphBoard:
     counts = {}
     for name, part in parts.items():
         known = part.graphs.family[np.isfinite(part.latency_ms[:, column])]
         families, found = np.unique(known, return_counts=True)
         counts[name] = dict(zip(families.tolist(), found.tolist(), strict=True))
     rows = [_row(data, hardware, column, parts, model) for model in models]
-    rows.sort(key=lambda row: (np.nan_to_num(row.mean(TEST, "mape"), nan=np.inf), row.model))
-    return Board(
+    rows.sort(key=lambda row: (np.nan_to_num(row.mean("mape"), nan=np.inf), row.model))
+    return GraphBoard(
         dataset=data.cfg.dataset.name,
         hardware=hardware,
         split=data.cfg.graph_split_name,
@@ -151,7 +151,7 @@ def _board(
 
 def _row(
     data: GraphData, hardware: str, column: int, parts: dict[str, LabelledGraphs], model: Model
-) -> Row:
+) -> GraphRow:
     seeds: list[dict[str, dict[str, GraphScore]]] = [
         {
             name: by_family(
@@ -164,7 +164,7 @@ def _row(
         for index in range(len(model.bundles))
     ]
     infos = [bundle.info for bundle in model.bundles]
-    return Row(
+    return GraphRow(
         model=model.name,
         family=infos[0].family,
         reference=model.reference,
@@ -175,15 +175,19 @@ def _row(
             if hardware in model.valid[str(info.seed)]
         ),
         folder=str((data.folders.models / model.name).relative_to(data.root)),
-        **boards.summarize(seeds),
+        **summarize(seeds),
     )
 
 
 def _write(
-    folder: Path, board: Board, column: int, parts: dict[str, LabelledGraphs], models: list[Model]
+    folder: Path,
+    board: GraphBoard,
+    column: int,
+    parts: dict[str, LabelledGraphs],
+    models: list[Model],
 ) -> None:
     with whole_folder(folder) as content:
-        boards.save(board, content / boards.FILE)
+        board.save(content / board.FILE)
         (content / "leaderboard.md").write_text(report.markdown(board))
         frames = []
         for name, part in parts.items():

@@ -46,7 +46,6 @@ class GraphScore:
 
 
 METRICS = tuple(item.name for item in fields(GraphScore) if item.name != "count")
-LOWER_IS_BETTER = frozenset({"rmse", "mape", "rmspe"})
 
 
 def score(predicted_ms: Array, measured_ms: Array) -> GraphScore:

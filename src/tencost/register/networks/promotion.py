@@ -20,9 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tencost.evaluate.interval import Difference, Statistic, seeded_bootstrap
+from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.metrics import Floats
-from tencost.evaluate.networks.board import OTHER, PARTS, TEST
-from tencost.register.promotion import NO, YES, Verdict, interval_text
+from tencost.evaluate.networks.board import OTHER, PARTS
+from tencost.register.verdict import Verdict, check_challenger, decide, sentence
+
+_MAPE_OF = {part: f"MAPE {title}" for part, title in PARTS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,35 +87,18 @@ def judge(
     """
     rule = rule or Rule()
     seeds = len(challenger[TEST].error)
-    checks = [
-        (
-            seeds >= rule.min_seeds,
-            f"trained with {seeds} seed(s), at least {rule.min_seeds} asked for",
-        )
-    ]
-    if rolled_back:
-        checks.append(
-            (
-                False,
-                f"it was champion and was rolled back on {rolled_back}; "
-                "`tencost register rollback <model> <version>` brings it back",
-            )
-        )
+    checks = check_challenger(seeds, rule.min_seeds, rolled_back)
     if not references:
         checks.append((False, "no reference was evaluated, so none is known to be beaten"))
-    for one in references:
-        gain = difference(challenger[TEST], one.errors[TEST])
-        checks.append((gain.mean < 0.0, _sentence(TEST, gain, one.name)))
-    if champion is not None:
-        gain = difference(challenger[TEST], champion.errors[TEST])
-        checks.append((gain.mean < 0.0, _sentence(TEST, gain, champion.name)))
-        if OTHER in challenger and OTHER in champion.errors:
-            gain = difference(challenger[OTHER], champion.errors[OTHER])
-            limit = rule.margin * mean_error(champion.errors[OTHER])
-            text = f"{_sentence(OTHER, gain, champion.name)}, tolerated +{limit:.3f}"
-            checks.append((gain.mean <= limit, text))
-    reasons = tuple(f"{YES if passed else NO}{text}" for passed, text in checks)
-    return Verdict(all(passed for passed, _ in checks), reasons)
+    for opponent in (*references, *([] if champion is None else [champion])):
+        gain = difference(challenger[TEST], opponent.errors[TEST])
+        checks.append((gain.mean < 0.0, sentence(_MAPE_OF[TEST], gain, opponent.name)))
+    if champion is not None and OTHER in challenger and OTHER in champion.errors:
+        gain = difference(challenger[OTHER], champion.errors[OTHER])
+        limit = rule.margin * mean_error(champion.errors[OTHER])
+        text = f"{sentence(_MAPE_OF[OTHER], gain, champion.name)}, tolerated +{limit:.3f}"
+        checks.append((gain.mean <= limit, text))
+    return Verdict(*decide(checks))
 
 
 def difference(a: Errors, b: Errors) -> Difference:
@@ -134,8 +120,3 @@ def _mape(error: NDArray[np.float64], family: NDArray[np.int64]) -> Statistic:
         return np.asarray(((counts * error) @ member / (counts @ member)).mean(axis=1))
 
     return statistic
-
-
-def _sentence(part: str, gain: Difference, opponent: str) -> str:
-    unsure = ", interval contains 0" if gain.low <= 0.0 <= gain.high else ""
-    return f"MAPE {PARTS[part]} {interval_text(gain)} against {opponent}{unsure}"

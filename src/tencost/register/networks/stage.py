@@ -1,16 +1,16 @@
-"""The stage `graphs register`: the winner on a device becomes a version, and champion if the rule allows it.
+"""What `tencost graphs register` offers: the best graph model of a device, see :mod:`tencost.register.stage`.
 
-The registered model is ``tencost-graph-<hardware>``. The digest of what was offered is written to
-mlruns/registered/<dataset>/<hardware>.json, beside the registry; DVC keeps a copy of it,
-graphs/data/registered/<dataset>/<hardware>.json.
+The registered model is ``tencost-graph-<hardware>``. In a project with the pipeline of whole networks, DVC keeps a copy
+of the mark, graphs/data/registered/<dataset>/<hardware>.json.
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
@@ -18,65 +18,96 @@ import orjson
 from tencost.config import Config
 from tencost.config.graph_outputs import graph_mark
 from tencost.errors import BundleError, RegistryError
-from tencost.evaluate.networks import board as boards
 from tencost.evaluate.networks import left_out, report
-from tencost.evaluate.networks.board import OTHER, TEST, Board, Row
+from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow
 from tencost.evaluate.networks.left_out import left_out_errors
 from tencost.evaluate.networks.stage import Model, load_models, predict_all, test_parts
 from tencost.models.networks import bundle as bundles
 from tencost.models.networks.bundle import GRAPH_ABI, GraphBundle, load_graph_bundle
 from tencost.models.networks.pyfunc_model import save_graph_pyfunc
 from tencost.networks.graph.graph_set import LabelledGraphs
-from tencost.register import offering, registry
-from tencost.register.networks.promotion import Errors, Opponent, Rule, judge
-from tencost.register.promotion import YES, Verdict
+from tencost.register import registry, stage
+from tencost.register.networks.promotion import Errors, Opponent, judge
 from tencost.register.pull import pull
 from tencost.register.registry import Offer, Version
-from tencost.tracking import runs as tracking
+from tencost.register.stage import RunNotes, Subject
+from tencost.register.verdict import Verdict, of_another_split, unusable
 from tencost.train.networks.data import GraphData
 
 
-def model_name(hardware: str) -> str:
-    """Return the name of a device's registered graph model."""
-    return f"tencost-graph-{hardware}"
-
-
 def run(cfg: Config, root: Path) -> Verdict:
-    """Register the winner on cfg.hardware and promote it if the rule allows.
+    """Register the winner on cfg.hardware, see `stage.run`.
 
     Raises:
-        ConfigError: nothing was evaluated.
-        RegistryError: only references were trained, or the dataset has no latency on that hardware.
+        RegistryError: the dataset has no latency on that hardware, too.
     """
-    root = root.resolve()
-    data = GraphData(cfg, root)
-    hardware = cfg.hardware.name
-    if hardware not in data.labelled.hardware:
-        raise RegistryError(
-            f"expected one of {', '.join(data.labelled.hardware)}, which {cfg.dataset.name} has latencies of; found "
-            f"hardware={hardware}"
-        )
-    board = boards.load(data.folders.report(hardware) / boards.FILE)
-    best = boards.winner(board)
-    if best is None:
-        raise RegistryError(
-            f"expected a model to register in {data.folders.report(hardware) / boards.FILE}, found only references. "
-            "Train one: tencost graphs train model=additive, then tencost graphs evaluate"
-        )
-    column = data.labelled.hardware.index(hardware)
-    parts = test_parts(data)
-    models = {model.name: model for model in load_models(data, parts)}
-    own = models[best.model]
-    client = registry.connect(tracking.setup(root, cfg.experiment_name))
-    champion = registry.find_champion(client, model_name(hardware))
-    with tempfile.TemporaryDirectory(prefix="tencost-") as work:
-        index = int(np.argmin(best.valid_mape))
-        chosen = own.bundles[index]
-        folder = Path(work) / "bundle"
-        extra = _left_out(parts, own, index, column)
+    return stage.run(cfg, root, GraphSubject)
+
+
+@dataclass
+class GraphSubject(Subject[GraphRow, Verdict]):
+    """The winner among the graph models of a device."""
+
+    COMMAND: ClassVar = "graphs register"
+    TRAIN: ClassVar = "tencost graphs train model=additive, then tencost graphs evaluate"
+
+    def __post_init__(self) -> None:
+        if self.cfg.hardware.name not in self.data.labelled.hardware:
+            raise RegistryError(
+                f"expected one of {', '.join(self.data.labelled.hardware)}, which {self.cfg.dataset.name} has "
+                f"latencies of; found hardware={self.cfg.hardware.name}"
+            )
+
+    @property
+    def model_name(self) -> str:
+        return f"tencost-graph-{self.cfg.hardware.name}"
+
+    @property
+    def report(self) -> Path:
+        return self.data.folders.report(self.cfg.hardware.name)
+
+    @cached_property
+    def board(self) -> GraphBoard:
+        return GraphBoard.load(self.report / GraphBoard.FILE)
+
+    @cached_property
+    def data(self) -> GraphData:
+        """The graphs of the dataset, as the split has them."""
+        return GraphData(self.cfg, self.root)
+
+    @property
+    def column(self) -> int:
+        """Of the device in latencies and predictions."""
+        return self.data.labelled.hardware.index(self.cfg.hardware.name)
+
+    @cached_property
+    def parts(self) -> dict[str, LabelledGraphs]:
+        """The test parts."""
+        return test_parts(self.data)
+
+    @cached_property
+    def models(self) -> dict[str, Model]:
+        """All trained models with their predictions for the test parts, by name."""
+        return {model.name: model for model in load_models(self.data, self.parts)}
+
+    @property
+    def model(self) -> Model:
+        """The winner."""
+        return self.models[self.row.model]
+
+    def training(self) -> tuple[Path, str]:
+        folder = self.data.folders.models / self.row.model
+        return folder, bundles.training_digest(folder)
+
+    def offer(self) -> Offer:
+        """Return the bundle of the seed that did best on the validation part, for this device."""
+        hardware, folder = self.cfg.hardware.name, self.work / "bundle"
+        index = int(np.argmin(self.row.valid_mape))
+        chosen = self.model.bundles[index]
+        extra = _left_out(self.parts, self.model, index, self.column)
         info = bundles.register_for(chosen.folder, hardware, folder, extra)
-        offer = Offer(
-            name=model_name(hardware),
+        return Offer(
+            name=self.model_name,
             bundle=folder,
             content_digest=bundles.graph_digest(info),
             major=GRAPH_ABI,
@@ -88,28 +119,71 @@ def run(cfg: Config, root: Path) -> Verdict:
                 "split_hash": info.split_hash,
                 "seed": str(info.seed),
             },
-            model_text=_model_text(cfg, hardware),
+            model_text=_model_text(self.model_name, self.cfg),
             save=save_graph_pyfunc,
         )
-        trained = data.folders.models / best.model
-        digest = bundles.training_digest(trained)
-        run_id = offering.run_of(client, cfg, "graphs register", trained, digest, best.seeds)
-        version, new = registry.register_offer(client, offer, run_id=run_id, description="")
-    if champion is not None and champion.number == version.number:
-        verdict = Verdict(False, (f"{YES}version {version.number} is the champion already",))
-    else:
-        verdict = _judged(root, column, parts, models, own, champion, version)
-        _note(client, version, board, best, verdict)
-        if verdict.promote:  # last: a run killed before it judges and writes again
-            registry.check_unchanged(client, version.name, champion)
-            registry.promote(client, version)
-            champion = version
-    offering.mark(root, cfg, version)
-    copy = graph_mark(root, cfg.dataset.name, hardware)
-    if copy is not None:
-        offering.write_mark(copy, version)
-    offering.say(version, new, champion, verdict)
-    return verdict
+
+    def judge(self, client: Any, version: Version, champion: Version | None) -> Verdict:
+        del client
+        parts = {
+            name: part
+            for name, part in self.parts.items()
+            if np.isfinite(part.latency_ms[:, self.column]).any()
+        }
+
+        def errors_of(model: Model) -> dict[str, Errors]:
+            return {
+                name: errors(part, model.predicted_ms[name], self.column)
+                for name, part in parts.items()
+            }
+
+        opponent, notes = None, []
+        if champion is not None:
+            opponent_name = f"champion {champion.semver}"
+            try:
+                with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
+                    bundle = load_graph_bundle(pull(champion.uri, Path(cache), root=self.root))
+                    opponent = Opponent(opponent_name, _champion_errors(bundle, parts))
+                    if bundle.info.split_hash != self.model.bundles[0].info.split_hash:
+                        notes.append(of_another_split(opponent_name))
+            except (BundleError, RegistryError) as error:
+                notes.append(unusable(opponent_name, error))
+        references = [
+            Opponent(model.name, errors_of(model))
+            for model in self.models.values()
+            if model.reference
+        ]
+        verdict = judge(
+            errors_of(self.model),
+            references,
+            opponent,
+            rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
+        )
+        return verdict.with_notes(notes)
+
+    def description(self, version: Version) -> str:
+        """Return the leaderboard."""
+        del version
+        return report.markdown(self.board)
+
+    def tags(self, verdict: Verdict) -> dict[str, str]:
+        del verdict
+        figures = {metric: f"{self.row.mean(metric):.4f}" for metric in ("acc10", "mape")}
+        return {"num_seeds": str(len(self.row.seeds)), **figures}
+
+    def run_notes(
+        self, version: Version, champion: Version | None, verdict: Verdict, text: str
+    ) -> RunNotes:
+        """Return notes under the name of the registered model: one run trains the models of all devices."""
+        del champion
+        return RunNotes(
+            tags={f"register.{version.name}": f"{version.semver} {verdict.word}"},
+            texts={f"register/{version.name}.md": text},
+        )
+
+    def marks(self) -> list[Path]:
+        copy = graph_mark(self.root, self.cfg.dataset.name, self.cfg.hardware.name)
+        return [*super().marks(), *([] if copy is None else [copy])]
 
 
 def _left_out(
@@ -144,90 +218,19 @@ def errors(
     return Errors(error, family.astype(np.int64))
 
 
-def _judged(
-    root: Path,
-    column: int,
-    parts: dict[str, LabelledGraphs],
-    models: dict[str, Model],
-    own: Model,
-    champion: Version | None,
-    version: Version,
-) -> Verdict:
-    known = {
-        name: part for name, part in parts.items() if np.isfinite(part.latency_ms[:, column]).any()
-    }
-
-    def met(model: Model) -> dict[str, Errors]:
-        return {
-            name: errors(part, model.predicted_ms[name], column) for name, part in known.items()
-        }
-
-    references = [Opponent(model.name, met(model)) for model in models.values() if model.reference]
-    notes: list[str] = []
-    opponent = None
-    if champion is not None:
-        try:
-            with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
-                bundle = load_graph_bundle(pull(champion.uri, Path(cache), root=root))
-                opponent = _champion(bundle, champion, known)
-                if bundle.info.split_hash != own.bundles[0].info.split_hash:
-                    notes.append(
-                        f"champion {champion.semver} was trained on another split, so it may have learnt from what is "
-                        "tested here, which favours it"
-                    )
-        except (BundleError, RegistryError) as error:
-            notes.append(
-                f"champion {champion.semver} cannot be used here any more, so it is not compared: {error}"
-            )
-    judged = judge(
-        met(own),
-        references,
-        opponent,
-        rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
-        rule=Rule(),
-    )
-    told = tuple(f"{YES}note that {note}" for note in notes)
-    return replace(judged, reasons=(*told, *judged.reasons))
-
-
-def _champion(bundle: GraphBundle, champion: Version, parts: dict[str, LabelledGraphs]) -> Opponent:
+def _champion_errors(bundle: GraphBundle, parts: dict[str, LabelledGraphs]) -> dict[str, Errors]:
     index = bundles.device_index(bundle.info, bundle.info.hardware)
-    found = {}
+    champion_errors = {}
     for name, part in parts.items():
         column = part.hardware.index(bundle.info.hardware)
-        own = predict_all((bundle,), part)[:, :, [index]]
-        only = LabelledGraphs(part.graphs, (bundle.info.hardware,), part.latency_ms[:, [column]])
-        found[name] = errors(only, own, 0)
-    return Opponent(f"champion {champion.semver}", found)
+        predicted = predict_all((bundle,), part)[:, :, [index]]
+        device = LabelledGraphs(part.graphs, (bundle.info.hardware,), part.latency_ms[:, [column]])
+        champion_errors[name] = errors(device, predicted, 0)
+    return champion_errors
 
 
-def _note(client: Any, version: Version, board: Board, best: Row, verdict: Verdict) -> None:
-    """Write the verdict to the version and to its run."""
-    word = "promoted" if verdict.promote else "refused"
-    number = str(version.number)
-    text = "\n".join(
-        [
-            report.markdown(board),
-            "Promoted:" if verdict.promote else "Not promoted:",
-            *(f"- {reason}" for reason in verdict.reasons),
-        ]
-    )
-    client.update_model_version(version.name, number, description=text)
-    tags = {
-        registry.VERDICT_TAG: word,
-        "reasons": "\n".join(verdict.reasons),
-        "num_seeds": str(len(best.seeds)),
-        "acc10": f"{best.mean(TEST, 'acc10'):.4f}",
-        "mape": f"{best.mean(TEST, 'mape'):.4f}",
-    }
-    for name, value in tags.items():
-        client.set_model_version_tag(version.name, number, name, value)
-    client.set_tag(version.run_id, f"register.{version.name}", f"{version.semver} {word}")
-    client.log_text(version.run_id, text, f"register/{version.name}.md")
-
-
-def _model_text(cfg: Config, hardware: str) -> str:
-    name = model_name(hardware)
+def _model_text(name: str, cfg: Config) -> str:
+    hardware = cfg.hardware.name
     return (
         f"Latency of whole networks on {cfg.hardware.description or hardware}, predicted from their graphs.\n\n"
         f"Ask it: `tencost graphs latency hardware={hardware} network=onnx network.path=model.onnx`, or in a script "
