@@ -127,7 +127,7 @@ def test_steps_fall_to_nothing_within_the_time(monkeypatch: pytest.MonkeyPatch) 
     """The clock tells a minute a batch: of the two limits, ten minutes are over first."""
     assert [annealed(part) for part in (0.0, 0.5, 1.0, 3.0)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
     clock = itertools.count(step=60.0)
-    monkeypatch.setattr("tencost.models.networks.gnn.training.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("tencost.models.neural.loop.time.monotonic", lambda: next(clock))
     rates: list[float] = []
     step = torch.optim.Adam.step
 

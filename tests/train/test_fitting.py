@@ -8,7 +8,7 @@ import torch
 
 from tencost.errors import ConfigError
 from tencost.features.ragged import Ragged
-from tencost.models.neural.fitting import GroupLoss, TaskBatches, seeded, trainer_on
+from tencost.models.neural.loop import seeded
 from tencost.models.programs.families import tvm_mlp
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
 from tencost.models.programs.families.tlp import TlpConfig, forward
@@ -16,6 +16,7 @@ from tencost.models.programs.losses import RankingLoss
 from tencost.models.programs.neural import mlp_training, tlp_training, tvm_mlp_training
 from tencost.models.programs.neural.layers import Scaler, dense, layer_norm, softmax
 from tencost.models.programs.neural.network_ranker import Inputs, served
+from tencost.models.programs.neural.ranking_training import GroupLoss, TaskBatches
 from tencost.models.programs.ranker import Samples
 
 RNG = np.random.default_rng(0)
@@ -194,8 +195,11 @@ def test_an_accelerator_is_lightnings_and_one_that_is_not_there_is_said_so() -> 
         MlpConfig(family="mlp", accelerator="quantum")
     absent = "cuda" if not torch.cuda.is_available() else "mps"
     wanted = f"{absent}: expected such a device.*accelerator=cpu"
-    with seeded(0, 1), pytest.raises(ConfigError, match=wanted):
-        trainer_on(absent, "model.accelerator")
+    config = MlpConfig(family="mlp", hidden=4, epochs=2, accelerator=absent)
+    with pytest.raises(ConfigError, match=rf"model\.accelerator={wanted}"):
+        mlp_training.fit_mlp(
+            config, samples, samples, inputs, inputs, seed=0, log=lambda *_: pytest.fail("trained")
+        )
 
 
 def test_patience_stops_and_the_best_epoch_is_kept() -> None:

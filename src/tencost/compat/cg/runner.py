@@ -33,7 +33,7 @@ from tencost.compat.cg.network import CGModel
 from tencost.compat.cg.settings import Given, checked, load_config
 from tencost.errors import ConfigError, TrainError
 from tencost.models.networks.latency_metrics import score
-from tencost.models.neural.fitting import seeded
+from tencost.models.neural.loop import seeded
 from tencost.writing import whole_file
 
 CRITERIA = {"MSE": nn.MSELoss, "L1": nn.L1Loss, "SmoothL1": nn.SmoothL1Loss}

@@ -264,7 +264,7 @@ class _Learner:
     ) -> None:
         import torch
 
-        from tencost.models.neural.fitting import seeded
+        from tencost.models.neural.loop import seeded
         from tencost.models.programs.neural.mlp_training import SegmentSumNetwork
 
         self._config, self._spec, self._seed = config, spec, seed
@@ -303,7 +303,7 @@ class _Learner:
         """
         import torch
 
-        from tencost.models.neural.fitting import seeded
+        from tencost.models.neural.loop import seeded
 
         if self._start is None:
             self._rows = Scaler.fit(own_rows(features, self._spec).values)

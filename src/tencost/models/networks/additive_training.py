@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ from tencost.models.networks.families.additive import (
     standardise,
 )
 from tencost.models.networks.family import Report
+from tencost.models.neural.loop import Optimizers, Plan, fit_network, seeded
 from tencost.models.neural.weights import Weights
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 _WITH_KINDS = 2
 """Terms that each kind has its own base of, where it is learnt: time to compute and to move."""
-_TOLD_EVERY = 50
+_STEPS_PER_POINT = 50
 """Steps between two points of the training curve."""
 _CALIBRATED_ON = 500
 """Graphs that set the scale of each device before the first step."""
@@ -176,76 +179,101 @@ def train_member(
         seed: of the initial weights and the order of graphs.
         report: told the training loss.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.num_threads)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = Costs(len(scaler["scaler.mean"]), tiled, config)
-        _train(network, counts, latency_ms, config, scaler, seed, report)
-    finally:
-        torch.set_num_threads(threads)
+    with seeded(seed, config.num_threads):
+        network = Costs(len(scaler["scaler.mean"]), tiled, config)
+        training = _Training(network, counts, latency_ms, config, scaler, seed, report)
+        plan = Plan(epochs=1, gradient_clip=1.0, optimizers=partial(_optimizers, config))
+        fit_network(training, plan, report)
     return scaler | network.weights()
 
 
-def _train(
-    network: Costs,
-    counts: Counts,
-    latency_ms: NDArray[np.float64],
-    config: AdditiveConfig,
-    scaler: Weights,
-    seed: int,
-    report: Report,
-) -> None:
-    inputs = torch.from_numpy(standardise(scaler, features(counts.kernels)))
-    amount = torch.from_numpy(log_amounts(counts.kernels).astype(np.float32))
-    groups = torch.from_numpy(cost_groups(counts.kernels))
-    log_label = torch.from_numpy(np.log(latency_ms).astype(np.float32))
+class _Training:
+    """One member and its graphs: one epoch of as many batches as there are steps, without validation.
 
-    starts = [name in ("kernels", "tiles") for name in AMOUNTS]
-    penalty = torch.where(torch.tensor(starts), config.start_penalty, config.penalty)
+    A :class:`tencost.models.neural.loop.Training`.
+    """
 
-    def log_error(chosen: NDArray[np.int64], bend: bool) -> tuple[Tensor, Tensor]:
-        used, which, graph, count = counts.batch(chosen)
-        cost, squares = network(inputs[used], groups[used], amount[used], bend=bend)
+    def __init__(
+        self,
+        network: Costs,
+        counts: Counts,
+        latency_ms: NDArray[np.float64],
+        config: AdditiveConfig,
+        scaler: Weights,
+        seed: int,
+        report: Report,
+    ) -> None:
+        self.network = network
+        self.num_batches = config.steps
+        self._counts, self._config, self._report = counts, config, report
+        self._inputs = torch.from_numpy(standardise(scaler, features(counts.kernels)))
+        self._amount = torch.from_numpy(log_amounts(counts.kernels).astype(np.float32))
+        self._groups = torch.from_numpy(cost_groups(counts.kernels))
+        self._log_label = torch.from_numpy(np.log(latency_ms).astype(np.float32))
+        starts = [name in ("kernels", "tiles") for name in AMOUNTS]
+        self._penalty = torch.where(torch.tensor(starts), config.start_penalty, config.penalty)
+        labelled = np.isfinite(latency_ms).any(axis=1) & (np.diff(counts.start) > 0)
+        self._labelled = np.flatnonzero(labelled)
+        self._generator = np.random.default_rng(seed)
+        self._calibrate()
+
+    def batches(self, epoch: int) -> Iterator[NDArray[np.int64]]:
+        del epoch
+        waiting = np.zeros(0, dtype=np.int64)
+        for _ in range(self.num_batches):
+            if not len(waiting):
+                waiting = self._generator.permutation(self._labelled)
+            yield waiting[: self._config.batch]
+            waiting = waiting[self._config.batch :]
+
+    def loss(self, chosen: NDArray[np.int64], step: int) -> Tensor:
+        config = self._config
+        error, penalties = self._log_error(chosen, step >= config.kinds_first * config.steps)
+        measured = torch.isfinite(error)
+        error = torch.where(measured, error, 0.0)
+        near = torch.sqrt(error.square() + config.delta**2) - config.delta
+        loss = near.sum() / measured.sum() + penalties
+        if step % _STEPS_PER_POINT == 0 or step == config.steps - 1:
+            self._report("train_loss", float(loss.detach()), step)
+        return loss
+
+    def validate(self) -> dict[str, float]:
+        return {}
+
+    def _log_error(self, chosen: NDArray[np.int64], bend: bool) -> tuple[Tensor, Tensor]:
+        """Return log(prediction / label) [graphs, D], and the penalty of what the network adds."""
+        used, which, graph, count = self._counts.batch(chosen)
+        cost, squares = self.network(
+            self._inputs[used], self._groups[used], self._amount[used], bend=bend
+        )
         total = torch.zeros(len(chosen), cost.shape[1])
         total = total.index_add(0, graph, cost[which] * count[:, None])
-        return torch.log(total) - log_label[chosen], (penalty * squares).sum()
+        return torch.log(total) - self._log_label[chosen], (self._penalty * squares).sum()
 
-    labelled = np.flatnonzero(np.isfinite(latency_ms).any(axis=1) & (np.diff(counts.start) > 0))
-    order = np.random.default_rng(seed)
-    with torch.no_grad():
-        some = order.choice(labelled, min(_CALIBRATED_ON, len(labelled)), replace=False)
-        network.base.sub_(torch.nanmedian(log_error(some, False)[0], dim=0).values)
+    def _calibrate(self) -> None:
+        """Shift each device's bases so that the median error is 0."""
+        size = min(_CALIBRATED_ON, len(self._labelled))
+        some = self._generator.choice(self._labelled, size, replace=False)
+        with torch.no_grad():
+            error = self._log_error(some, False)[0]
+            self.network.base.sub_(torch.nanmedian(error, dim=0).values)
+
+
+def _optimizers(
+    config: AdditiveConfig, network: Costs, steps: int, minutes: Callable[[], float]
+) -> Optimizers:
+    """Return AdamW with one cycle of the learning rate; bases and kinds have decays and peaks of their own."""
+    del minutes
     bending = [*network.layers.parameters(), *network.head.parameters()]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": bending, "weight_decay": config.weight_decay},
-            {"params": [network.base], "weight_decay": 0.0},
-            {"params": [network.kinds], "weight_decay": config.kinds_weight_decay},
-        ],
-        lr=config.learning_rate,
-    )
+    rate = config.learning_rate
+    groups = [
+        {"params": bending, "weight_decay": config.weight_decay},
+        {"params": [network.base], "weight_decay": 0.0},
+        {"params": [network.kinds], "weight_decay": config.kinds_weight_decay},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=rate)
+    peaks = [rate, config.kinds_learning_rate, config.kinds_learning_rate]
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        [config.learning_rate, config.kinds_learning_rate, config.kinds_learning_rate],
-        total_steps=config.steps,
-        pct_start=0.1,
+        optimizer, peaks, total_steps=steps, pct_start=0.1
     )
-    waiting = np.zeros(0, dtype=np.int64)
-    for step in range(config.steps):
-        if not len(waiting):
-            waiting = order.permutation(labelled)
-        chosen, waiting = waiting[: config.batch], waiting[config.batch :]
-        error, penalties = log_error(chosen, step >= config.kinds_first * config.steps)
-        known = torch.isfinite(error)
-        error = torch.where(known, error, 0.0)
-        near = torch.sqrt(error.square() + config.delta**2) - config.delta
-        loss = near.sum() / known.sum() + penalties
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % _TOLD_EVERY == 0 or step == config.steps - 1:
-            report("train_loss", float(loss.detach()), step)
+    return optimizer, schedule, "step"

@@ -1,4 +1,4 @@
-"""Training of graph neural networks in Lightning on the CPU: deterministic by seed, silent, to be continued.
+"""Training of graph neural networks and their predictions: labels, batches, loss, schedule, early stopping.
 
 Legend: G graphs, D devices.
 """
@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytorch_lightning
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.callbacks import ModelCheckpoint
-from torch import Tensor
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, StepLR
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 
 from tencost.errors import TrainError
 from tencost.features.graph.encodings import Encoder
@@ -29,7 +25,15 @@ from tencost.models.networks.family import Report
 from tencost.models.networks.gnn.graph_data import Batches
 from tencost.models.networks.gnn.networks import GraphNetwork
 from tencost.models.networks.gnn.propagation import propagation_of
-from tencost.models.neural.fitting import copied, seeded, trainer_on
+from tencost.models.neural.loop import (
+    Best,
+    Optimizers,
+    Plan,
+    Resume,
+    device_of,
+    fit_network,
+    seeded,
+)
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
 if TYPE_CHECKING:
@@ -38,6 +42,9 @@ if TYPE_CHECKING:
 Weights = Mapping[str, NDArray[np.float32]]
 
 _log = logging.getLogger(__name__)
+
+_VALID_MAPE = "train/valid_mape"
+"""The metric that decides which epoch's weights are the result."""
 
 _NODES_AT_ONCE = 50_000
 """Nodes of the graphs that are predicted together, about: memory does not grow with the number of graphs."""
@@ -170,7 +177,7 @@ def batches_of(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches
 def run(network: GraphNetwork, batches: Batches, sizes: NDArray[np.int64]) -> Tensor:
     """Return the network's outputs for all graphs, float32 [G, D]; sizes [G] are their nodes."""
     network.eval()
-    device = next(network.parameters()).device
+    device = device_of(network)
     order = np.argsort(sizes, kind="stable")
     part = np.cumsum(sizes[order]) // _NODES_AT_ONCE
     outputs: Tensor | None = None
@@ -190,108 +197,76 @@ def annealed(progress: float) -> float:
     return (1.0 + math.cos(math.pi * min(progress, 1.0))) / 2.0
 
 
-class _Epochs:
-    """Batches of graph ids, in an order that depends on the seed and the epoch alone."""
+class _Training:
+    """A graph network and its graphs; a :class:`tencost.models.neural.loop.Training`.
 
-    def __init__(self, size: int, batch_size: int, seed: int) -> None:
-        self._size, self._batch_size, self._seed = size, batch_size, seed
-        self.epoch = 0
+    The order of graphs depends on the seed and the epoch alone, so that a training can be continued.
+    """
 
-    def __len__(self) -> int:
-        return -(-self._size // self._batch_size)
-
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        order = np.random.default_rng([self._seed, self.epoch]).permutation(self._size)
-        for start in range(0, self._size, self._batch_size):
-            yield order[start : start + self._batch_size]
-
-
-class _Module(pytorch_lightning.LightningModule):
     def __init__(
         self,
         config: GnnConfig,
         network: GraphNetwork,
         labels: Labels,
-        train: tuple[Batches, Tensor, _Epochs],
+        train: tuple[Batches, Tensor],
         valid: tuple[Batches, LabelledGraphs],
-        task: dict[str, Any],
-        report: Report,
+        seed: int,
     ) -> None:
-        super().__init__()
         self.network = network
-        self._settings, self._labels = config, labels
-        self._train_batches, self._target, self._epochs = train
+        self._config, self._labels, self._seed = config, labels, seed
+        self._train_batches, self._target = train
         self._valid_batches, self._valid = valid
-        self._task, self._report = task, report
-        self.best, self.best_epoch = float("inf"), 0
-        self.best_weights: dict[str, Tensor] = {}
-        self._before = 0.0
-        self._began = time.monotonic()
+        self._epoch = 0
         self._losses: list[Tensor] = []
 
     @property
-    def minutes(self) -> float:
-        return (self._before + time.monotonic() - self._began) / 60.0
+    def num_batches(self) -> int:
+        return -(-len(self._target) // self._config.batch_size)
 
-    def on_train_epoch_start(self) -> None:
-        # Not the generator's state but seed and epoch decide what is dropped: a continued training is the same.
-        torch.manual_seed(self._task["seed"] * 1_000_003 + self.current_epoch)
-        self._epochs.epoch = self.current_epoch
-        self._losses = []
-        self.network.train()
+    def batches(self, epoch: int) -> Iterator[NDArray[np.int64]]:
+        self._epoch, self._losses = epoch, []
+        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._target))
+        for start in range(0, len(order), self._config.batch_size):
+            yield order[start : start + self._config.batch_size]
 
-    def training_step(self, chosen: NDArray[np.int64], _: int) -> Tensor:
+    def loss(self, chosen: NDArray[np.int64], step: int) -> Tensor:
+        del step
         batch = self._train_batches.take(chosen)
         target = self._target[torch.from_numpy(batch.chosen)]
-        known = torch.isfinite(target)
-        error = (self.network(batch.to(self.device)).cpu() - torch.nan_to_num(target)) * known
+        measured = torch.isfinite(target)
+        outputs = self.network(batch.to(device_of(self.network))).cpu()
+        error = (outputs - torch.nan_to_num(target)) * measured
         # A device's part is its share of the labels, so that sparse devices do not weigh more a graph.
-        loss = (error.abs() if self._labels.log else error**2).sum() / known.sum()
+        loss = (error.abs() if self._labels.log else error**2).sum() / measured.sum()
         self._losses.append(loss.detach())
         return loss
 
-    def on_train_epoch_end(self) -> None:
-        epoch = self.current_epoch + 1
+    def validate(self) -> dict[str, float]:
         loss = float(torch.stack(self._losses).mean())
         if not np.isfinite(loss):
             raise TrainError(
-                f"expected a finite loss, found {loss} in epoch {epoch}: lower model.learning_rate "
-                f"({self._settings.learning_rate})"
+                f"expected a finite loss, found {loss} in epoch {self._epoch + 1}: lower model.learning_rate "
+                f"({self._config.learning_rate})"
             )
         outputs = run(self.network, self._valid_batches, np.diff(self._valid.graphs.node_start))
-        truth = self._valid.latency_ms
-        mape = float(np.nanmean(np.abs(self._labels.decode(outputs) / truth - 1.0)))
-        self._report("train/loss", loss, epoch)
-        self._report("train/valid_mape", mape, epoch)
-        if mape < self.best:
-            self.best, self.best_epoch = mape, epoch
-            self.best_weights = copied(self.network)
-        limit, patience = self._settings.max_minutes, self._settings.patience
-        late = bool(limit) and self.minutes >= limit
-        if late or (patience and epoch - self.best_epoch >= patience):
-            self.trainer.should_stop = True
+        error = np.abs(self._labels.decode(outputs) / self._valid.latency_ms - 1.0)
+        return {"train/loss": loss, _VALID_MAPE: float(np.nanmean(error))}
 
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.Adam(self.network.parameters(), lr=self._settings.learning_rate)
-        if self._settings.schedule == "step":
-            return [optimizer], [StepLR(optimizer, 100, 0.95)]
-        steps, limit = self._settings.epochs * len(self._epochs), self._settings.max_minutes
-        falling: LRScheduler = CosineAnnealingLR(optimizer, steps)
-        if limit:
-            falling = LambdaLR(
-                optimizer, lambda step: annealed(max(step / steps, self.minutes / limit))
-            )
-        return [optimizer], [{"scheduler": falling, "interval": "step"}]
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        best = {"error": self.best, "epoch": self.best_epoch, "weights": self.best_weights}
-        checkpoint["tencost"] = {"task": self._task, "best": best, "minutes": self.minutes}
+def _optimizers(
+    config: GnnConfig, network: nn.Module, steps: int, minutes: Callable[[], float]
+) -> Optimizers:
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate)
+    if config.schedule == "step":
+        return optimizer, StepLR(optimizer, 100, 0.95), "epoch"
+    limit = config.max_minutes
+    if not limit:
+        return optimizer, CosineAnnealingLR(optimizer, steps), "step"
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        kept = checkpoint["tencost"]
-        self.best, self.best_epoch = kept["best"]["error"], kept["best"]["epoch"]
-        self.best_weights = kept["best"]["weights"]
-        self._before = 60.0 * kept["minutes"]
+    def share(step: int) -> float:
+        return annealed(max(step / steps, minutes() / limit))
+
+    return optimizer, LambdaLR(optimizer, share), "step"
 
 
 def fit_gnn(
@@ -317,6 +292,7 @@ def fit_gnn(
             interrupted goes on from there. None keeps nothing.
 
     Raises:
+        ConfigError: this host has no such accelerator.
         TrainError: a device or the validation part without labels, a loss that is not finite, or a `resume` folder of
             another training.
     """
@@ -324,60 +300,40 @@ def fit_gnn(
     labels = Labels.of(train.latency_ms, config.label == "log")
     encoder = encoder_of(config)
     task = _task(config, train, valid, seed)
-    checkpoint = _checkpoint(resume, task)
+    plan = Plan(
+        epochs=config.epochs,
+        patience=config.patience,
+        gradient_clip=config.gradient_clip,
+        optimizers=partial(_optimizers, config),
+        best=Best(_VALID_MAPE, higher_is_better=False),
+        max_minutes=config.max_minutes,
+        epoch_seed=seed,
+        resume=None if resume is None else Resume(resume / "training.ckpt", task),
+        accelerator=config.accelerator,
+        accelerator_setting="model.accelerator",
+    )
     with seeded(seed, config.num_threads):
         mean_nodes = len(train.graphs.operator) / len(train)
         network = GraphNetwork(config, encoder, len(train.hardware), mean_nodes)
-        epochs = _Epochs(len(train), config.batch_size, seed)
-        module = _Module(
+        training = _Training(
             config,
             network,
             labels,
-            (batches_of(config, train.graphs, encoder), labels.encode(train.latency_ms), epochs),
+            (batches_of(config, train.graphs, encoder), labels.encode(train.latency_ms)),
             (batches_of(config, valid.graphs, encoder), valid),
-            task,
-            report,
+            seed,
         )
-        _fit(config, module, epochs, resume, checkpoint)
-    network.cpu()
-    network.load_state_dict(module.best_weights)
-    reached = module.trainer.current_epoch
-    if reached < config.epochs:
+        outcome = fit_network(training, plan, report)
+    network.load_state_dict(
+        {name: torch.from_numpy(value) for name, value in outcome.weights.items()}
+    )
+    if outcome.epochs < config.epochs:
         _log.warning(
             "training ended after %d of %d epochs and %.1f minutes (max_minutes %g, patience %d)",
-            reached, config.epochs, module.minutes, config.max_minutes, config.patience,
+            outcome.epochs, config.epochs, outcome.minutes, config.max_minutes, config.patience,
         )  # fmt: skip
-    report("train/epochs", float(reached), reached)
-    return Trained(config, network.eval(), labels, encoder, module.best_epoch)
-
-
-def _fit(
-    config: GnnConfig,
-    module: _Module,
-    epochs: _Epochs,
-    resume: Path | None,
-    checkpoint: Path | None,
-) -> None:
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    callbacks: list[Any] = []
-    if resume is not None:
-        callbacks.append(
-            ModelCheckpoint(
-                resume, "training", save_on_train_epoch_end=True, enable_version_counter=False
-            )
-        )
-    with warnings.catch_warnings():
-        # Lightning remarks on missing workers and loggers; there are none on purpose.
-        warnings.simplefilter("ignore")
-        trainer = trainer_on(
-            config.accelerator,
-            "model.accelerator",
-            max_epochs=config.epochs,
-            gradient_clip_val=config.gradient_clip,
-            callbacks=callbacks,
-            enable_checkpointing=resume is not None,
-        )
-        trainer.fit(module, train_dataloaders=epochs, ckpt_path=checkpoint, weights_only=True)
+    report("train/epochs", float(outcome.epochs), outcome.epochs)
+    return Trained(config, network.eval(), labels, encoder, outcome.epoch)
 
 
 def _labelled(part: LabelledGraphs, purpose: str) -> LabelledGraphs:
@@ -401,32 +357,3 @@ def _task(
     for changes_nothing in ("max_minutes", "patience", "num_threads", "reference"):
         del settings[changes_nothing]
     return {"settings": settings, "seed": seed, "hardware": list(train.hardware), "sizes": sizes}
-
-
-def _checkpoint(resume: Path | None, task: dict[str, Any]) -> Path | None:
-    """Return the checkpoint to go on from, if there is one."""
-    if resume is None or not (path := resume / "training.ckpt").is_file():
-        return None
-    try:
-        found = dict(torch.load(path, weights_only=True)["tencost"]["task"])
-    except (
-        OSError,
-        RuntimeError,
-        UnpicklingError,
-        KeyError,
-        TypeError,
-        ValueError,
-        EOFError,
-    ) as error:
-        why = str(error).partition("\n")[0]
-        raise TrainError(
-            f"{path}: expected a checkpoint of an interrupted training, found {why}. Delete the folder to begin "
-            "again."
-        ) from error
-    if found != task:
-        changed = ", ".join(name for name in task if found.get(name) != task[name])
-        raise TrainError(
-            f"{path}: expected the training that was interrupted, found another one ({changed} changed). Delete the "
-            "folder to begin again."
-        )
-    return path

@@ -12,18 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from tencost.features.ragged import IntArray
-from tencost.models.neural.fitting import (
-    Collate,
-    GroupLoss,
-    TaskBatches,
-    fit_network,
-    plan_of,
-    ranking_watch,
-    seeded,
-)
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.neural.layers import MASKED, POOL_SCALE
 from tencost.models.programs.neural.network_ranker import Inputs
+from tencost.models.programs.neural.ranking_training import Collate, fit_ranking_network
 from tencost.models.programs.ranker import LogMetric, Samples
 
 if TYPE_CHECKING:
@@ -104,18 +96,16 @@ def fit_tlp(
         The weights by name, of the epoch that did best on the validation split.
     """
     num_beside = 0 if inputs.beside is None else inputs.beside.shape[1]
-    with seeded(seed, config.num_threads):
-        network = AttentionNetwork(inputs.rows.num_columns, num_beside, max_steps, config)
-        return fit_network(
-            network,
-            TaskBatches(train.group, config.tasks_per_batch, seed),
-            _collate(inputs),
-            GroupLoss(config, train, seed),
-            (_collate(valid_inputs), len(valid)),
-            ranking_watch(valid),
-            plan_of(config),
-            log,
-        )
+    return fit_ranking_network(
+        config,
+        lambda: AttentionNetwork(inputs.rows.num_columns, num_beside, max_steps, config),
+        train,
+        valid,
+        _collate(inputs),
+        _collate(valid_inputs),
+        seed=seed,
+        log=log,
+    )
 
 
 def _collate(inputs: Inputs) -> Collate:

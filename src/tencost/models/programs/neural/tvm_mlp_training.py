@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from tencost.features.ragged import IntArray, Ragged
-from tencost.models.neural.fitting import Collate, Optimizers, Plan, Watch, fit_network, seeded
+from tencost.models.neural.loop import Optimizers, Plan, fit_network, seeded
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.losses import RankingMetrics
+from tencost.models.programs.neural.ranking_training import (
+    BEST,
+    Collate,
+    MixedBatches,
+    RankingTraining,
+    Watch,
+)
 from tencost.models.programs.ranker import LogMetric, Samples
 
 if TYPE_CHECKING:
@@ -58,22 +64,6 @@ def lambda_rank_loss(scores: Tensor, label: Tensor, eps: float = 1e-10) -> Tenso
     return -torch.log2(right)[truth[:, None] > truth[None]].sum()
 
 
-class MixedBatches:
-    """Random batches that mix tasks, as TVM does it."""
-
-    def __init__(self, size: int, batch_size: int, seed: int) -> None:
-        self._size, self._batch_size = size, batch_size
-        self._rng = np.random.default_rng(seed)
-
-    def __len__(self) -> int:
-        return -(-self._size // self._batch_size)
-
-    def __iter__(self) -> Iterator[IntArray]:
-        order = self._rng.permutation(self._size)
-        for start in range(0, self._size, self._batch_size):
-            yield order[start : start + self._batch_size]
-
-
 def fit_tvm_mlp(
     config: TvmMlpConfig,
     train: Samples,
@@ -92,24 +82,21 @@ def fit_tvm_mlp(
 
     plan = Plan(
         epochs=config.epochs,
-        patience=0,
         gradient_clip=0.5,
-        optimizers=lambda network, _: _adam(network, config.epochs),
+        optimizers=lambda network, *_: _adam(network, config.epochs),
+        best=BEST,
         accelerator=config.accelerator,
     )
     with seeded(seed, config.num_threads):
-        network = TvmNetwork(rows.num_columns)
-        batches = MixedBatches(len(train), config.batch_size, seed)
-        return fit_network(
-            network,
-            batches,
+        training = RankingTraining(
+            TvmNetwork(rows.num_columns),
+            MixedBatches(len(train), config.batch_size, seed),
             _collate(rows),
             loss,
             (_collate(valid_rows), len(valid)),
             _watch(valid, config.batch_size),
-            plan,
-            log,
         )
+        return fit_network(training, plan, log).weights
 
 
 def _adam(network: nn.Module, epochs: int) -> Optimizers:
