@@ -20,7 +20,7 @@ from tencost.config import HardwareConfig
 from tencost.config.composition import compose
 from tencost.errors import RegistryError
 from tencost.features.device import attributes
-from tencost.register import notes, registry
+from tencost.register import registry
 from tencost.tracking import runs as tracking
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.inputs import SCRATCH, choose_model
@@ -111,7 +111,7 @@ def test_a_model_of_one_s_own_that_was_refused_ranks_and_says_why(
     assert "; nobody has promoted it\n" in told
 
     reasons = "yes: scores fast\nno: top-1 -0.1 against random\nno: top-5 -0.2 against random"
-    for tag, value in ((registry.VERDICT_TAG, "refused"), (notes.REASONS_TAG, reasons)):
+    for tag, value in ((registry.VERDICT_TAG, "refused"), (registry.REASONS_TAG, reasons)):
         client.set_model_version_tag("tencost-desk", "1", tag, value)
     found, told = chosen(tmp_path, DESK)
     assert found.name == "models:/tencost-desk/1"

@@ -43,7 +43,6 @@ class Plan:
 
 def plan(folder: Path) -> Plan | None:
     """Return what is to be done in the DVC project of a folder; None where DVC cannot say, as `dvc repro` will."""
-    import networkx
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
@@ -51,9 +50,12 @@ def plan(folder: Path) -> Plan | None:
     with suppress(DvcException), Repo(str(folder)) as repo:
         changed = repo.status()
         graph = repo.index.graph  # from a stage to those that it depends on
-        outdated = {stage for stage in graph if stage.addressing in changed}
-        for stage in list(outdated):
-            outdated |= networkx.ancestors(graph, stage)
+        todo = [stage for stage in graph if stage.addressing in changed]
+        outdated = set(todo)
+        while todo:
+            followers = set(graph.predecessors(todo.pop())) - outdated
+            outdated |= followers
+            todo += followers
         stages = {
             stage.addressing: timed.get(
                 stage.addressing, (getattr(stage, "meta", None) or {}).get("seconds")

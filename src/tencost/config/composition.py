@@ -96,6 +96,7 @@ def _subject(path: Path) -> str:
     from tencost.config.profiles import CounterKind
 
     values = OmegaConf.load(path)
+    assert isinstance(values, DictConfig)
     if values.get("family") in GRAPH_FAMILIES.names():
         return "graph_model"
     if values.get("policy") in GraphSplitPolicy.__members__:
