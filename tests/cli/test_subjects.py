@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ SHADOWS = {"graph_model": "constant", "graph_split": "by_graph", "profile_featur
 """Groups that a project of an earlier version has, and their first choices."""
 
 
-def composed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, object]]:
+def composed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     main([*words, "--cfg", "job"])
     values = yaml.safe_load(capsys.readouterr().out)
     assert isinstance(values, dict)
