@@ -139,7 +139,7 @@ def test_mlflow_has_runs_and_a_pyfunc(inside: Path) -> None:
     assert stages.count("graphs train") == 4
     assert stages.count("graphs evaluate") == 2
     trained = next(run for run in runs if run.data.tags.get("model") == "summed")
-    assert trained.data.params["graph_model.family"] == "summed"
+    assert trained.data.params["model.family"] == "summed"
     assert trained.data.metrics["valid/cortex-a76/mape"] > 0
 
     champion = registry.find_champion(client, "tencost-graph-myriad-vpu")
@@ -263,7 +263,7 @@ def test_mistakes_are_told(inside: Path, capsys: pytest.CaptureFixture[str]) -> 
         (("splits", "dataset=tencost-xeon"), "graphs"),
         (
             ("train", "dataset=mine", "graph_split=cg"),
-            "tencost graphs splits dataset=mine graph_split=cg",
+            "tencost graphs splits dataset=mine split=cg",
         ),
         (("train", "dataset=mine", "graph_model=none"), "graph_model must be one of"),
         (("train", "dataset=mine", "seeds=[0,0]"), "seeds must be different"),

@@ -217,7 +217,7 @@ def test_a_split_re_runs_training_but_not_the_features(project: Path) -> None:
         ("cli/main.py", set()),
         ("config/schema.py", set()),
         ("tune/stage.py", set()),
-        ("train/families/tvm_mlp.py", {f"train@tvm_mlp-per_store-{HARDWARE}", "+"}),
+        ("models/programs/families/tvm_mlp.py", {f"train@tvm_mlp-per_store-{HARDWARE}", "+"}),
     ],
 )
 def test_a_comment_re_runs_what_reaches_the_module(
