@@ -265,7 +265,7 @@ def test_mistakes_are_told(inside: Path, capsys: pytest.CaptureFixture[str]) -> 
             ("train", "dataset=mine", "graph_split=cg"),
             "tencost graphs splits dataset=mine split=cg",
         ),
-        (("train", "dataset=mine", "graph_model=none"), "graph_model must be one of"),
+        (("train", "dataset=mine", "model=none"), "model must be one of constant"),
         (("train", "dataset=mine", "seeds=[0,0]"), "seeds must be different"),
         (("register", "dataset=mine", "hardware=v100"), "cortex-a76, myriad-vpu"),
     ]
