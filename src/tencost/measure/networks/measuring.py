@@ -31,7 +31,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -296,7 +296,8 @@ class _Timer:
             process.wait()
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
-                    stream.close()
+                    with suppress(BrokenPipeError):  # of a request that it did not read
+                        stream.close()
 
 
 def _how_ended(code: int | None) -> str:
