@@ -18,6 +18,7 @@ import yaml
 from tencost.config import parts
 from tencost.config.composition import compose
 from tencost.config.pipeline import items, read_params
+from tencost.tracking import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "tencost"
@@ -313,6 +314,18 @@ def test_a_stage_of_graphs_depends_on_what_it_reaches(name: str) -> None:
         and not any(path == dep or dep in path.parents for path in seen)
     }
     assert idle <= {"src/tencost/models/networks/pyfunc.py"}, f"stage {name} of graphs/dvc.yaml"
+
+
+def test_the_digest_of_training_code_covers_what_a_training_reaches() -> None:
+    """A blend takes members that were trained before only where that digest is the same."""
+    folders = [PACKAGE / name for name in provenance.DECIDING]
+    assert all(any(folder.rglob("*.py")) for folder in folders)
+    outside = {
+        room_of(path)
+        for path in reach({stage_file("tencost train")}, {})
+        if not any(folder in path.parents for folder in folders)
+    }
+    assert outside == {"signals", "tracking", "writing"}, "which log, end and write a training"
 
 
 def test_the_families_of_graph_models_are_those_of_their_settings() -> None:

@@ -30,8 +30,8 @@ DEFAULT_TVM_RANGE = ("0.27.0", "0.28.0")
 """TVM versions whose features ours are, where no TVM is installed to ask."""
 
 
-_DECIDE = ("execution", "features", "splits", "store", "train")
-"""Rooms whose code decides what a training learns from given records."""
+DECIDING = ("features", "models", "programs", "splits", "store", "train", "workers/parallel")
+"""Rooms, or folders in them, whose code decides what a training learns from given records."""
 
 _PIPELINE_WRITES = (":(exclude,glob)**/dvc.lock", ":(exclude)data", ":(exclude)graphs/data")
 """Paths under git that `dvc repro` itself writes while it runs."""
@@ -94,7 +94,7 @@ def code_digest() -> str:
     """Return the sha256, first 32 hex digits, of the modules that decide what is learnt from given records."""
     digest = hashlib.sha256()
     package = Path(tencost.__file__).parent
-    for room in _DECIDE:
+    for room in DECIDING:
         for path in sorted((package / room).rglob("*.py")):
             digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:32]
