@@ -1,7 +1,7 @@
 """The stage `register`: the winner of an evaluation becomes a version, and champion if the rule allows it.
 
 It is the same for models of programs (:mod:`tencost.register.programs`) and of whole networks
-(:mod:`tencost.graphs.stages.register`), which say what they offer and how it is judged.
+(:mod:`tencost.register.networks.stage`), which say what they offer and how it is judged.
 
 For DVC it writes mlruns/registered/<dataset>/<hardware>.json: the registered model and the digest of the content that
 was offered to it. It lies beside the registry, so that where the registry is lost DVC runs the stage again; version
