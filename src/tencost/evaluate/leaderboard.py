@@ -1,8 +1,8 @@
 """A leaderboard as data: one row a model, for models of programs and of whole networks alike.
 
-A subject has its own classes, with its columns: :mod:`tencost.evaluate.program_board`, :mod:`tencost.evaluate.networks.board`.
-On disk a leaderboard is a JSON object with the fields of its class and ``format_version``; figures are rounded to 6
-digits, one that is not defined is null.
+A subject has its own classes, with its columns: :mod:`tencost.evaluate.program_board`,
+:mod:`tencost.evaluate.networks.board`. On disk a leaderboard is a JSON object with the fields of its class and
+``format_version``; figures are rounded to 6 digits, one that is not defined is null.
 """
 
 from __future__ import annotations
