@@ -245,7 +245,7 @@ def test_where_every_trial_fails(inside: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "options", "message"),
     [
-        (("graph_model=summed",), {}, "expected a graph_model of the family gnn, found summed"),
+        (("graph_model=summed",), {}, "expected a model of the family gnn, found summed"),
         (("graph_model=gcn",), {"resume": True}, "expected an interrupted search in .*/gcn"),
     ],
 )

@@ -1,7 +1,7 @@
 """A verdict on a challenger, and the checks that every promotion rule has.
 
-The rules themselves are two functions: `register.promotion.judge` of models of programs, `graphs.promotion.judge` of
-models of whole networks.
+The rules themselves are two functions: `register.promotion.judge` of models of programs,
+`register.networks.promotion.judge` of models of whole networks.
 """
 
 from __future__ import annotations

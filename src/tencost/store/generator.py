@@ -2,7 +2,7 @@
 
     math-1 tvm-0.27.0.post1 llvm-22 flags-none
 
-    math    version of our vector mathematics (codegen/vector_math.py); 0: libm's functions, one number at a time
+    math    version of our vector mathematics (programs.codegen.vector_math); 0: libm's functions, one number at a time
     tvm     version of TVM
     llvm    major version of LLVM
     flags   options of the code generator beyond the record's target: `none`, or the first 8 hex digits of their sha256

@@ -1,7 +1,8 @@
 """Archives of logs: known by their content, unpacked into a temporary folder, a log a member.
 
-Members that leave the folder, links, devices and members that are encrypted are refused by name, see fetch/unpack.py;
-the others are kept, of a damaged archive those before the damage. An archive in an archive is not opened.
+Members that leave the folder, links, devices and members that are encrypted are refused by name, see
+records/fetch/unpack.py; the others are kept, of a damaged archive those before the damage. An archive in an archive is
+not opened.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def run(
     model = cfg.graph_model
     if model.family != "gnn":
         raise ConfigError(
-            f"expected a graph_model of the family gnn, found {cfg.graph_model_name} of {model.family}: its settings "
+            f"expected a model of the family gnn, found {cfg.graph_model_name} of {model.family}: its settings "
             "are searched with tencost graphs train -m"
         )
     if not cfg.seeds:
