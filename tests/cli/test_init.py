@@ -89,6 +89,7 @@ def test_a_project_has_what_the_repository_defines(tmp_path: Path) -> None:
     pipeline = yaml.safe_load((project / "dvc.yaml").read_text())
     assert set(pipeline["stages"]) == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
     assert "src/tencost" not in (project / "dvc.yaml").read_text()
+    assert "seconds:" not in (project / "dvc.yaml").read_text(), "those of the repository's stages"
     params = yaml.safe_load((project / "params.yaml").read_text())
     assert params["tencost"] == tencost.__version__
     assert params["hardware"] == ["ryzen-1c"]

@@ -315,6 +315,8 @@ def own_pipeline(
 ) -> dict[str, Any]:
     """Return the content of dvc.yaml for a project of one's own: no dependency on code, but on tencost's version.
 
+    How long the repository's stages take (`meta`) says nothing of a project's own.
+
     Args:
         pipeline: that of the repository; the stage that joins features is taken from it where no model reads them.
         hardware: whose plots are shown.
@@ -324,6 +326,7 @@ def own_pipeline(
         pipeline["stages"].pop(_JOINED, None)
     for stage in pipeline["stages"].values():
         inner = stage.get("do", stage)
+        inner.pop("meta", None)
         inner["deps"] = [one for one in inner["deps"] if not one.startswith(_CODE)]
         if not inner["deps"]:
             del inner["deps"]
