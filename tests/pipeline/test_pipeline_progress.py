@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tencost.cli import stages
+from tencost.cli.main import main
 from tencost.cli.pipeline_progress import Progress, minutes, plan, read_seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")
@@ -80,3 +82,20 @@ def test_durations_are_for_people() -> None:
         "2 min",
         "10 min",
     ]
+
+
+def test_stages_run_this_installation_wherever_its_scripts_are(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `.venv/bin/tencost pipeline`, in an environment that nobody has activated."""
+    (project / "conf").mkdir()
+    (project / "conf" / "config.yaml").write_text("defaults: []\n")
+    (project / "params.yaml").write_text("hardware: []\nfeatures: []\nmodels: {}\n")
+    (project / "dvc.yaml").write_text(
+        "stages: {one: {cmd: command -v tencost > where, outs: [where]}}\n"
+    )
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(SystemExit) as ended:
+        main(["pipeline"])
+    assert ended.value.code == 0
+    assert (project / "where").read_text().strip() == str(Path(sys.executable).parent / "tencost")

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -256,6 +257,8 @@ def pipeline(words: tuple[str, ...]) -> None:
         graph_outputs.report_old_outputs(root)
         graph_outputs.remove_lost_marks(root)
     allow_no_git(folder)
+    # Stages are `tencost <stage>`: of this installation, where its scripts are not on the path, too.
+    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     os.chdir(folder)
     planned = None if words else plan(folder)
     if planned is None:
