@@ -1,4 +1,4 @@
-"""What modules and traces contain that TVM itself makes: the evidence behind tencost.programs.allowed.
+"""What modules and traces contain that TVM itself makes: the evidence behind tencost.programs.trace.allowed.
 
     python benchmarks/collect_allowed.py network=bert_tiny network=gpt2 ...     fused modules and tasks of networks
     python benchmarks/collect_allowed.py <folder> ...       *workload*.json and *tuning_record*.json(.gz) below it
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tencost.programs.allowed import module_contents, trace_contents
+from tencost.programs.trace.allowed import module_contents, trace_contents
 
 Found = dict[str, set[str]]
 

@@ -2,11 +2,12 @@
 
     python benchmarks/families.py --hardware epyc-avx512-1c --seeds 2 --jobs 4
 
-Each candidate is trained once a fold of networks (:mod:`tencost.train.folds`) and a seed, scores the fold's programs,
-and is compared with what was measured of them. A row is a candidate: means over folds and seeds, and its difference to
-the first row with a 95 % interval over the folds' tasks (the same resamples on both sides; seeds are averaged before).
-``a+b`` is the average of two candidates, each over the standard deviation of its own scores. Test networks are not
-looked at. Needs the stages up to `splits` of the dataset, and `features=tiles` for the candidate that reads it.
+Each candidate is trained once a fold of networks (:mod:`tencost.train.programs.folds`) and a seed, scores the fold's
+programs, and is compared with what was measured of them. A row is a candidate: means over folds and seeds, and its
+difference to the first row with a 95 % interval over the folds' tasks (the same resamples on both sides; seeds are
+averaged before). ``a+b`` is the average of two candidates, each over the standard deviation of its own scores. Test
+networks are not looked at. Needs the stages up to `splits` of the dataset, and `features=tiles` for the candidate that
+reads it.
 
 Scores lie in the folder of ``--out``, a file a candidate, hardware and seed: the command goes on with what is missing.
 """
@@ -32,8 +33,8 @@ from tencost.evaluate.metrics import Floats
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
 from tencost.models.programs.ranker import make_ranker
-from tencost.train.data import Data
-from tencost.train.folds import Fold, divide, held, left_out, without
+from tencost.train.programs.data import Data
+from tencost.train.programs.folds import Fold, divide, held, left_out, without
 from tencost.train.stage import read_material
 
 STORES = "features=per_store_tiles"

@@ -40,9 +40,9 @@ from tencost.adapt.graph_correction import cost_shares, fit_correction
 from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy, graph_model_config
 from tencost.config.parts import GRAPH_FAMILIES
 from tencost.evaluate.networks.left_out import left_out_errors
+from tencost.models.networks.bundle.latency_metrics import average, by_family
+from tencost.models.networks.bundle.training_range import log_error_bounds
 from tencost.models.networks.families.summed import summed_rows
-from tencost.models.networks.latency_metrics import average, by_family
-from tencost.models.networks.training_range import log_error_bounds
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.records.network_graphs.reading import read_folder
 from tencost.splits.networks import divide

@@ -50,7 +50,7 @@ TESTS: dict[str, list[str]] = {
     "tune/guard.py": ["tests/tune/test_guard.py"],
     "records/gate.py": ["tests/records/test_gate.py"],
     "store/ids.py": ["tests/store/test_ids.py", *FAST],
-    "models/programs/calibration.py": ["tests/train/test_calibration.py"],
+    "models/programs/bundle/calibration.py": ["tests/train/test_calibration.py"],
     "networks/calibration.py": ["tests/networks/test_network_calibration.py"],
     "splits/leakage.py": ["tests/splits/test_policies.py"],
     "programs/starting_points.py": ["tests/register/test_starts.py", "-k", "not test_side"],

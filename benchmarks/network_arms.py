@@ -244,7 +244,7 @@ def stock_network(case: Case) -> tuple[Any, dict[str, Any]]:
     from tencost.networks.lowering import compilable, fuse
     from tencost.networks.network import Network
     from tencost.networks.source import source_file
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
     from tencost.workers.hardware import resolve_hardware
 
     register_cpu_intrinsics()

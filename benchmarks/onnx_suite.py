@@ -237,7 +237,7 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     from tencost.networks.network import lowered
     from tencost.networks.source import Imported
     from tencost.networks.sources import onnx as source
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
     from tencost.tune.compiled import compiled
     from tencost.tune.deploy import Deployed
     from tencost.workers.hardware import detect_host

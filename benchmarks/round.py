@@ -32,9 +32,9 @@ from tvm.target import Target
 
 from tencost.config.composition import compose
 from tencost.features.kinds import per_store, tiles
-from tencost.models.programs import draft
+from tencost.models import draft_model as draft
 from tencost.networks.network import load_network
-from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.tune import cost_model, residual
 from tencost.tune.cost_model import load_cost_model
 

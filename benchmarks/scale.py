@@ -23,9 +23,9 @@ from pathlib import Path
 from tencost.config import ExecutionConfig, ExecutionKind
 from tencost.config.composition import compose
 from tencost.features.extractor import spec_for
-from tencost.features.kind import Chunk
 from tencost.features.parallel import featurize
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import Chunk
+from tencost.features.rows.spec import FeatureSpec
 from tencost.features.stage import make_chunks
 from tencost.store.tables import load_records, load_workloads
 

@@ -38,8 +38,8 @@ from tvm.target import Target
 
 from tencost.config.composition import compose
 from tencost.networks.network import NetworkTask, load_network
-from tencost.programs.intrinsics import register_cpu_intrinsics
 from tencost.programs.starting_points import shipped_starts
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.tune.cost_model import Round, latencies_s, load_cost_model
 from tencost.tune.guard import Arm
 from tencost.tune.session import Batch, Session

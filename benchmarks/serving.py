@@ -28,7 +28,7 @@ from tvm.s_tir.meta_schedule.cost_model import XGBModel
 from tvm.target import Target
 
 import tencost
-from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.workers.hardware import detect_host
 
 REPEATS = 5

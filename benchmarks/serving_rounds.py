@@ -33,8 +33,8 @@ import psutil
 from round import WORKLOADS, context, load_workloads
 from tvm.ir import save_json
 
-from tencost.programs.intrinsics import register_cpu_intrinsics
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 
 TOP = 64
 

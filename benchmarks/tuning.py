@@ -56,14 +56,14 @@ from tvm.target import Target
 from tencost.config import TunerConfig
 from tencost.config.composition import compose
 from tencost.errors import TencostError
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle
-from tencost.models.programs.calibration import LOWEST_SCORE
+from tencost.models.programs.bundle.calibration import LOWEST_SCORE
 from tencost.models.programs.ranker import Scores
 from tencost.networks.network import NetworkTask, load_network
-from tencost.programs.intrinsics import register_cpu_intrinsics
 from tencost.programs.starting_points import shipped_starts
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.session import Batch, Session
 from tencost.tune.workfolder import open_folder

@@ -173,7 +173,7 @@ def train_toy(toy_project: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def cpu_intrinsics() -> None:
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 
     register_cpu_intrinsics()
 
@@ -222,11 +222,11 @@ def make_bundle(
     """Train a family on the candidates (the label is made up from the number of rows' sums) and save its bundle."""
     from tencost.features.device import attributes, device_names
     from tencost.features.extractor import make_extractor, spec_for
-    from tencost.features.ragged import Ragged
+    from tencost.features.rows.ragged import Ragged
     from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle
-    from tencost.models.programs.calibration import fit_calibration
+    from tencost.models.programs.bundle.calibration import fit_calibration
     from tencost.models.programs.ranker import Samples, make_ranker
-    from tencost.train.samples import sample_spec
+    from tencost.train.programs.samples import sample_spec
 
     folder = tmp_path_factory.mktemp("bundles")
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from tencost.adapt.fitting import Source
 from tencost.adapt.pool import Pool
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import BundleInfo, plain_config
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.families.corrected import spread_within
 from tencost.models.programs.families.xgb import XgbConfig, XgbRanker
-from tencost.models.programs.labels import speed_labels
 from tencost.models.programs.ranker import Samples
+from tencost.models.programs.ranker.labels import speed_labels
 
 SPEC = FeatureSpec(name="toy", kind="ansor_tiles", columns=("a", "b", "task"))
 CONFIG = XgbConfig(family="xgb", num_rounds=60, num_models=1)

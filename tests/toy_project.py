@@ -36,8 +36,8 @@ def make_toy_project(
     """
     import polars as pl
 
-    from tencost.features.ragged import Ragged
-    from tencost.features.spec import FeatureSpec
+    from tencost.features.rows.ragged import Ragged
+    from tencost.features.rows.spec import FeatureSpec
     from tencost.features.table import save_features
     from tencost.splits.table import save_split
     from tencost.store.record_store import RecordStore
@@ -147,10 +147,10 @@ def train_toy(
         save_bundle,
         training_digest,
     )
-    from tencost.models.programs.calibration import fit_calibration
+    from tencost.models.programs.bundle.calibration import fit_calibration
     from tencost.models.programs.ranker import make_ranker
     from tencost.tracking import runs as tracking
-    from tencost.train.data import Data
+    from tencost.train.programs.data import Data
 
     data = Data(toy_config(), root)
     spec = data.features("toy").spec

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
 
 MOVED = {
+    "tencost.features.ragged": "tencost.features.rows.ragged",
     "tencost.graphs.adapt": "tencost.adapt.graph_correction",
     "tencost.graphs.api": "tencost.register.latency.api",
     "tencost.graphs.bundle": "tencost.models.networks.bundle",
     "tencost.graphs.cg": "tencost.compat.cg",
     "tencost.graphs.family": "tencost.models.networks.family",
     "tencost.graphs.graph_set": "tencost.networks.graph.graph_set",
-    "tencost.graphs.metrics": "tencost.models.networks.latency_metrics",
+    "tencost.graphs.metrics": "tencost.models.networks.bundle.latency_metrics",
     "tencost.graphs.operators": "tencost.networks.graph.operators",
     "tencost.graphs.promotion": "tencost.register.networks.promotion",
     "tencost.lorien": "tencost.compat.lorien",
     "tencost.measure.runner": "tencost.workers.runner",
     "tencost.measure.server": "tencost.workers.server",
+    "tencost.models.networks.latency_metrics": "tencost.models.networks.bundle.latency_metrics",
     "tencost.profiles.features": "tencost.features.counters",
     "tencost.profiles.joining": "tencost.records.counters.joining",
     "tencost.profiles.launches": "tencost.records.counters.launches",
@@ -39,11 +41,13 @@ MOVED = {
     "tencost.profiles.reading": "tencost.records.counters.reading",
     "tencost.profiles.stored": "tencost.records.counters.stored",
     "tencost.profiles.table": "tencost.records.counters.table",
+    "tencost.programs.allowed": "tencost.programs.trace.allowed",
     "tencost.records.lorien": "tencost.compat.lorien.api",
     "tencost.records.networks": "tencost.records.network_times.timing",
     "tencost.records.store": "tencost.store.record_store",
-    "tencost.store.allowed": "tencost.programs.allowed",
+    "tencost.store.allowed": "tencost.programs.trace.allowed",
     "tencost.train.bundle": "tencost.models.programs.bundle",
+    "tencost.train.data": "tencost.train.programs.data",
     "tencost.train.ranker": "tencost.models.programs.ranker",
 }
 """Old name of a module, or of a package with all that is in it -> new name.

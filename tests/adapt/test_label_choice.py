@@ -25,7 +25,7 @@ from tencost.config import AdaptMode
 from tencost.errors import TrainError
 from tencost.models.programs.bundle import plain_config
 from tencost.models.programs.families.random import RandomConfig, RandomRanker
-from tencost.models.programs.losses import RankingMetrics
+from tencost.models.programs.ranker.losses import RankingMetrics
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tencost.programs.codegen.refit import (
     tile_extents,
 )
 from tencost.programs.starting_points import StartBook, without_postproc
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 from tencost.store.ids import workload_id
 from tencost.tune.search import search
 from tencost.workers.keys import program_key

@@ -15,12 +15,12 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.features.kinds.tiles import TILE_COLUMNS, tile_row
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
-from tencost.programs.allowed import check_trace
 from tencost.programs.codegen import products, registers, tiles, vector_math
 from tencost.programs.codegen.products import Vectors
 from tencost.programs.codegen.refit import apply, plain_values, sketch
 from tencost.programs.codegen.registers import Design
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.allowed import check_trace
+from tencost.programs.trace.instructions import trace_values
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
 op = relax.op

@@ -16,7 +16,7 @@ from tencost.compat.curves import label_curve, label_curve_report, label_curve_s
 from tencost.config import AdaptMode
 from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.truth import Task, Truth
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.families.xgb import XgbConfig, XgbRanker
 from tencost.register import registry
 from toy_project import make_toy_project, toy_config, train_toy

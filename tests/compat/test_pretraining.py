@@ -26,8 +26,8 @@ from tencost.compat.counters.pretraining import (
 from tencost.compat.counters.pretraining_stage import run
 from tencost.config import Config
 from tencost.errors import ConfigError, TrainError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
 from tencost.models.programs.ranker import Samples
 from tencost.tracking.runs import setup

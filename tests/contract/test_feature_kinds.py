@@ -19,11 +19,11 @@ from tencost.config import FeaturesConfig
 from tencost.config.parts import FAMILIES, FEATURE_KINDS
 from tencost.errors import BundleError, ConfigError, FeatureError
 from tencost.features.extractor import make_extractor, spec_for
-from tencost.features.kind import Chunk, FeatureKind, kind_of
 from tencost.features.parallel import featurize_chunk
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.features.summary import (
+from tencost.features.rows.kind import Chunk, FeatureKind, kind_of
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
     summarize,
@@ -31,7 +31,7 @@ from tencost.features.summary import (
     with_derived,
 )
 from tencost.models.programs.bundle import BundleInfo, load_bundle, plain_config, save_bundle
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.ranker import Samples, make_ranker
 from tencost.store.record import PROGRAM_FORMATS
 
@@ -85,7 +85,7 @@ def chunks(matmul: Any, candidates: list[Any]) -> dict[str, Chunk]:
     """Some programs of each format that a kind reads."""
     from tvm.ir import save_json
 
-    from tencost.programs.traces import trace_values
+    from tencost.programs.trace.instructions import trace_values
 
     texts = [json.dumps(trace_values(one.sch.trace)) for one in candidates[:4]]
     return {
@@ -267,7 +267,7 @@ def test_an_unknown_kind_is_refused_with_the_valid_ones() -> None:
 def test_the_table_is_light() -> None:
     code = (
         "import sys; from tencost.config.parts import FEATURE_KINDS; "
-        "import tencost.features.summary, tencost.features.extractor; "
+        "import tencost.features.rows.summary, tencost.features.extractor; "
         "settings = {'max_steps': 8, 'vocabulary_buckets': 4, 'max_numbers': 4}; "
         "assert all(kind.columns(settings) for kind in FEATURE_KINDS.all().values()); "
         "heavy = {'tvm', 'tvm_ffi', 'torch', 'polars', 'pyarrow', 'xgboost', 'mlflow'} & set(sys.modules); "
@@ -301,7 +301,9 @@ def test_nothing_but_the_table_asks_what_a_kind_is_called() -> None:
         if SOURCE / "features" / "kinds" not in path.parents
         and (names := compared_names(path) & KINDS.keys())
     }
-    assert asked == {}, "ask what the kind says of itself (tencost.features.kind), not its name"
+    assert asked == {}, (
+        "ask what the kind says of itself (tencost.features.rows.kind), not its name"
+    )
 
 
 def samples_of(columns: int) -> Samples:
@@ -353,8 +355,8 @@ LENGTHS = '''
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind
-from tencost.features.texts import stored_programs
+from tencost.features.rows.kind import FeatureKind
+from tencost.features.rows.texts import stored_programs
 
 COLUMNS = ("num_instructions", "num_decisions")
 
@@ -377,7 +379,7 @@ from pathlib import Path
 
 from tencost.config.composition import compose
 from tencost.features import stage
-from tencost.features.summary import summary_names
+from tencost.features.rows.summary import summary_names
 from tencost.features.table import load_features
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import pytest
 
 from tencost.config import ModelConfig
 from tencost.config.parts import FAMILIES
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import BundleInfo, load_bundle, plain_config, save_bundle
-from tencost.models.programs.calibration import LOWEST_SCORE, Calibration, fit_calibration
-from tencost.models.programs.losses import RankingMetrics
+from tencost.models.programs.bundle.calibration import LOWEST_SCORE, Calibration, fit_calibration
 from tencost.models.programs.ranker import Ranker, Samples, make_ranker
+from tencost.models.programs.ranker.losses import RankingMetrics
 
 COLUMNS = ("speed", "noise", "other", "kind", "constant")
 SPEC = FeatureSpec(name="toy", kind="trace", columns=COLUMNS, options={"max_steps": 8})
@@ -246,7 +246,7 @@ class Block:
 
 sys.meta_path.insert(0, Block())
 import numpy as np
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import load_bundle
 
 root = Path(sys.argv[1])

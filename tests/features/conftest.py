@@ -48,7 +48,7 @@ def context(matmul: Any) -> Any:
     from tvm.s_tir.meta_schedule import TuneContext
     from tvm.target import Target
 
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 
     register_cpu_intrinsics()
     return TuneContext(matmul, target=Target({"kind": "llvm", "num-cores": 1}), num_threads=1)
@@ -64,6 +64,6 @@ def candidates(schedules: list[Any]) -> list[Any]:
 @pytest.fixture(scope="session")
 def programs(schedules: list[Any]) -> list[str]:
     """The traces as JSON text, as a MetaSchedule database writes them."""
-    from tencost.programs.traces import trace_values
+    from tencost.programs.trace.instructions import trace_values
 
     return [orjson.dumps(trace_values(schedule.trace)).decode() for schedule in schedules]

@@ -72,7 +72,7 @@ def context_of(schedule: Any) -> Any:
     from tvm.s_tir.meta_schedule import TuneContext
     from tvm.target import Target
 
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 
     register_cpu_intrinsics()  # before the first TuneContext, which would take 17 s or more
     return TuneContext(schedule.mod, target=Target({"kind": "llvm", "num-cores": 1}), num_threads=1)

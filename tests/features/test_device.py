@@ -13,12 +13,12 @@ from tencost.config import FeaturesConfig, HardwareConfig
 from tencost.errors import FeatureError
 from tencost.features.device import attributes, device_names, device_of_each, with_device
 from tencost.features.extractor import make_extractor, spec_for
-from tencost.features.kind import kind_of
 from tencost.features.kinds import ansor_tiles, per_store, tiles
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import kind_of
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.features.table import FeatureTable
-from tencost.train.samples import join_samples, sample_spec
+from tencost.train.programs.samples import join_samples, sample_spec
 
 AVX2 = HardwareConfig(
     name="avx2", target={"kind": "llvm"}, simd_bits=256, l1d_kib=32, l2_kib=1024, cores=4

@@ -13,10 +13,10 @@ import pytest
 from tencost.config import FeaturesConfig
 from tencost.errors import FeatureError
 from tencost.features.extractor import spec_for
-from tencost.features.kind import Chunk
 from tencost.features.parallel import Featurized, featurize, featurize_chunk
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import Chunk
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.features.stage import make_chunks
 from tencost.features.table import load_features, save_features
 

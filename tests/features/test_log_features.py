@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tencost.config import FeaturesConfig
 from tencost.features.extractor import spec_for
-from tencost.features.kind import Chunk
 from tencost.features.kinds.ansor_steps import ANNOTATIONS, STEPS, AnsorStepEncoder
 from tencost.features.kinds.ansor_tiles import TILE_COLUMNS, tile_row
 from tencost.features.kinds.autotvm_knobs import KNOB_COLUMNS, knob_row
 from tencost.features.parallel import featurize_chunk
+from tencost.features.rows.kind import Chunk
 
 THREAD_X, BLOCK_X, VTHREAD, VECTORIZE = 6, 5, 4, 2
 

@@ -13,17 +13,17 @@ from typing import Any
 import psutil
 import pytest
 
-from tencost.features.kind import Chunk
 from tencost.features.parallel import Featurized, featurize
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import Chunk
+from tencost.features.rows.spec import FeatureSpec
 from tencost.workers.parallel import local
 
 SPEC = FeatureSpec(name="tiny", kind="per_store", columns=("a",))
 SLEEPER = """
 import time
-from tencost.features.kind import Chunk
+from tencost.features.rows.kind import Chunk
 from tencost.features.parallel import featurize
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.spec import FeatureSpec
 
 def sleep(spec, chunk):
     time.sleep(60)

@@ -12,7 +12,7 @@ from tencost.errors import FeatureError
 from tencost.features.extractor import make_extractor, spec_for
 from tencost.features.kinds import per_store
 from tencost.features.kinds.per_store import PER_STORE_COLUMNS, WORKLOAD_COLUMNS
-from tencost.features.spec import FEATURE_ABI, FeatureSpec
+from tencost.features.rows.spec import FEATURE_ABI, FeatureSpec
 
 pytestmark = pytest.mark.tvm
 GOLDEN = Path(__file__).parent / "golden" / "matmul_per_store.json"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 
 
 @st.composite

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tencost.features.kinds.per_store import DERIVED_NAMES, PER_STORE_COLUMNS, WORKLOAD_COLUMNS
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.features.summary import (
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
     summarize,

@@ -16,7 +16,7 @@ from tencost.features.kinds.tiles import tile_row
 from tencost.features.kinds.trace import TraceEncoder
 from tencost.programs.codegen.seeds import seeds
 from tencost.programs.codegen.spaces import search_space
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 
 ENCODER = TraceEncoder(max_steps=8, vocabulary_buckets=4, max_numbers=4)
 TILE = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tencost.models.networks.additive_base import fit_base
+from tencost.models.networks.additive.base import fit_base
 
 PRICES = np.array([[1.0, 0.2], [4.0, 0.0], [0.5, 0.1]])
 

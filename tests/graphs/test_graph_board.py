@@ -16,7 +16,7 @@ from tencost.evaluate.dataclass_json import from_json
 from tencost.evaluate.networks import report
 from tencost.evaluate.networks.board import GraphBoard, GraphRow, summarize
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow
-from tencost.models.networks.latency_metrics import by_family
+from tencost.models.networks.bundle.latency_metrics import by_family
 
 
 def make_board() -> GraphBoard:

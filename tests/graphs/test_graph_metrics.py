@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tencost.models.networks.latency_metrics import average, by_family, score
+from tencost.models.networks.bundle.latency_metrics import average, by_family, score
 
 
 def test_formulas() -> None:

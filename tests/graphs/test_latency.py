@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from tencost.errors import BundleError, GraphError
 from tencost.evaluate.networks.left_out import LeftOut
-from tencost.models.networks.families.constant import ConstantConfig, ConstantModel
-from tencost.models.networks.training_range import (
+from tencost.models.networks.bundle.training_range import (
     log_error_bounds,
     range_from_json,
     range_to_json,
     training_range,
 )
+from tencost.models.networks.families.constant import ConstantConfig, ConstantModel
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
 from tencost.networks.graph.node_writer import NodeWriter
 from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES

@@ -9,7 +9,7 @@ import pytest
 
 from tencost.errors import BundleError
 from tencost.evaluate.networks.left_out import LeftOut, left_out_errors, left_out_from_json
-from tencost.models.networks.training_range import log_error_bounds
+from tencost.models.networks.bundle.training_range import log_error_bounds
 
 
 def test_the_bounds_hold_as_many_networks_of_a_new_family_as_they_say() -> None:

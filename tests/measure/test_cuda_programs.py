@@ -64,8 +64,8 @@ def test_the_design_space_is_a_gpus(task: Task) -> None:
 @pytest.mark.parametrize("kind", ["per_store", "tiles"])
 def test_programs_have_features(task: Task, kind: str) -> None:
     from tencost.features.extractor import spec_for
-    from tencost.features.kind import Chunk
     from tencost.features.parallel import featurize_chunk
+    from tencost.features.rows.kind import Chunk
 
     spec = spec_for(compose([f"features={kind}"])[0].features)
     names = tuple(f"p{index}" for index in range(6))
@@ -76,7 +76,7 @@ def test_programs_have_features(task: Task, kind: str) -> None:
 
 
 def test_replayed_programs_are_built_and_packed_for_the_device(task: Task) -> None:
-    from tencost.programs.replay import load_module, replay
+    from tencost.programs.trace.replay import load_module, replay
     from tencost.workers.worker import build
 
     replayed = replay(load_module(task.mod_json), task.traces[0])
@@ -108,7 +108,7 @@ def test_other_intrinsics_than_the_gpus_stay_away() -> None:
     import sys
 
     code = (
-        "import sys; from tencost.programs.intrinsics import PACKAGE, register_intrinsics; "
+        "import sys; from tencost.programs.trace.intrinsics import PACKAGE, register_intrinsics; "
         "register_intrinsics('metal'); register_intrinsics('vulkan'); "
         "print([name.split('.')[-1] for name in sys.modules if name.startswith(PACKAGE + '.')])"
     )

@@ -18,7 +18,7 @@ from tencost.measure.programs import ProgramSpace, Sample, task_seed
 from tencost.programs.codegen.refit import Refitter, sketch
 from tencost.programs.codegen.spaces import is_register_tile
 from tencost.programs.starting_points import StartBook
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 from tencost.store.ids import workload_id
 from tencost.workers.hardware import detect_host
 from tencost.workers.keys import program_key

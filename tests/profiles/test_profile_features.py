@@ -22,8 +22,8 @@ from tencost.config.profiles import (
 )
 from tencost.errors import ConfigError, ProfileError
 from tencost.features.counters import FILE, FittedCounters, append_counters, fit_counters
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.records.counters.counter_groups import tells_time
 
 ROOT = Path(__file__).resolve().parents[2]

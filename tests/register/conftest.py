@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.ranker import make_ranker
 from tencost.register import registry

@@ -223,7 +223,7 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 from pathlib import Path
 import numpy as np
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.register.pull import pull
 from tencost.models.programs.bundle import load_bundle
 bundle = load_bundle(pull(sys.argv[1], Path(sys.argv[2]), root=Path(sys.argv[3])))

@@ -18,7 +18,7 @@ from tencost import cli
 from tencost.errors import ConfigError, RegistryError
 from tencost.evaluate import stage as evaluation
 from tencost.evaluate.program_board import ProgramBoard
-from tencost.features.spec import FEATURE_ABI
+from tencost.features.rows.spec import FEATURE_ABI
 from tencost.models.programs.bundle import content_digest, load_bundle
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
@@ -28,8 +28,8 @@ from tencost.register import standing as status
 from tencost.register.promotion import METRICS, ProgramVerdict
 from tencost.register.pull import pull
 from tencost.tracking import runs as tracking
-from tencost.train.data import Data
-from tencost.train.samples import join_samples
+from tencost.train.programs.data import Data
+from tencost.train.programs.samples import join_samples
 
 Train = Callable[..., Path]
 NAME = "tencost-toy-1c"

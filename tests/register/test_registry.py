@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tencost.errors import RegistryError
-from tencost.features.spec import FEATURE_ABI
+from tencost.features.rows.spec import FEATURE_ABI
 from tencost.register import registry
 from tencost.register.pull import manifest_digest
 
@@ -142,7 +142,7 @@ def test_registered_model_is_a_pyfunc(
     import numpy as np
     import pandas as pd
 
-    from tencost.features.ragged import Ragged
+    from tencost.features.rows.ragged import Ragged
     from tencost.models.programs.bundle import load_bundle
 
     bundle = make_bundle()

@@ -15,7 +15,7 @@ from tencost.config import FeaturesConfig
 from tencost.evaluate.truth import Task, Truth
 from tencost.features.extractor import spec_for
 from tencost.models.programs.bundle import Bundle, load_bundle
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 from tencost.register.round_time import CANDIDATES, round_times
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import NetworkWeight, Record, Source

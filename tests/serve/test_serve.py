@@ -73,7 +73,7 @@ def asked(context: Any, candidates: list[Any]) -> dict[str, Any]:
     """A request that is right."""
     from tvm.ir import save_json
 
-    from tencost.programs.traces import trace_values
+    from tencost.programs.trace.instructions import trace_values
 
     traces = [trace_values(one.sch.trace) for one in candidates[:3]]
     return {"workload": str(save_json(context.mod)), "target": {"kind": "llvm"}, "traces": traces}

@@ -11,8 +11,8 @@ import pytest
 
 from matmuls import make_matmul
 from tencost.errors import UntrustedError
-from tencost.programs.allowed import check_module, check_trace, load_checked
-from tencost.programs.replay import load_module, replay
+from tencost.programs.trace.allowed import check_module, check_trace, load_checked
+from tencost.programs.trace.replay import load_module, replay
 
 
 def text_of(module: Any) -> str:
@@ -123,7 +123,7 @@ def test_the_programs_of_a_search_pass_and_replay(matmul: Any, candidates: list[
 
 
 def _text_of_trace(trace: Any) -> str:
-    from tencost.programs.traces import trace_values
+    from tencost.programs.trace.instructions import trace_values
 
     return json.dumps(trace_values(trace))
 

@@ -249,7 +249,7 @@ class Tune(Kills):
 
     def __init__(self, folder: Path) -> None:
         sys.path.insert(0, str(TESTS / "tune"))
-        from tencost.programs.intrinsics import register_cpu_intrinsics
+        from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 
         register_cpu_intrinsics()
         super().__init__(folder)

@@ -71,7 +71,7 @@ class Train(Toy):
     name = "train"
 
     def command(self, root: Path) -> None:
-        from tencost.train.data import Data
+        from tencost.train.programs.data import Data
         from tencost.train.stage import run as train
 
         config = self.config()

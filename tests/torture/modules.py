@@ -39,7 +39,7 @@ def _imports() -> None:
 
     import tencost.networks.network
     import tencost.networks.sources.saved  # noqa: F401
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 
     register_cpu_intrinsics()
 
@@ -259,7 +259,7 @@ def _load(folder: Path) -> None:
 
 def _read(text: str) -> None:
     from tencost.errors import FeatureError, TencostError
-    from tencost.programs.replay import first_line, load_module
+    from tencost.programs.trace.replay import first_line, load_module
 
     try:
         mod = load_module(text)
@@ -357,7 +357,7 @@ def _forge_trace(rng: Random, trace: Any) -> str:
 def _replay(text: str) -> None:
     from matmuls import make_matmul
     from tencost.errors import FeatureError
-    from tencost.programs.replay import replay
+    from tencost.programs.trace.replay import replay
 
     found = replay(make_matmul(16), text)
     if found.schedule is None:

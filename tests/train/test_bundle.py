@@ -12,8 +12,8 @@ import pytest
 
 from tencost.config import Pool
 from tencost.errors import BundleError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FEATURE_ABI, FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FEATURE_ABI, FeatureSpec
 from tencost.models.manifest import MANIFEST
 from tencost.models.programs.bundle import (
     BundleInfo,
@@ -23,7 +23,7 @@ from tencost.models.programs.bundle import (
     save_bundle,
     version_in_range,
 )
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker import make_ranker

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tencost.models.programs.calibration import LOWEST_SCORE, Calibration, fit_calibration
+from tencost.models.programs.bundle.calibration import LOWEST_SCORE, Calibration, fit_calibration
 
 calibrations = st.builds(Calibration, center=st.floats(-1e6, 1e6), scale=st.floats(1e-3, 1e6))
 raw_scores = st.floats(-(2.0**40), 2.0**40, width=32)

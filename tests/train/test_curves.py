@@ -6,7 +6,7 @@ import pytest
 from matplotlib.image import imread
 
 from tencost.tracking.runs import Point
-from tencost.train.curves import mean_curves, plot_curves
+from tencost.train.fit.curves import mean_curves, plot_curves
 
 
 def curve(name: str, *values: float) -> list[Point]:

@@ -18,12 +18,12 @@ import pytest
 
 from tencost.config.parts import FAMILIES
 from tencost.errors import BundleError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.manifest import MANIFEST
 from tencost.models.neural.weights import read_weights, write_weights
 from tencost.models.programs.bundle import BundleInfo, load_bundle, plain_config, save_bundle
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.ranker import Samples, make_ranker
 from tencost.models.trees.ubjson import read_ubjson
 

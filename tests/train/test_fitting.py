@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from tencost.errors import ConfigError
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.neural.loop import seeded
 from tencost.models.programs.families import tvm_mlp
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
 from tencost.models.programs.families.tlp import TlpConfig, forward
-from tencost.models.programs.losses import RankingLoss
 from tencost.models.programs.neural import mlp_training, tlp_training, tvm_mlp_training
 from tencost.models.programs.neural.layers import Scaler, dense, layer_norm, softmax
 from tencost.models.programs.neural.network_ranker import Inputs, served
 from tencost.models.programs.neural.ranking_training import GroupLoss, TaskBatches
 from tencost.models.programs.ranker import Samples
+from tencost.models.programs.ranker.losses import RankingLoss
 
 RNG = np.random.default_rng(0)
 LENGTHS = [1, 9, 4, 8, 16, 3]
@@ -139,7 +139,7 @@ def test_the_loss_hands_its_gradient_to_autograd() -> None:
 
 
 def test_torchs_state_is_left_as_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tencost.features.spec import FeatureSpec
+    from tencost.features.rows.spec import FeatureSpec
 
     monkeypatch.chdir(tmp_path)
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
@@ -203,7 +203,7 @@ def test_an_accelerator_is_lightnings_and_one_that_is_not_there_is_said_so() -> 
 
 
 def test_patience_stops_and_the_best_epoch_is_kept() -> None:
-    from tencost.features.spec import FeatureSpec
+    from tencost.features.rows.spec import FeatureSpec
 
     spec = FeatureSpec(name="toy", kind="trace", columns=tuple("abcdefg"))
     ids = np.array([f"r{index}" for index in ALL])

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tencost.errors import TrainError
-from tencost.features.ragged import Ragged
-from tencost.models.programs.labels import dense_groups, featurized, speed_labels
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.ranker import Samples
+from tencost.models.programs.ranker.labels import dense_groups, featurized, speed_labels
 
 
 def test_worked_by_hand() -> None:

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 
 from tencost import signals
 from tencost.config import Config
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.loop import Best, Optimizers, Outcome, Plan, fit_network, seeded
 from tencost.tracking.runs import setup, start_run
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tencost.models.programs.losses import OBJECTIVES, Lists, RankingLoss, RankingMetrics
+from tencost.models.programs.ranker.losses import OBJECTIVES, Lists, RankingLoss, RankingMetrics
 
 LABEL = np.array([1.0, 0.5, 0.25, 1.0, 0.1], np.float32)
 GROUP = np.array([0, 0, 0, 1, 1])

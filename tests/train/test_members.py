@@ -16,8 +16,9 @@ from tencost.models.programs.bundle import load_bundle
 from tencost.models.programs.families.blend import BlendConfig, BlendRanker
 from tencost.models.programs.families.mlp import MlpConfig
 from tencost.models.programs.families.xgb import XgbConfig
-from tencost.train import members, seeds, stage
-from tencost.train.data import Data
+from tencost.train import stage
+from tencost.train.fit import members, seeds
+from tencost.train.programs.data import Data
 
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=10, num_models=2)
 MLP = MlpConfig(family="mlp", reads=["toy"], hidden=8, epochs=3)

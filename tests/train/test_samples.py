@@ -10,11 +10,11 @@ import pytest
 
 from tencost.config import Config
 from tencost.errors import ConfigError, TrainError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.features.table import FeatureTable
-from tencost.train.data import Data, describe
-from tencost.train.samples import join_samples, sample_spec
+from tencost.train.programs.data import Data, describe
+from tencost.train.programs.samples import join_samples, sample_spec
 
 SPEC = FeatureSpec(name="toy", kind="trace", columns=("a",))
 TABLE = FeatureTable(

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker import Samples
-from tencost.train import seeds
-from tencost.train.folds import LeftOut
+from tencost.train.fit import seeds
+from tencost.train.programs.folds import LeftOut
 
 SPEC = FeatureSpec(name="tiles", kind="tiles", columns=("a", "b"), options={})
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from tencost import __version__
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import load_bundle
+from tencost.models.programs.bundle.pyfunc_model import requirement, save_pyfunc
 from tencost.models.programs.families.xgb import XgbConfig
-from tencost.models.programs.pyfunc_model import requirement, save_pyfunc
 from tencost.tracking.provenance import installed_versions
 
 PROGRAMS = Ragged(

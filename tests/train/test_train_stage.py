@@ -19,7 +19,7 @@ from tencost.models.programs.bundle import load_bundle, training_digest
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.tracking.runs import logged_model, setup, training_run
 from tencost.train import stage
-from tencost.train.data import Data
+from tencost.train.programs.data import Data
 from tencost.train.stage import run
 
 
@@ -102,7 +102,7 @@ def test_the_logged_model_is_a_pyfunc(toy_project: Path, xgb_config: Config) -> 
     assert found["program"].tolist() == [7, 2]
     assert found["score"].between(0, 1).all()
     bundle = load_bundle(result.folder / f"seed{result.best_seed}")
-    from tencost.features.ragged import Ragged
+    from tencost.features.rows.ragged import Ragged
 
     expected = bundle.scores(Ragged(rows, np.array([0, 1, 3])))
     assert found["score"].tolist() == expected.tolist()

@@ -22,7 +22,7 @@ from tvm.s_tir import meta_schedule as ms
 from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
 from tencost.features.extractor import spec_for
 from tencost.networks.network import NetworkTask
-from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
 from tencost.tune.adopt import adopt

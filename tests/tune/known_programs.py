@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tencost.programs.codegen.refit import apply, decisions, sketch
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 from tencost.store.ids import program_id, workload_id
 from tencost.store.schema import Record, Source
 from tencost.store.status import Status

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tencost.errors import BundleError, RegistryError
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import load_bundle
-from tencost.models.programs.calibration import LOWEST_SCORE, Calibration
+from tencost.models.programs.bundle.calibration import LOWEST_SCORE, Calibration
 from tencost.models.programs.ranker import Ranker
 from tencost.tune.guard import Arm
 from tencost.tune.residual import Residual, aggregate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tencost.models.programs.draft import trusted
+from tencost.models.draft_model import trusted
 
 
 def pair(correlation: float, count: int = 400) -> tuple[np.ndarray, np.ndarray]:

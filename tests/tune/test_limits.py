@@ -22,7 +22,7 @@ def test_a_draft_is_believed_if_it_ranks_as_the_model_does(
 ) -> None:
     from scipy import stats
 
-    from tencost.models.programs.draft import trusted
+    from tencost.models.draft_model import trusted
 
     guesses, scores = np.arange(10.0), np.array(order, float)
     assert float(stats.spearmanr(guesses, scores).statistic) == pytest.approx(correlation, abs=0.01)
@@ -30,7 +30,7 @@ def test_a_draft_is_believed_if_it_ranks_as_the_model_does(
 
 
 def test_a_draft_without_differences_is_not_believed() -> None:
-    from tencost.models.programs.draft import trusted
+    from tencost.models.draft_model import trusted
 
     assert not trusted(np.ones(4), np.arange(4.0))
     assert not trusted(np.arange(4.0), np.ones(4))

@@ -8,7 +8,7 @@ import pytest
 
 from matmuls import make_matmul
 from tencost.programs.codegen.mutations import moved
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 from tencost.tune.nearby import FEWEST_MADE, FIRST, Nearby, columns
 from tencost.workers.keys import program_key
 

@@ -15,7 +15,7 @@ import pytest
 
 import tencost
 from tencost.programs.starting_points import StartBook
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 from tencost.register import registry
 from tencost.register.start_records import ship
 from tencost.tracking import runs as tracking

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tencost.errors import TuneError
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.tune.residual import Residual, aggregate, squash
 
 

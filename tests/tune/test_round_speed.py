@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import load_bundle
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
 
 pytestmark = pytest.mark.tvm
 
@@ -55,7 +55,7 @@ def make_model(make_bundle: Make) -> Callable[..., Any]:
 @pytest.fixture(scope="module")
 def many(context: Any) -> list[Any]:
     """320 random programs of the matmul, all different."""
-    from tencost.programs.traces import trace_key
+    from tencost.programs.trace.instructions import trace_key
 
     context.pre_tuning(400, 400, context.generate_design_space())
     made = list(context.generate_measure_candidates())
@@ -78,7 +78,7 @@ def test_two_traces_of_one_module_keep_their_own_tiles(context: Any, candidates:
     from tencost.config import FeaturesConfig
     from tencost.features.extractor import make_extractor, spec_for
     from tencost.features.kinds import tiles
-    from tencost.programs.traces import trace_key
+    from tencost.programs.trace.instructions import trace_key
     from tencost.tune.cost_model import scratch_cost_model
 
     kind = "per_store_tiles"
@@ -104,7 +104,7 @@ def test_two_traces_of_one_module_keep_their_own_tiles(context: Any, candidates:
 def test_equal_programs_have_equal_keys(context: Any, candidates: list[Any]) -> None:
     from tvm.s_tir import Schedule
 
-    from tencost.programs.traces import trace_key
+    from tencost.programs.trace.instructions import trace_key
 
     again = Schedule(context.mod)
     candidates[0].sch.trace.apply_to_schedule(again, remove_postproc=False)
@@ -114,7 +114,7 @@ def test_equal_programs_have_equal_keys(context: Any, candidates: list[Any]) -> 
 
 
 def test_remembered_instructions_read_as_fresh_ones(candidates: list[Any]) -> None:
-    from tencost.programs import traces
+    from tencost.programs.trace import instructions as traces
 
     warm = [traces.trace_values(one.sch.trace) for one in candidates]
     cold = []
@@ -202,7 +202,7 @@ def test_a_draft_that_cannot_tell_costs_nothing_but_time(
 
 
 def test_guesses_stay_below_what_was_chosen() -> None:
-    from tencost.models.programs.draft import chosen
+    from tencost.models.draft_model import chosen
 
     guesses = np.linspace(0.1, 0.9, 200)[np.random.default_rng(1).permutation(200)]
     picked = chosen(guesses, np.random.default_rng(0))

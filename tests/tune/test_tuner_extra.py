@@ -29,7 +29,7 @@ ABSENT = {
 SCRIPT = """
 import sys
 import tencost, tvm
-from tencost.programs.intrinsics import register_cpu_intrinsics  # only to save this test 17 s
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics  # only to save this test 17 s
 from tencost.workers.runner import WarmBuilder, WarmRunner
 from tvm import te
 from tvm.s_tir import meta_schedule as ms

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.adapt.pool import Pool
-from tencost.features.ragged import FloatArray, IntArray
+from tencost.features.rows.ragged import FloatArray, IntArray
 from tencost.models.programs.ranker import Scores
 
 _TOWARDS_BEST = 1.5

@@ -11,16 +11,16 @@ import numpy.typing as npt
 from tencost.config import AdaptMode, ModelConfig
 from tencost.errors import TrainError
 from tencost.evaluate.interval import Interval, seed_interval
-from tencost.features.kind import kind_of
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import kind_of
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import BundleInfo
 from tencost.models.programs.families.blend import BlendConfig
 from tencost.models.programs.families.corrected import CorrectedConfig, CorrectedRanker, base_config
 from tencost.models.programs.families.xgb import XgbConfig
-from tencost.models.programs.labels import featurized
-from tencost.models.programs.losses import RankingLoss, RankingMetrics
 from tencost.models.programs.ranker import Ranker, Samples, Scores, Tunable, make_ranker
+from tencost.models.programs.ranker.labels import featurized
+from tencost.models.programs.ranker.losses import RankingLoss, RankingMetrics
 
 MANY = 1000
 """From so many labels on, the correction is as large as a model of its own, and reads all columns."""

@@ -15,13 +15,13 @@ import polars as pl
 from tencost.config import HardwareConfig
 from tencost.errors import FeatureError, TrainError
 from tencost.features.device import attributes
-from tencost.features.ragged import IntArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import IntArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import Bundle
 from tencost.models.programs.families.corrected import spread_within
-from tencost.models.programs.labels import dense_groups, speed_labels
 from tencost.models.programs.ranker import Ranker, Samples, Scores
-from tencost.train.data import Data
+from tencost.models.programs.ranker.labels import dense_groups, speed_labels
+from tencost.train.programs.data import Data
 
 
 @dataclass(frozen=True)

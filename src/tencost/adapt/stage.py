@@ -33,8 +33,8 @@ from tencost.adapt.measuring import Labeller
 from tencost.adapt.pool import Pool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
-from tencost.features.ragged import FloatArray, IntArray, Ragged
-from tencost.features.summary import summarize
+from tencost.features.rows.ragged import FloatArray, IntArray, Ragged
+from tencost.features.rows.summary import summarize
 from tencost.models.programs.bundle import (
     Bundle,
     BundleInfo,
@@ -44,7 +44,7 @@ from tencost.models.programs.bundle import (
     save_bundle,
     training_digest,
 )
-from tencost.models.programs.calibration import fit_calibration
+from tencost.models.programs.bundle.calibration import fit_calibration
 from tencost.models.programs.ranker import Samples
 from tencost.programs.starting_points import shipped_starts
 from tencost.register import registry
@@ -53,7 +53,7 @@ from tencost.register.registry import Version
 from tencost.register.start_records import ship
 from tencost.tracking import runs as tracking
 from tencost.tracking.provenance import content_hash, installed_versions
-from tencost.train.data import Data
+from tencost.train.programs.data import Data
 from tencost.workers.hardware import check_device, check_target, resolve_hardware
 
 _SOURCE_TAG = "source_digest"

@@ -97,7 +97,7 @@ FAMILIES = Parts("model family", "tencost.models.programs.families", "FAMILY", "
 """Model families, each a :class:`tencost.models.programs.ranker.Family`."""
 
 FEATURE_KINDS = Parts("feature kind", "tencost.features.kinds", "KIND", "tencost.feature_kinds")
-"""Feature kinds, each a :class:`tencost.features.kind.FeatureKind`."""
+"""Feature kinds, each a :class:`tencost.features.rows.kind.FeatureKind`."""
 
 NETWORK_SOURCES = Parts(
     "network source", "tencost.networks.sources", "SOURCE", "tencost.network_sources"

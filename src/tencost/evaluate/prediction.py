@@ -11,10 +11,10 @@ import numpy as np
 from tencost.errors import TrainError
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.truth import Truth
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.manifest import MANIFEST
 from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle
-from tencost.train.data import Data
+from tencost.train.programs.data import Data
 
 _TIMED_PROGRAMS = 1000
 _TIMED_REPEATS = 3

@@ -14,8 +14,8 @@ import polars as pl
 from tencost.config import FeaturesConfig
 from tencost.config.parts import FEATURE_KINDS
 from tencost.features.extractor import spec_for
-from tencost.features.kind import FeatureKind
 from tencost.features.parallel import featurize, featurize_chunk
+from tencost.features.rows.kind import FeatureKind
 from tencost.features.stage import make_chunks
 from tencost.store.tables import load_records, load_workloads
 

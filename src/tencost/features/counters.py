@@ -26,9 +26,9 @@ from tencost.config.profiles import (
     ProfileFeaturesConfig,
 )
 from tencost.errors import ProfileError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.features.summary import summarize, summary_names
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.summary import summarize, summary_names
 from tencost.records.counters.counter_groups import group_columns, tells_time
 from tencost.records.counters.table import Profiles
 
@@ -246,7 +246,7 @@ def append_counters(
 ) -> Joined:
     """Put the columns of counters beside programs' features, by id, as `per_store` and `ncu` together.
 
-    Rows of a program are summed up to one as trees read them (:mod:`tencost.features.summary`).
+    Rows of a program are summed up to one as trees read them (:mod:`tencost.features.rows.summary`).
 
     Args:
         features: rows of N programs.

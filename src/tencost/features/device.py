@@ -18,9 +18,9 @@ import numpy as np
 from tencost.config import FeaturesConfig, HardwareConfig
 from tencost.config.parts import FEATURE_KINDS
 from tencost.errors import FeatureError
-from tencost.features.kind import FeatureKind, Floats, kind_of
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import FeatureKind, Floats, kind_of
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 
 Attributes = Mapping[str, float]
 """Name of an attribute -> its value on one hardware."""

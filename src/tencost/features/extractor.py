@@ -11,9 +11,9 @@ from tencost.config import FeaturesConfig
 from tencost.config.parts import FEATURE_KINDS
 from tencost.errors import FeatureError
 from tencost.features.device import with_device
-from tencost.features.kind import FeatureKind, Live, kind_of
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import FeatureKind, Live, kind_of
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 
 
 def spec_for(config: FeaturesConfig) -> FeatureSpec:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tencost.config import ExecutionConfig
-from tencost.features.kind import Chunk, Outcome, kind_of
-from tencost.features.ragged import FloatArray
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import Chunk, Outcome, kind_of
+from tencost.features.rows.ragged import FloatArray
+from tencost.features.rows.spec import FeatureSpec
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 

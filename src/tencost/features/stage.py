@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tencost.config import Config
 from tencost.errors import FeatureError
 from tencost.features.extractor import spec_for
-from tencost.features.joined import append_parts
-from tencost.features.kind import Chunk, kind_of
 from tencost.features.parallel import CHUNK, Featurized, featurize, told
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.joined import append_parts
+from tencost.features.rows.kind import Chunk, kind_of
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.features.table import FILE, load_features, save_features
 from tencost.store.tables import load_records, load_workloads
 

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tencost.errors import FeatureError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.writing import whole_folder
 
 FILE, SPEC, FAILURES = "features.parquet", "spec.json", "failures.jsonl"

@@ -26,11 +26,11 @@ from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
 
 from tencost.measure.around import Around
-from tencost.programs.allowed import check_trace
 from tencost.programs.codegen.refit import Refitter, apply
 from tencost.programs.codegen.spaces import search_space
-from tencost.programs.intrinsics import register_intrinsics
-from tencost.programs.replay import load_module
+from tencost.programs.trace.allowed import check_trace
+from tencost.programs.trace.intrinsics import register_intrinsics
+from tencost.programs.trace.replay import load_module
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, LoggedProgram
 from tencost.store.ids import workload_id
 from tencost.workers.keys import program_key

@@ -21,7 +21,7 @@ from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
 from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.measure.journal import Journal, mend
-from tencost.programs.allowed import check_module
+from tencost.programs.trace.allowed import check_module
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.measurements import sessions_file
 from tencost.store.ids import program_id

@@ -37,7 +37,7 @@ def networks(cfg: Config, root: Path) -> Path:
     from tvm.ir import save_json
 
     from tencost.networks.network import load_network
-    from tencost.programs.intrinsics import register_intrinsics
+    from tencost.programs.trace.intrinsics import register_intrinsics
     from tencost.store.ids import workload_id
 
     collection = collection_of(cfg, root)

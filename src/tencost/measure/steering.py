@@ -21,14 +21,14 @@ from tencost.config import Config, FeaturesConfig, HardwareConfig
 from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor, spec_for
 from tencost.features.kinds.tiles import tile_row
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.measure.collection import CollectedTask, Collection
 from tencost.models.programs.bundle import load_bundle
-from tencost.models.programs.calibration import fit_calibration
+from tencost.models.programs.bundle.calibration import fit_calibration
 from tencost.models.programs.families.xgb import XgbConfig
-from tencost.models.programs.labels import speed_labels
 from tencost.models.programs.ranker import Samples, Scores, make_ranker
+from tencost.models.programs.ranker.labels import speed_labels
 from tencost.programs.codegen.refit import Refitter
 from tencost.store.status import timing_from_log
 

@@ -35,7 +35,7 @@ import polars as pl
 
 from tencost.config import PathsConfig
 from tencost.errors import MissingDependencyError, RecordError, UntrustedError
-from tencost.programs.allowed import check_module, check_trace
+from tencost.programs.trace.allowed import check_module, check_trace
 from tencost.records import query
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,

@@ -33,7 +33,7 @@ from tencost.evaluate.interval import Difference, seeded_bootstrap
 from tencost.evaluate.prediction import predict, predict_ms, program_rows
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle, content_digest, load_bundle
 from tencost.programs.starting_points import FILE as STARTS_FILE
 from tencost.register import registry
@@ -41,7 +41,7 @@ from tencost.register.promotion import METRICS, Comparison
 from tencost.register.pull import pull
 from tencost.register.registry import Version
 from tencost.register.verdict import of_another_split, unusable
-from tencost.train.data import Data
+from tencost.train.programs.data import Data
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tencost.errors import MissingDependencyError, RecordError
-from tencost.programs.allowed import load_checked
+from tencost.programs.trace.allowed import load_checked
 from tencost.records.formats.metaschedule import LoggedProgram, LoggedWorkload, write_database
 from tencost.records.measurements import MEASUREMENTS_FILE
 from tencost.records.query_tables import Tables, quoted

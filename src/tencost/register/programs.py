@@ -3,8 +3,8 @@
 Which family: the best on networks left out of the training side, references aside (`ProgramBoard.winner`). Which
 seed: the best pairwise accuracy on the validation part. The test part decides nothing but the promotion: all seeds of
 the challenger against all seeds of each reference and of the champion, whose predictions are made anew on the same test
-part. What is registered is that seed fitted once more on all records (:mod:`tencost.train.refit`); it has seen the test
-networks, so that it is the twins, trained without them, that are compared, its own and the champion's. The two
+part. What is registered is that seed fitted once more on all records (:mod:`tencost.train.fit.refit`); it has seen the
+test networks, so that it is the twins, trained without them, that are compared, its own and the champion's. The two
 registered bundles are timed in this process, one after the other.
 
 Writes the notes that :mod:`tencost.register.notes` describes.
@@ -31,7 +31,7 @@ from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
 from tencost.evaluate.stage import best_seed, load_truth
 from tencost.evaluate.truth import Truth
 from tencost.features.computable import readable_stored
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle, training_digest
 from tencost.models.programs.ranker import reference_features
 from tencost.register import notes, registry, stage
@@ -42,8 +42,8 @@ from tencost.register.round_time import RoundTime, round_times
 from tencost.register.stage import RunNotes, Subject
 from tencost.register.start_records import ship, training_starts
 from tencost.register.verdict import Verdict
-from tencost.train.data import Data
-from tencost.train.refit import refit
+from tencost.train.fit.refit import refit
+from tencost.train.programs.data import Data
 
 
 @dataclass

@@ -33,9 +33,9 @@ from typing import Any
 import orjson
 
 from tencost.errors import RegistryError
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import content_digest, read_info
-from tencost.models.programs.pyfunc_model import save_pyfunc
+from tencost.models.programs.bundle.pyfunc_model import save_pyfunc
 from tencost.register.pull import CHALLENGER as CHALLENGER
 from tencost.register.pull import CHAMPION as CHAMPION
 from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow

@@ -8,7 +8,7 @@ them apart; different ones take turns. The best of three repeats counts, as for 
 what an extractor remembers of a task is then there, as in all rounds of a task but its first.
 
 Not in it: proposing and checking the candidates, which is the same for every model, and what the
-tuner saves by remembering candidates and by lowering the promising ones only (`tencost.models.programs.draft`),
+tuner saves by remembering candidates and by lowering the promising ones only (`tencost.models.draft_model`),
 so that a real round takes less.
 
 Needs TVM and the modules of the workloads (data/records/<dataset>/workloads.parquet); no network.
@@ -32,7 +32,7 @@ from tencost.errors import FeatureError, RecordError
 from tencost.evaluate.truth import Truth
 from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle
 from tencost.store.tables import load_records, load_workloads
 
@@ -147,8 +147,8 @@ def _replayed(mod_json: str, rows: list[dict[str, Any]]) -> _Batch:
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
     from tvm.target import Target
 
-    from tencost.programs.intrinsics import register_intrinsics
-    from tencost.programs.replay import first_line, load_module, replay
+    from tencost.programs.trace.intrinsics import register_intrinsics
+    from tencost.programs.trace.replay import first_line, load_module, replay
 
     try:
         target = Target(orjson.loads(rows[0]["target"]))

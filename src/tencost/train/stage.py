@@ -17,12 +17,12 @@ from tencost.config import Config, Pool, SplitPolicy
 from tencost.config.parts import FAMILIES
 from tencost.errors import ConfigError, SplitError, TrainError
 from tencost.features.device import attributes, device_names
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle, training_digest
-from tencost.models.programs.calibration import fit_calibration
-from tencost.models.programs.labels import LABEL_TEXT
-from tencost.models.programs.pyfunc_model import save_pyfunc
+from tencost.models.programs.bundle.calibration import fit_calibration
+from tencost.models.programs.bundle.pyfunc_model import save_pyfunc
 from tencost.models.programs.ranker import Composed, Family, Samples, make_ranker
+from tencost.models.programs.ranker.labels import LABEL_TEXT
 from tencost.tracking.provenance import code_digest, dvc_hash, installed_versions, tvm_range
 from tencost.tracking.runs import (
     BUNDLES_TAG,
@@ -33,14 +33,14 @@ from tencost.tracking.runs import (
     start_run,
     training_run,
 )  # fmt: skip
-from tencost.train.curves import mean_curves, plot_curves
-from tencost.train.data import Data
-from tencost.train.folds import FILE as FOLDS_FILE
-from tencost.train.folds import Fold, LeftOut, divide, left_out
-from tencost.train.members import Earlier, num_programs, train_members
-from tencost.train.run_file import RunFile
-from tencost.train.samples import sample_spec
-from tencost.train.seeds import Job, Trained, Tried, train_seeds
+from tencost.train.fit.curves import mean_curves, plot_curves
+from tencost.train.fit.members import Earlier, num_programs, train_members
+from tencost.train.fit.seeds import Job, Trained, Tried, train_seeds
+from tencost.train.programs.data import Data
+from tencost.train.programs.folds import FILE as FOLDS_FILE
+from tencost.train.programs.folds import Fold, LeftOut, divide, left_out
+from tencost.train.programs.run_file import RunFile
+from tencost.train.programs.samples import sample_spec
 from tencost.writing import scratch_beside, whole_folder
 
 CHOICE = "choice"
@@ -315,7 +315,7 @@ def _write(
 
 
 def _fold_scores(material: Material, tried: list[Tried]) -> pl.DataFrame:
-    """Return the raw scores of the folds' programs on the model's own hardware, see `tencost.train.folds`."""
+    """Return the raw scores of the folds' programs on the model's own hardware, see `tencost.train.programs.folds`."""
     frames = []
     for one in tried:
         fold = material.left_out[one.fold]

@@ -216,9 +216,9 @@ def on_ray(plan: Plan, cfg: Config, root: Path) -> tuple[list[Tried], list[str]]
 
 def _trial(settings: Settings, data: Mapping[str, Any], folder: Path) -> None:
     """Train one seed with some settings, and tell the search how it stands; nothing is kept of it."""
-    from tencost.models.programs.losses import RankingMetrics
     from tencost.models.programs.ranker import make_ranker
-    from tencost.train.data import Data
+    from tencost.models.programs.ranker.losses import RankingMetrics
+    from tencost.train.programs.data import Data
     from tencost.train.stage import read_material
     from tencost.workers.parallel import search
 
@@ -239,7 +239,7 @@ def _trial(settings: Settings, data: Mapping[str, Any], folder: Path) -> None:
             search.tell(loss=-best, choice=best, epoch=step)
 
     ranker.fit(material.train, material.valid, seed=cfg.seeds[0], log=log)
-    from tencost.train.seeds import ranked
+    from tencost.train.fit.seeds import ranked
 
     metrics = RankingMetrics(material.valid.label, material.valid.group)
     value = metrics(ranked(ranker, material.valid)).get("choice", math.nan)

@@ -25,7 +25,7 @@ from tvm.target import Target
 from tencost.config import HardwareConfig
 from tencost.networks.network import NetworkTask
 from tencost.programs.codegen.vector_math import current_generator
-from tencost.programs.replay import replay
+from tencost.programs.trace.replay import replay
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.register.start_records import COLUMNS, fastest
 from tencost.store.generator import UNKNOWN

@@ -32,7 +32,7 @@ from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import ConfigError, HardwareError, TuneError
 from tencost.networks.network import Array, Network, load_network, variant_name
 from tencost.networks.source import first_sentence
-from tencost.programs.intrinsics import register_cpu_intrinsics
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.tune.deploy import (
     MAX_TIMING_S,
     TOLERANCE,

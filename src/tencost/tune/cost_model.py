@@ -4,7 +4,7 @@ MetaSchedule clamps negative scores to 0 and draws parents in proportion to thei
 float64 in (0, 1], higher is faster, order kept. A candidate that cannot be featurized scores LOWEST_SCORE, below all
 others, and stops nothing. With ``draft=False``, and for batches with fewer than 64 new candidates, a candidate has the
 same score alone and in a batch; else those that a draft does not like are guessed, see
-:mod:`tencost.models.programs.draft`.
+:mod:`tencost.models.draft_model`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tvm_ffi import structural_hash
 from tencost.errors import BundleError, RegistryError
 from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor
-from tencost.features.kind import kind_of
 from tencost.features.kinds import tiles
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import kind_of
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.models.draft_model import MIN_BATCH, guess_the_rest
 from tencost.models.programs.bundle import Bundle, load_bundle
-from tencost.models.programs.calibration import LOWEST_SCORE
-from tencost.models.programs.draft import MIN_BATCH, guess_the_rest
-from tencost.programs.intrinsics import register_intrinsics
+from tencost.models.programs.bundle.calibration import LOWEST_SCORE
 from tencost.programs.starting_points import shipped_starts
-from tencost.programs.traces import trace_key
+from tencost.programs.trace.instructions import trace_key
+from tencost.programs.trace.intrinsics import register_intrinsics
 from tencost.store.ids import workload_id
 from tencost.tune.batches import Score, correlation, judge
 from tencost.tune.guard import Arm, Guard
@@ -410,7 +410,7 @@ def load_cost_model(
 
     Its `target` is what to tune for: the TVM Target that its training programs were compiled for. A task for another
     one is a warning. TVM's tensor intrinsics of the target's kind are registered, and of no other kind, as TVM would at
-    its first TuneContext, where those of all kinds take minutes; see :mod:`tencost.programs.intrinsics`.
+    its first TuneContext, where those of all kinds take minutes; see :mod:`tencost.programs.trace.intrinsics`.
 
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle; None
@@ -419,7 +419,7 @@ def load_cost_model(
         hardware: name of the hardware that is tuned on, where no `uri` says which model.
         frozen: do not learn from this run's measurements.
         draft: score only the promising share of large batches in full, guess the others, see
-            :mod:`tencost.models.programs.draft`; False scores all in full, each the same alone and in a batch.
+            :mod:`tencost.models.draft_model`; False scores all in full, each the same alone and in a batch.
         target_kind: kind of TVM target that is to be tuned; the bundle must be for it.
         device: what the bundle's device columns are made of on the hardware that is tuned on, see
             tencost.features.device.attributes; None takes those of the hardware that the model was trained for, of a

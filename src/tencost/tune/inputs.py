@@ -15,8 +15,8 @@ from rich.console import Console
 from tencost.config import Config, HardwareConfig
 from tencost.errors import FeatureError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
-from tencost.programs.intrinsics import register_cpu_intrinsics
 from tencost.programs.starting_points import StartBook, shipped_starts
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.register.aliases import default_alias
 from tencost.register.pull import CHALLENGER, CHAMPION, EVERY_CPU, objection
 from tencost.tune.workfolder import WorkFolder

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tencost.features.ragged import FloatArray
-from tencost.models.programs.draft import Doubles
+from tencost.features.rows.ragged import FloatArray
+from tencost.models.draft_model import Doubles
 
 LENGTH = 1.0
 """Distance, in standard deviations of the columns (root mean square), at which programs know e^-1 of each other."""

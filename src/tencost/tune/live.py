@@ -112,7 +112,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
         TuneError: the models have learnt from every task.
     """
     from tencost.measure.run import cpus_of
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
     from tencost.tracking import runs as tracking
     from tencost.workers.evaluator import MeasureOptions
     from tencost.workers.hardware import check_cores, check_runnable, check_target, resolve_hardware

@@ -3,7 +3,7 @@
 MetaSchedule's EvolutionarySearch makes every candidate, which takes 2 to 11 ms, before anybody asks what it is
 worth, and as long again to extract its features: 2,560 candidates for 16 programs to measure. But a program of a design
 space is its decisions (tile factors, unroll limits, compute locations). Here these are mutated and crossed as plain
-numbers, a draft (:mod:`tencost.models.programs.draft`) guesses their scores from tile columns, and only the best
+numbers, a draft (:mod:`tencost.models.draft_model`) guesses their scores from tile columns, and only the best
 guesses are made into schedules and scored by the cost model, which teaches the draft. Parents are the fastest measured
 programs and the best scored ones; some are new at random. The idea of a cheap guess before the model is Pruner's
 draft-then-verify (arXiv 2402.02361); its draft is a symbolic analysis of the hardware, this one is learnt from the
@@ -26,8 +26,8 @@ import orjson
 from tvm.s_tir import Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.features.ragged import FloatArray
-from tencost.models.programs.draft import MIN_BATCH, Doubles, Draft
+from tencost.features.rows.ragged import FloatArray
+from tencost.models.draft_model import MIN_BATCH, Doubles, Draft
 from tencost.programs.codegen.mutations import mutate, other, plain_decisions
 from tencost.programs.codegen.refit import (
     Decisions,

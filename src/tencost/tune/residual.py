@@ -26,7 +26,7 @@ import orjson
 import xgboost as xgb
 
 from tencost.errors import TuneError
-from tencost.features.ragged import FloatArray, Ragged
+from tencost.features.rows.ragged import FloatArray, Ragged
 from tencost.tune.guard import Guard
 
 Doubles = npt.NDArray[np.float64]

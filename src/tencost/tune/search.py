@@ -22,8 +22,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.programs.codegen.refit import Refitter, starting_points
 from tencost.programs.codegen.seeds import seeds
-from tencost.programs.replay import first_line
 from tencost.programs.starting_points import shipped_starts
+from tencost.programs.trace.replay import first_line
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
 from tencost.tune.nearby import Nearby

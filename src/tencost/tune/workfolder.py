@@ -33,8 +33,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tencost.errors import TuneError, UntrustedError
-from tencost.programs.allowed import check_module, check_trace
 from tencost.programs.codegen import rules
+from tencost.programs.trace.allowed import check_module, check_trace
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,

@@ -84,7 +84,7 @@ def _warm_up(target_kind: str | None) -> None:
     module = tvm.IRModule({"main": te.create_prim_func([placeholder, result])})
     tvm.compile(module, target="llvm")
     if target_kind:
-        from tencost.programs.intrinsics import register_intrinsics
+        from tencost.programs.trace.intrinsics import register_intrinsics
 
         register_intrinsics(target_kind)
 
@@ -260,7 +260,7 @@ class Child:
 
         if "module" in request:
             return tvm.ir.load_json(Path(request["module"]).read_text(encoding="utf-8"))
-        from tencost.programs.replay import replay
+        from tencost.programs.trace.replay import replay
 
         replayed = replay(self._load(request["workload"]), json.dumps(request["trace"]))
         if replayed.schedule is None:
@@ -268,7 +268,7 @@ class Child:
         return replayed.schedule.mod
 
     def _load(self, path: str) -> Any:
-        from tencost.programs.allowed import load_checked
+        from tencost.programs.trace.allowed import load_checked
 
         if path not in self._modules:
             while len(self._modules) >= _MAX_MODULES:

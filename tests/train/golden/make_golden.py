@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.neural.weights import write_weights
 from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.ranker import make_ranker
 

@@ -32,7 +32,7 @@ from tencost.compat.cg.data import ID_FAMILIES, OOD_FAMILIES, CGDataProcessor
 from tencost.compat.cg.network import CGModel
 from tencost.compat.cg.settings import Given, checked, load_config
 from tencost.errors import ConfigError, TrainError
-from tencost.models.networks.latency_metrics import score
+from tencost.models.networks.bundle.latency_metrics import score
 from tencost.models.neural.loop import seeded
 from tencost.writing import whole_file
 

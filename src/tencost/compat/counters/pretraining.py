@@ -25,12 +25,10 @@ from numpy.typing import NDArray
 from tencost.compat.counters.top_share import top_share
 from tencost.errors import TrainError
 from tencost.evaluate.interval import Interval, seed_interval
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.neural.weights import Weights, read_weights
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
-from tencost.models.programs.labels import featurized
-from tencost.models.programs.losses import RankingLoss
 from tencost.models.programs.neural.layers import Scaler
 from tencost.models.programs.neural.network_ranker import (
     Inputs,
@@ -40,6 +38,8 @@ from tencost.models.programs.neural.network_ranker import (
     own_rows,
 )
 from tencost.models.programs.ranker import Samples
+from tencost.models.programs.ranker.labels import featurized
+from tencost.models.programs.ranker.losses import RankingLoss
 
 if TYPE_CHECKING:
     import torch

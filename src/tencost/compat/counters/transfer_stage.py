@@ -35,10 +35,10 @@ from tencost.config import Config
 from tencost.config.profiles import CounterConfig, CounterKind, FittedOn, ProfileFeaturesConfig
 from tencost.errors import ProfileError
 from tencost.features.counters import append_counters, fit_counters
-from tencost.features.summary import summarize
+from tencost.features.rows.summary import summarize
 from tencost.records.counters.reading import read_places
 from tencost.records.counters.table import Profiles
-from tencost.train.data import Data
+from tencost.train.programs.data import Data
 from tencost.tune.roofline.perf import available
 
 

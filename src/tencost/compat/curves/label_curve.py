@@ -17,7 +17,7 @@ from tencost.config import AdaptMode
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.truth import Truth
-from tencost.features.ragged import IntArray, Ragged
+from tencost.features.rows.ragged import IntArray, Ragged
 from tencost.models.programs.ranker import Ranker, Samples
 
 FIGURES = ("top1", "top5", "pairwise", "geo1")

@@ -28,7 +28,7 @@ from tencost.compat.curves.label_curve import (
 from tencost.config import AdaptMode, Config
 from tencost.errors import ConfigError, TrainError
 from tencost.evaluate.truth import Truth, build_truth
-from tencost.features.ragged import IntArray, Ragged
+from tencost.features.rows.ragged import IntArray, Ragged
 from tencost.models.manifest import MANIFEST
 from tencost.models.programs.bundle import Bundle, load_bundle
 from tencost.models.programs.families.corrected import base_config, spread_within
@@ -36,7 +36,7 @@ from tencost.models.programs.ranker import make_ranker
 from tencost.register.pull import pull
 from tencost.tracking import runs as tracking
 from tencost.tracking.runs import Point as Logged
-from tencost.train.data import Data
+from tencost.train.programs.data import Data
 from tencost.writing import whole_folder
 
 

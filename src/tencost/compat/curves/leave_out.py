@@ -37,12 +37,12 @@ from tencost.evaluate.scoring import SeedScore, score_records
 from tencost.evaluate.stage import load_truth
 from tencost.evaluate.truth import Truth
 from tencost.features.device import attributes, device_names
-from tencost.models.programs.calibration import fit_calibration
+from tencost.models.programs.bundle.calibration import fit_calibration
 from tencost.models.programs.ranker import Samples
 from tencost.tracking.runs import start_run
-from tencost.train.data import Data
-from tencost.train.samples import sample_spec
-from tencost.train.seeds import Job, train_seeds
+from tencost.train.fit.seeds import Job, train_seeds
+from tencost.train.programs.data import Data
+from tencost.train.programs.samples import sample_spec
 from tencost.writing import whole_file
 
 METRICS = ("pairwise", "geo1", "top1", "top5", "search_score")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.leaderboard import TEST, Board, Row
-from tencost.models.networks.latency_metrics import METRICS, GraphScore, average
+from tencost.models.networks.bundle.latency_metrics import METRICS, GraphScore, average
 
 OTHER = "test_ood"
 PARTS = {TEST: "in distribution", OTHER: "families never learnt"}

@@ -21,7 +21,7 @@ from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.networks import report
 from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow, summarize
 from tencost.models.networks.bundle import GraphBundle, load_graph_bundle
-from tencost.models.networks.latency_metrics import GraphScore, by_family
+from tencost.models.networks.bundle.latency_metrics import GraphScore, by_family
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.train.networks.data import GraphData
 from tencost.train.networks.stage import RUN_FILE

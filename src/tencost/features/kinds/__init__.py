@@ -1,1 +1,1 @@
-"""The feature kinds, one module each: its attribute KIND, a :class:`tencost.features.kind.FeatureKind`, says all."""
+"""The feature kinds, one module each; its attribute KIND is a :class:`tencost.features.rows.kind.FeatureKind`."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind, Options, Stored
-from tencost.features.ragged import FloatArray
-from tencost.features.spec import FeatureSpec
-from tencost.features.texts import stored_programs
+from tencost.features.rows.kind import FeatureKind, Options, Stored
+from tencost.features.rows.ragged import FloatArray
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.texts import stored_programs
 
 STEPS = ("AN", "FU", "PR", "RE", "SP", "FSP", "FFSP", "SA", "CA", "CI", "CR", "CHR", "CHW", "RF")
 ANNOTATIONS = (

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind, Floats, Options, Relations
 from tencost.features.kinds.ansor_steps import ANNOTATIONS, STEPS
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.texts import stored_programs
+from tencost.features.rows.kind import FeatureKind, Floats, Options, Relations
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.texts import stored_programs
 
 NUM_SPLITS = 8
 """Splits of the tiled stage whose lengths have columns of their own, in the order of the log."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind
-from tencost.features.ragged import FloatArray
-from tencost.features.texts import stored_programs_of_workloads
+from tencost.features.rows.kind import FeatureKind
+from tencost.features.rows.ragged import FloatArray
+from tencost.features.rows.texts import stored_programs_of_workloads
 
 NUM_INPUTS, NUM_ATTRIBUTES = 16, 12
 TEMPLATES, KNOBS, VALUES = 16, 32, 4

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tencost.features.kind import Chunk, FeatureKind, Options, Outcome, Relations, Summary
-from tencost.features.ragged import FloatArray, IntArray, Ragged
+from tencost.features.rows.kind import Chunk, FeatureKind, Options, Outcome, Relations, Summary
+from tencost.features.rows.ragged import FloatArray, IntArray, Ragged
 
 NUM_BUFFERS = 5
 """Buffers described per store, largest first; further ones are dropped, missing ones are zeros."""
@@ -143,9 +143,9 @@ def _stored(chunk: Chunk) -> list[Outcome]:
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
     from tvm.target import Target
 
-    from tencost.programs.allowed import NoGraphError
-    from tencost.programs.intrinsics import register_intrinsics
-    from tencost.programs.replay import first_line, load_module, replay
+    from tencost.programs.trace.allowed import NoGraphError
+    from tencost.programs.trace.intrinsics import register_intrinsics
+    from tencost.programs.trace.replay import first_line, load_module, replay
 
     try:
         target = Target(orjson.loads(chunk.target))

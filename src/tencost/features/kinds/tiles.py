@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind, Floats, Options, Relations
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.texts import stored_programs
-from tencost.programs.traces import parts_key, plain_trace, trace_parts
+from tencost.features.rows.kind import FeatureKind, Floats, Options, Relations
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.texts import stored_programs
+from tencost.programs.trace.instructions import parts_key, plain_trace, trace_parts
 
 NUM_SPATIAL, NUM_REDUCTION, NUM_LOCATIONS, NUM_FUSED = 4, 3, 3, 4
 """Axes, sampled compute locations and fusions described; further ones are left out."""
@@ -126,7 +126,7 @@ def candidate_row(candidate: Any, key: int | None = None) -> FloatArray | None:
 
     Args:
         candidate: a MeasureCandidate.
-        key: its :func:`tencost.programs.traces.trace_key` where that is known.
+        key: its :func:`tencost.programs.trace.instructions.trace_key` where that is known.
     """
     trace, parts = candidate.sch.trace, None
     if trace is None:

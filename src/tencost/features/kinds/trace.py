@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import FeatureKind, Live, Options, Stored
-from tencost.features.ragged import FloatArray
-from tencost.features.spec import FeatureSpec
-from tencost.features.texts import stored_programs
-from tencost.programs.traces import trace_values
+from tencost.features.rows.kind import FeatureKind, Live, Options, Stored
+from tencost.features.rows.ragged import FloatArray
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.texts import stored_programs
+from tencost.programs.trace.instructions import trace_values
 
 PRIMITIVES: tuple[str, ...] = (
     "SamplePerfectTile", "SamplePartitionedTile", "SampleCategorical", "SampleComputeLocation",

@@ -28,7 +28,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from tencost.errors import ConfigError, TrainError
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.ranker import LogMetric
 

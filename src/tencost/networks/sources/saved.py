@@ -30,7 +30,7 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.inputs import Array
 from tencost.networks.source import Imported, NetworkSource, first_sentence
-from tencost.programs.allowed import NoGraphError, check_module
+from tencost.programs.trace.allowed import NoGraphError, check_module
 from tencost.writing import whole_file
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tencost.programs.starting_points import Start, StartBook, Trace
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
 
 MAX_APPLIED = 64
 """Re-fitted programs that are made into schedules for a task; each takes some 10 milliseconds."""

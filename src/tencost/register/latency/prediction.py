@@ -3,8 +3,8 @@
 Nothing in a graph proves that it is of a family that was learnt from: a new family may be made of known operators in
 known sizes. So the interval is that of families that were held out (:mod:`tencost.evaluate.networks.left_out`) wherever
 those errors were measured, and `basis` says how narrow it is for a network of the families learnt from
-(:func:`tencost.models.networks.training_range.log_error_bounds`). A network with an operator that no network had gets
-no interval, as no error was ever measured on such.
+(:func:`tencost.models.networks.bundle.training_range.log_error_bounds`). A network with an operator that no network had
+gets no interval, as no error was ever measured on such.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from tencost.errors import GraphError
 from tencost.evaluate.networks.left_out import FARTHEST, LeftOut
+from tencost.models.networks.bundle.training_range import OperatorRange, TrainingRange
 from tencost.models.networks.family import GraphModel
-from tencost.models.networks.training_range import OperatorRange, TrainingRange
 from tencost.networks.graph.graph_set import GraphSet
 from tencost.networks.graph.operators import COLUMNS, INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
 

@@ -16,7 +16,7 @@ from tencost.errors import BundleError
 from tencost.evaluate.networks import left_out
 from tencost.evaluate.networks.left_out import LeftOut, left_out_from_json
 from tencost.models.networks.bundle import SEEN, GraphBundle, device_index, load_graph_bundle
-from tencost.models.networks.training_range import TrainingRange, range_from_json
+from tencost.models.networks.bundle.training_range import TrainingRange, range_from_json
 from tencost.networks.graph.canonical import CanonicalNetwork, canonical_network
 from tencost.networks.source import network_to_onnx
 from tencost.register.aliases import default_alias

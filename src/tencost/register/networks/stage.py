@@ -24,7 +24,7 @@ from tencost.evaluate.networks.left_out import left_out_errors
 from tencost.evaluate.networks.stage import Model, load_models, predict_all, test_parts
 from tencost.models.networks import bundle as bundles
 from tencost.models.networks.bundle import GRAPH_ABI, GraphBundle, load_graph_bundle
-from tencost.models.networks.pyfunc_model import save_graph_pyfunc
+from tencost.models.networks.bundle.pyfunc_model import save_graph_pyfunc
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.register import registry, stage
 from tencost.register.networks.promotion import Errors, Opponent, judge

@@ -18,8 +18,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
 from tencost.errors import ConfigError, RegistryError, TuneError, printable
-from tencost.programs.intrinsics import register_intrinsics
-from tencost.programs.traces import trace_values
+from tencost.programs.trace.instructions import trace_values
+from tencost.programs.trace.intrinsics import register_intrinsics
 
 BATCH = 1024
 """Candidates of a request at most."""

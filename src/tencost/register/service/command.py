@@ -15,7 +15,7 @@ from rich.console import Console
 from tencost import signals
 from tencost.errors import ConfigError, TencostError
 from tencost.features.device import attributes
-from tencost.features.kind import Chunk, kind_of
+from tencost.features.rows.kind import Chunk, kind_of
 from tencost.models.manifest import MANIFEST
 from tencost.models.programs.bundle import read_info
 from tencost.register.pull import pull

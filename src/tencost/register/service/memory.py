@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from tencost.features.ragged import FloatArray
+from tencost.features.rows.ragged import FloatArray
 from tencost.register.service.scoring import Scored
 
 MOST = 65_536

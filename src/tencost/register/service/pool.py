@@ -3,7 +3,7 @@
 A batch is divided over all workers, `SLICE` programs at a time; requests take turns by slices, in the order in which
 they came, so that a large one does not hold up a small one. What was scored is remembered
 (:mod:`tencost.register.service.memory`): a program that was sent before costs nothing. With a draft, what promises
-little is guessed from tile columns, as a tuner's own scoring does (:mod:`tencost.models.programs.draft`).
+little is guessed from tile columns, as a tuner's own scoring does (:mod:`tencost.models.draft_model`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.errors import BundleError
-from tencost.features.kind import Chunk
-from tencost.models.programs.calibration import LOWEST_SCORE
+from tencost.features.rows.kind import Chunk
+from tencost.models.programs.bundle.calibration import LOWEST_SCORE
 from tencost.register.service.memory import Memory, Programs
 from tencost.register.service.reading import Asked
 from tencost.register.service.scoring import Model, Scored, score
@@ -147,7 +147,7 @@ class Pool:
         self, scoring: _Scoring, remembered: Programs, fresh: Mapping[bytes, int]
     ) -> dict[bytes, float]:
         """Score what promises something in full; return the guesses of the others, none without a draft."""
-        from tencost.models.programs.draft import MIN_BATCH, guess_the_rest
+        from tencost.models.draft_model import MIN_BATCH, guess_the_rest
 
         asked, known = scoring.asked, remembered.scored
         rows = {key: asked.rows[place] for key, place in fresh.items() if place in asked.rows}

@@ -17,9 +17,9 @@ import numpy as np
 import orjson
 
 from tencost.errors import TencostError
-from tencost.features.kind import Chunk
-from tencost.features.ragged import FloatArray
-from tencost.programs.allowed import check_module, check_trace
+from tencost.features.rows.kind import Chunk
+from tencost.features.rows.ragged import FloatArray
+from tencost.programs.trace.allowed import check_module, check_trace
 from tencost.workers.parallel.local import LocalWorkers
 from tencost.workers.parallel.mapping import WorkerLostError
 

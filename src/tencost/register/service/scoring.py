@@ -1,8 +1,8 @@
 """Scores of candidates that come as text: what the service's worker processes do.
 
 A candidate is a schedule trace as MetaSchedule's databases write it; its rows are those of a stored program
-(:mod:`tencost.features.kind`), with the same guard against what could run code of others, and are bit for bit those of
-the live candidate. Each candidate's score depends on nothing else in its batch.
+(:mod:`tencost.features.rows.kind`), with the same guard against what could run code of others, and are bit for bit
+those of the live candidate. Each candidate's score depends on nothing else in its batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from tencost.errors import FeatureError, UntrustedError
 from tencost.features.extractor import make_extractor
-from tencost.features.kind import Chunk, Outcome, kind_of
+from tencost.features.rows.kind import Chunk, Outcome, kind_of
 from tencost.models.programs.bundle import Bundle, load_bundle
 
 
@@ -63,7 +63,7 @@ def score(model: Model, chunk: Chunk) -> list[Scored]:
 
 
 def _check(mod_json: str) -> None:
-    from tencost.programs.replay import first_line, load_module
+    from tencost.programs.trace.replay import first_line, load_module
 
     try:
         load_module(mod_json)
@@ -77,7 +77,7 @@ def _check(mod_json: str) -> None:
 def _loaded(model: Model) -> tuple[Bundle, Any]:
     import tvm
 
-    from tencost.programs.intrinsics import register_intrinsics
+    from tencost.programs.trace.intrinsics import register_intrinsics
 
     bundle = load_bundle(model.folder, tvm_version=str(tvm.__version__))
     register_intrinsics(bundle.info.target_kind)

@@ -22,9 +22,13 @@ from tencost.models.networks.bundle import (
     save_graph_bundle,
     training_digest,
 )
+from tencost.models.networks.bundle.latency_metrics import average, by_family
+from tencost.models.networks.bundle.training_range import (
+    log_error_bounds,
+    range_to_json,
+    training_range,
+)
 from tencost.models.networks.family import GraphModel
-from tencost.models.networks.latency_metrics import average, by_family
-from tencost.models.networks.training_range import log_error_bounds, range_to_json, training_range
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.tracking.provenance import installed_versions
 from tencost.tracking.runs import BUNDLES_TAG, Point, TrackedRun

@@ -81,7 +81,7 @@ def run(
         HardwareError: roofs of other hardware cannot be measured here.
     """
     from tencost.networks.network import load_network, variant_name
-    from tencost.programs.intrinsics import register_cpu_intrinsics
+    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
     from tencost.store.ids import workload_id
     from tencost.workers.hardware import resolve_hardware
 
@@ -290,7 +290,7 @@ def _works(uri: str, wanted: set[str]) -> dict[str, Work]:
     from tvm.ir import load_json
 
     from tencost.errors import UntrustedError
-    from tencost.programs.allowed import check_module
+    from tencost.programs.trace.allowed import check_module
     from tencost.store.modules import read_modules
 
     works = {}

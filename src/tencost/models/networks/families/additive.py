@@ -17,7 +17,7 @@ by kind and size where that explains it. h is penalised most: starting a kernel 
 Hardware that is `tiled` has a matrix unit, for which a compiler cuts convolutions into tiles, and other units for the
 rest. Its terms are others (tencost.features.graph.tokens.AMOUNTS): what is read, written and weighed apart, the unit's
 cycles, partial sums and tiles, and the kernel, each with a price of its own in each kind of kernel. The prices are one
-convex fit (tencost.models.networks.additive_base) that stays as it is; the network bends them like the others.
+convex fit (tencost.models.networks.additive.base) that stays as it is; the network bends them like the others.
 
 Several networks from different seeds are averaged: what the sums leave open (which of two kernels that always stand
 together is the slow one) they decide differently.
@@ -138,7 +138,7 @@ class AdditiveModel:
     def fit(
         self, train: LabelledGraphs, valid: LabelledGraphs, *, seed: int, report: Report
     ) -> None:
-        from tencost.models.networks.additive_training import Counts, fit_tiled, train_member
+        from tencost.models.networks.additive.training import Counts, fit_tiled, train_member
 
         without = [
             name

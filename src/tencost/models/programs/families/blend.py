@@ -21,9 +21,9 @@ import orjson
 
 from tencost.config import ModelConfig, model_config
 from tencost.errors import ConfigError
-from tencost.features.kind import kind_of
-from tencost.features.ragged import IntArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import kind_of
+from tencost.features.rows.ragged import IntArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import (
     Family,
     LogMetric,

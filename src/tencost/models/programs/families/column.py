@@ -17,11 +17,11 @@ import orjson
 
 from tencost.config import ModelConfig
 from tencost.errors import BundleError, ConfigError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.models.programs.labels import featurized
-from tencost.models.programs.losses import RankingMetrics
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores
+from tencost.models.programs.ranker.labels import featurized
+from tencost.models.programs.ranker.losses import RankingMetrics
 
 _FILE = "column.json"
 

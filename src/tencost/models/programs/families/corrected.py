@@ -27,12 +27,10 @@ from tencost.config import ModelConfig, Pool
 from tencost.config.checking import within
 from tencost.config.parts import FAMILIES
 from tencost.errors import ConfigError
-from tencost.features.ragged import FloatArray, IntArray, Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.features.summary import summarize, summary_names
+from tencost.features.rows.ragged import FloatArray, IntArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.summary import summarize, summary_names
 from tencost.models.programs.families.blend import part_rows, part_spec
-from tencost.models.programs.labels import featurized
-from tencost.models.programs.losses import RankingLoss
 from tencost.models.programs.ranker import (
     Family,
     LogMetric,
@@ -43,6 +41,8 @@ from tencost.models.programs.ranker import (
     make_ranker,
     read_divisors,
 )
+from tencost.models.programs.ranker.labels import featurized
+from tencost.models.programs.ranker.losses import RankingLoss
 from tencost.models.trees.booster import least_leaf, load_booster, predict_rows
 
 _PREFIX = "base-"

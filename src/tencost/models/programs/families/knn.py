@@ -19,18 +19,18 @@ import numpy as np
 from tencost.config import ModelConfig
 from tencost.config.checking import within
 from tencost.errors import BundleError
-from tencost.features.kind import kind_of
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.features.summary import (
+from tencost.features.rows.kind import kind_of
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
     summarize,
     summary_names,
 )
-from tencost.models.programs.labels import featurized
-from tencost.models.programs.losses import RankingMetrics
 from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores, check_width
+from tencost.models.programs.ranker.labels import featurized
+from tencost.models.programs.ranker.losses import RankingMetrics
 
 _FILE = "knn.safetensors"
 _TENSORS = frozenset({"rows", "label", "mean", "scale"})

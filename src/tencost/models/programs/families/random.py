@@ -15,8 +15,8 @@ import orjson
 
 from tencost.config import ModelConfig
 from tencost.errors import BundleError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from tencost.config.checking import within
 from tencost.errors import ConfigError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights, layer_shapes
 from tencost.models.programs.neural.layers import (

@@ -32,8 +32,8 @@ from tencost.config import ModelConfig
 from tencost.config.checking import one_of, within
 from tencost.errors import BundleError
 from tencost.features.kinds import per_store
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.neural.settings import ACCELERATORS
 from tencost.models.neural.weights import (
     Weights,
@@ -42,10 +42,10 @@ from tencost.models.neural.weights import (
     read_weights,
     write_weights,
 )
-from tencost.models.programs.labels import featurized
 from tencost.models.programs.neural.layers import dense, dot
 from tencost.models.programs.neural.network_ranker import served
 from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores
+from tencost.models.programs.ranker.labels import featurized
 
 
 @dataclass(kw_only=True)

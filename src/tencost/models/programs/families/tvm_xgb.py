@@ -24,11 +24,11 @@ import numpy.typing as npt
 from tencost.config import ModelConfig
 from tencost.config.checking import within
 from tencost.features.kinds.per_store import PER_STORE_COLUMNS
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.models.programs.labels import featurized
-from tencost.models.programs.losses import RankingMetrics
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores, check_width
+from tencost.models.programs.ranker.labels import featurized
+from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.models.trees.booster import gain_shares, load_booster, packed_sum, predict_rows
 
 _BASE_SEED = 43

@@ -1,6 +1,6 @@
 """Gradient-boosted trees behind the Ranker protocol.
 
-Two views of a program: `program` gives the trees one summary row (:mod:`tencost.features.summary`),
+Two views of a program: `program` gives the trees one summary row (:mod:`tencost.features.rows.summary`),
 `stores` gives them every buffer store and sums their predictions, the packed sum of TenSet and TVM.
 The objective's gradient is taken on program scores within groups and, for the packed sum, broadcast
 to the program's rows.
@@ -23,11 +23,9 @@ import orjson
 
 from tencost.config import ModelConfig
 from tencost.config.checking import one_of, within
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.features.summary import summarize, summary_names
-from tencost.models.programs.labels import featurized
-from tencost.models.programs.losses import RankingLoss, RankingMetrics
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.summary import summarize, summary_names
 from tencost.models.programs.ranker import (
     Family,
     LogMetric,
@@ -36,6 +34,8 @@ from tencost.models.programs.ranker import (
     check_width,
     read_divisors,
 )
+from tencost.models.programs.ranker.labels import featurized
+from tencost.models.programs.ranker.losses import RankingLoss, RankingMetrics
 from tencost.models.trees.booster import (
     Packed,
     gain_shares,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.neural.network_ranker import Inputs

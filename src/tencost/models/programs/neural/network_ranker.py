@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.features.summary import (
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
     summarize,
@@ -26,9 +26,9 @@ from tencost.features.summary import (
 )
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights, check_weights, read_weights, write_weights
-from tencost.models.programs.labels import featurized
 from tencost.models.programs.neural.layers import Array, Scaler
 from tencost.models.programs.ranker import LogMetric, Samples, Scores, check_width, read_divisors
+from tencost.models.programs.ranker.labels import featurized
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Training of networks that rank programs: batches of whole groups, ranking losses, validation by ranking metrics.
 
-The ranking losses are those of :mod:`tencost.models.programs.losses`, the same for trees and networks: their gradient
-on the scores is multiplied with the scores, which gives autograd exactly that gradient.
+The ranking losses are those of :mod:`tencost.models.programs.ranker.losses`, the same for trees and networks: their
+gradient on the scores is multiplied with the scores, which gives autograd exactly that gradient.
 
 Legend: N programs of a part, B programs of a batch.
 """
@@ -17,12 +17,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.loop import Best, Optimizers, Plan, device_of, fit_network, seeded
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights
-from tencost.models.programs.losses import RankingLoss, RankingMetrics
 from tencost.models.programs.ranker import LogMetric, Samples
+from tencost.models.programs.ranker.losses import RankingLoss, RankingMetrics
 
 Collate = Callable[[IntArray], tuple[Any, ...]]
 """Program ids, int64 [B] -> the network's inputs."""
@@ -120,7 +120,7 @@ class MixedBatches:
 
 
 class GroupLoss:
-    """A loss of :mod:`tencost.models.programs.losses` over batches of whole groups, per program."""
+    """A loss of :mod:`tencost.models.programs.ranker.losses` over batches of whole groups, per program."""
 
     def __init__(self, config: NeuralConfig, samples: Samples, seed: int) -> None:
         self._group = samples.group

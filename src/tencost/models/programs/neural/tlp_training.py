@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.neural.layers import MASKED, POOL_SCALE
 from tencost.models.programs.neural.network_ranker import Inputs

@@ -9,10 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from tencost.features.ragged import IntArray, Ragged
+from tencost.features.rows.ragged import IntArray, Ragged
 from tencost.models.neural.loop import Optimizers, Plan, fit_network, seeded
 from tencost.models.neural.weights import Weights
-from tencost.models.programs.losses import RankingMetrics
 from tencost.models.programs.neural.ranking_training import (
     BEST,
     Collate,
@@ -21,6 +20,7 @@ from tencost.models.programs.neural.ranking_training import (
     Watch,
 )
 from tencost.models.programs.ranker import LogMetric, Samples
+from tencost.models.programs.ranker.losses import RankingMetrics
 
 if TYPE_CHECKING:
     from tencost.models.programs.families.tvm_mlp import TvmMlpConfig

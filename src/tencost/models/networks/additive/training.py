@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tencost.features.graph.tokens import AMOUNTS, amounts, distinct, features, find_kernels
-from tencost.models.networks.additive_base import fit_base
+from tencost.models.networks.additive.base import fit_base
 from tencost.models.networks.families.additive import (
     GROUPS,
     LOG_NOTHING,

@@ -15,16 +15,16 @@ import polars as pl
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError, FeatureError, SplitError
 from tencost.features.device import attributes, device_names, device_of_each, with_device
-from tencost.features.kind import Floats
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import Floats
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.features.table import FILE, FeatureTable, load_features
 from tencost.models.programs.ranker import Samples
 from tencost.splits.table import load_split
 from tencost.store.reading import of_preferred_generator
 from tencost.store.tables import load_records, load_tasks
 from tencost.tracking.provenance import content_hash
-from tencost.train.samples import join_samples, sample_spec
+from tencost.train.programs.samples import join_samples, sample_spec
 
 EVERY = "all"
 """In hardware.members: every hardware of the dataset that has the target's kind."""

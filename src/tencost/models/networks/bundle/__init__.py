@@ -32,7 +32,8 @@ FORMAT_VERSION = 1
 GRAPH_ABI = 1
 """Of the vocabulary of operators and the columns of a node; appending an operator keeps it."""
 SEEN = "seen.json"
-"""File of a bundle: what its model has learnt from (:class:`tencost.models.networks.training_range.TrainingRange`)."""
+"""File of a bundle: what its model has learnt from
+(:class:`tencost.models.networks.bundle.training_range.TrainingRange`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ class GraphBundleInfo:
     """The device that it is registered for; empty before."""
     log_error: dict[str, list[float]] = field(default_factory=dict)
     """Device -> bounds of log(measured / predicted) on graphs that were not learnt from (two; none without a latency),
-    see :func:`tencost.models.networks.training_range.log_error_bounds`."""
+    see :func:`tencost.models.networks.bundle.training_range.log_error_bounds`."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of tencost, torch, xgboost, numpy that made it."""
     metrics: dict[str, float] = field(default_factory=dict)

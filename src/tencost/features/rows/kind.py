@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.config.parts import FEATURE_KINDS
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 
 Options = Mapping[str, Any]
 """Settings that change a set's columns or values, by field of FeaturesConfig; kept in the set's spec."""
@@ -112,7 +112,7 @@ class FeatureKind:
     relations: Relations | None = None
     """How its programs relate to a device; None for not at all."""
     parts: Mapping[str, FeatureKind] = field(default_factory=dict)
-    """The kinds that a joined kind puts side by side, by name in order, see :mod:`tencost.features.joined`."""
+    """The kinds that a joined kind puts side by side, by name in order, see :mod:`tencost.features.rows.joined`."""
     preference: int = 0
     """Of the kinds that can be computed from somebody's records, a new project takes the one with the highest."""
     for_tests: Mapping[str, Any] = field(default_factory=dict)

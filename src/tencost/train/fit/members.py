@@ -20,15 +20,15 @@ from tencost.config import ExecutionConfig
 from tencost.errors import BundleError
 from tencost.models.manifest import check_files
 from tencost.models.programs.bundle import BundleInfo, plain_config, read_info
-from tencost.models.programs.losses import RankingMetrics
 from tencost.models.programs.ranker import Composed, Ranker, Samples, Scores, make_ranker
+from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.tracking.provenance import code_digest, installed_versions
 from tencost.tracking.runs import Point
-from tencost.train.folds import FILE as FOLDS_FILE
-from tencost.train.folds import held
-from tencost.train.run_file import FILE as RUN_FILE
-from tencost.train.run_file import RunFile
-from tencost.train.seeds import Job, Trained, Tried, ranked, train_each, train_seeds
+from tencost.train.fit.seeds import Job, Trained, Tried, ranked, train_each, train_seeds
+from tencost.train.programs.folds import FILE as FOLDS_FILE
+from tencost.train.programs.folds import held
+from tencost.train.programs.run_file import FILE as RUN_FILE
+from tencost.train.programs.run_file import RunFile
 
 _ELSEWHERE = ("reads", "pool", "reference")
 """Settings that say where a family is used, not what it learns; what `pool` chooses is in the hash of the records."""
@@ -71,7 +71,7 @@ def train_members(
     execution: ExecutionConfig | None,
     earlier: Earlier,
 ) -> tuple[list[Trained], list[Tried], list[str]]:
-    """Train a composed family as :func:`tencost.train.seeds.train_seeds` trains others, member by member.
+    """Train a composed family as :func:`tencost.train.fit.seeds.train_seeds` trains others, member by member.
 
     Args:
         job: the family's, with features and data.

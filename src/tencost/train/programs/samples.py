@@ -9,9 +9,9 @@ import numpy as np
 
 from tencost.errors import TrainError
 from tencost.features.device import Attributes, device_of_each, with_device
-from tencost.features.spec import FeatureSpec
-from tencost.models.programs.labels import dense_groups, speed_labels
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Samples
+from tencost.models.programs.ranker.labels import dense_groups, speed_labels
 
 if TYPE_CHECKING:
     import polars as pl

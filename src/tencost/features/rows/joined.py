@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.kind import (
+from tencost.features.rows.kind import (
     Chunk,
     FeatureKind,
     Floats,
@@ -18,8 +18,8 @@ from tencost.features.kind import (
     Stored,
     kind_of,
 )
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 
 
 def joined(parts: Mapping[str, FeatureKind]) -> FeatureKind:

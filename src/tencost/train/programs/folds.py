@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tencost.models.programs.labels import dense_groups
 from tencost.models.programs.ranker import Samples
+from tencost.models.programs.ranker.labels import dense_groups
 
 FILE = "folds.parquet"
 """Beside the bundles of a model."""

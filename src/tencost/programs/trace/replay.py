@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from tencost.programs.allowed import check_trace, load_checked
+from tencost.programs.trace.allowed import check_trace, load_checked
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def load_module(mod_json: str) -> Any:
     """Return the IRModule of a workload from TVM's JSON node graph.
 
     Raises:
-        UntrustedError: it names what could run code of others, see :mod:`tencost.programs.allowed`.
+        UntrustedError: it names what could run code of others, see :mod:`tencost.programs.trace.allowed`.
     """
     return load_checked(mod_json, "the workload's module")
 

@@ -13,7 +13,7 @@ import orjson
 
 from tencost.config.parts import FEATURE_KINDS
 from tencost.errors import FeatureError
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 
 FEATURE_ABI = 2
 """Version of the meaning of feature columns; raised whenever a column changes its meaning, order or scale.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tencost.features.ragged import Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import BundleInfo, read_info
 
 EXAMPLE_PROGRAMS = 2

@@ -30,8 +30,8 @@ import orjson
 from tencost.config import ModelConfig, Pool
 from tencost.config.parts import FAMILIES
 from tencost.errors import BundleError, ConfigError, FeatureError, TencostError
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FEATURE_ABI, FeatureSpec
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FEATURE_ABI, FeatureSpec
 from tencost.models.manifest import (
     MANIFEST,
     PROGRAMS,
@@ -40,8 +40,8 @@ from tencost.models.manifest import (
     read_manifest,
     write_manifest,
 )
-from tencost.models.programs.bundle_checks import check_settings, check_types, try_out
-from tencost.models.programs.calibration import Calibration
+from tencost.models.programs.bundle.calibration import Calibration
+from tencost.models.programs.bundle.checks import check_settings, check_types, try_out
 from tencost.models.programs.ranker import Ranker, Scores, make_ranker
 from tencost.writing import whole_folder
 
@@ -87,8 +87,8 @@ class BundleInfo:
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the validation split."""
     refit: dict[str, Any] = field(default_factory=dict)
-    """Of a model that was fitted on all parts of the split (:mod:`tencost.train.refit`): `twin`, the content digest of
-    the bundle that was judged; `parts`, `records` and `networks`, learnt from. No other bundle.json has it."""
+    """Of a model that was fitted on all parts of the split (:mod:`tencost.train.fit.refit`): `twin`, the content digest
+    of the bundle that was judged; `parts`, `records` and `networks`, learnt from. No other bundle.json has it."""
     files: dict[str, str] = field(default_factory=dict)
     """File name -> sha256 in hex; filled by save_bundle."""
     format_version: int = FORMAT_VERSION

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tencost.features.kind import Summary, kind_of
-from tencost.features.ragged import FloatArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import Summary, kind_of
+from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 
 
 def summary_names(spec: FeatureSpec) -> list[str]:

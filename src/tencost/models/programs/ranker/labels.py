@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.errors import TrainError
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 from tencost.models.programs.ranker import Samples
 
 LABEL_TEXT = (

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tencost.errors import BundleError
-from tencost.features.kind import kind_of
-from tencost.features.ragged import Ragged
-from tencost.features.spec import FeatureSpec
-from tencost.models.programs.calibration import Calibration
+from tencost.features.rows.kind import kind_of
+from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
+from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.ranker import Ranker
 
 _FIELD_TYPES: dict[str, Any] = {

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xgboost as xgb
 
-from tencost.features.ragged import FloatArray, IntArray
+from tencost.features.rows.ragged import FloatArray, IntArray
 
 Doubles = npt.NDArray[np.float64]
 Key = TypeVar("Key")

@@ -17,8 +17,8 @@ import orjson
 from tencost.config import ModelConfig
 from tencost.config.parts import FAMILIES
 from tencost.errors import BundleError
-from tencost.features.ragged import IntArray, Ragged
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.ragged import IntArray, Ragged
+from tencost.features.rows.spec import FeatureSpec
 
 Scores = npt.NDArray[np.float64]
 
@@ -76,7 +76,7 @@ class Ranker(Protocol):
     """A model family: features in, one raw score a program out; higher means predicted faster.
 
     Raw scores have no unit and may have any sign; only their order within a group means something. What the tuner
-    sees is the calibrated score of :mod:`tencost.models.programs.calibration`.
+    sees is the calibrated score of :mod:`tencost.models.programs.bundle.calibration`.
 
     Contract: `predict` is deterministic and scores a program the same alone or in any batch; a program without rows
     scores NaN; `fit` with the same seed on the same machine gives identical scores; after `save` and `load` the
@@ -140,7 +140,7 @@ class Member(Protocol):
 
 @runtime_checkable
 class Composed(Protocol):
-    """A ranker that averages others, each of which can be trained for itself (:mod:`tencost.train.members`)."""
+    """A ranker that averages others, each of which can be trained for itself (:mod:`tencost.train.fit.members`)."""
 
     @property
     def members(self) -> Sequence[Member]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tencost.models.networks.bundle import read_graph_info
-from tencost.models.programs.pyfunc_model import requirement, save_model
+from tencost.models.programs.bundle.pyfunc_model import requirement, save_model
 from tencost.networks.graph.operators import COLUMNS
 
 

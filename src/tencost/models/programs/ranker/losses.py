@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tencost.features.ragged import IntArray
+from tencost.features.rows.ragged import IntArray
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from tencost.features.kind import Chunk, Outcome, Stored
-from tencost.features.ragged import FloatArray
-from tencost.features.spec import FeatureSpec
+from tencost.features.rows.kind import Chunk, Outcome, Stored
+from tencost.features.rows.ragged import FloatArray
+from tencost.features.rows.spec import FeatureSpec
 
 
 def stored_programs(spec: FeatureSpec, read: Callable[[Any], FloatArray | None]) -> Stored:

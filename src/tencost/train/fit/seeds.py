@@ -15,11 +15,11 @@ from rich.console import Console
 from tencost.config import ExecutionConfig, ExecutionKind, ModelConfig
 from tencost.config.parts import FAMILIES
 from tencost.errors import TrainError
-from tencost.features.spec import FeatureSpec
-from tencost.models.programs.losses import RankingMetrics
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Family, Ranker, Samples, Scores, make_ranker
+from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.tracking.runs import Point
-from tencost.train.folds import LeftOut, held, without
+from tencost.train.programs.folds import LeftOut, held, without
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
