@@ -2,7 +2,7 @@
 
     python benchmarks/families.py --hardware epyc-avx512-1c --seeds 2 --jobs 4
 
-Each candidate is trained once a fold of networks (:mod:`tencost.train.programs.folds`) and a seed, scores the fold's
+Each candidate is trained once a fold of networks (:mod:`tencost.train.data.folds`) and a seed, scores the fold's
 programs, and is compared with what was measured of them. A row is a candidate: means over folds and seeds, and its
 difference to the first row with a 95 % interval over the folds' tasks (the same resamples on both sides; seeds are
 averaged before). ``a+b`` is the average of two candidates, each over the standard deviation of its own scores. Test
@@ -33,9 +33,9 @@ from tencost.evaluate.metrics import Floats
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
 from tencost.models.programs.ranker import make_ranker
-from tencost.train.programs.data import Data
-from tencost.train.programs.folds import Fold, divide, held, left_out, without
-from tencost.train.stage import read_material
+from tencost.train.data import Data
+from tencost.train.data.folds import Fold, divide, held, left_out, without
+from tencost.train.programs import read_material
 
 STORES = "features=per_store_tiles"
 CANDIDATES: dict[str, tuple[str, ...]] = {

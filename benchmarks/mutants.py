@@ -103,6 +103,7 @@ TESTS: dict[str, list[str]] = {
     "records/stage.py": ["tests/records/test_logs.py", "tests/records/test_imports.py"],
     "features/stage.py": ["tests/features/test_features_stage.py"],
     "splits/stage.py": ["tests/pipeline/test_log_pipeline.py"],
+    "train/programs.py": ["tests/train/test_train_stage.py"],
     "train/stage.py": ["tests/train/test_train_stage.py"],
     "evaluate/stage.py": ["tests/evaluate/test_evaluate_stage.py"],
     "register/stage.py": ["tests/register/test_register_stage.py"],

@@ -226,7 +226,7 @@ def make_bundle(
     from tencost.models.programs.bundle import BundleInfo, plain_config, save_bundle
     from tencost.models.programs.bundle.calibration import fit_calibration
     from tencost.models.programs.ranker import Samples, make_ranker
-    from tencost.train.programs.samples import sample_spec
+    from tencost.train.data.samples import sample_spec
 
     folder = tmp_path_factory.mktemp("bundles")
 

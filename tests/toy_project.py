@@ -150,7 +150,7 @@ def train_toy(
     from tencost.models.programs.bundle.calibration import fit_calibration
     from tencost.models.programs.ranker import make_ranker
     from tencost.tracking import runs as tracking
-    from tencost.train.programs.data import Data
+    from tencost.train.data import Data
 
     data = Data(toy_config(), root)
     spec = data.features("toy").spec

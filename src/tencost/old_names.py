@@ -47,7 +47,6 @@ MOVED = {
     "tencost.records.store": "tencost.store.record_store",
     "tencost.store.allowed": "tencost.programs.trace.allowed",
     "tencost.train.bundle": "tencost.models.programs.bundle",
-    "tencost.train.data": "tencost.train.programs.data",
     "tencost.train.ranker": "tencost.models.programs.ranker",
 }
 """Old name of a module, or of a package with all that is in it -> new name.

@@ -20,7 +20,7 @@ from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.register import registry
 from tencost.register.pull import pull
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 from toy_project import make_toy_project, toy_config, train_toy
 
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, num_models=1, min_child_weight=0.0)

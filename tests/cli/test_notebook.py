@@ -19,7 +19,7 @@ from tencost.evaluate import stage as evaluation
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.register import registry
 from tencost.tracking import runs as tracking
-from tencost.train import stage as training
+from tencost.train import programs as training
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "tutorial" / "records-to-scores.ipynb"

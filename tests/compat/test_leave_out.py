@@ -29,8 +29,8 @@ from tencost.evaluate.scoring import score_records
 from tencost.evaluate.stage import load_truth
 from tencost.evaluate.stage import run as evaluate
 from tencost.models.programs.families.xgb import XgbConfig
-from tencost.train.programs.data import Data
-from tencost.train.stage import run as train
+from tencost.train.data import Data
+from tencost.train.programs import run as train
 from toy_project import make_toy_project
 
 MACHINES = {

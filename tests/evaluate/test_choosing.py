@@ -58,7 +58,7 @@ def test_who_was_not_tried_cannot_be_compared() -> None:
 
 def test_the_winner_is_the_best_on_networks_left_out(toy_project: Path, toy_config: Any) -> None:
     """Random order that is lucky on the validation part does not win, and what the choice costs is told."""
-    from tencost.train import stage as training
+    from tencost.train import programs as training
 
     path = toy_project / "data" / "records" / "toy" / "tasks.parquet"
     table = pl.read_parquet(path)

@@ -21,7 +21,7 @@ from tencost.evaluate.program_board import ProgramBoard
 from tencost.evaluate.scoring import HEADLINE
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 
 Train = Callable[..., Path]
 

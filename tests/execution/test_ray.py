@@ -343,7 +343,7 @@ def test_stages_write_the_bytes_of_the_local_run(
     from tencost.evaluate.stage import run as evaluate
     from tencost.features.stage import run as features
     from tencost.models.programs.families.xgb import XgbConfig
-    from tencost.train.stage import run as train
+    from tencost.train.programs import run as train
 
     traced = toy_project / "data" / "records" / "traced"
     traced.mkdir()

@@ -18,7 +18,7 @@ from tencost.features.rows.kind import kind_of
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.features.table import FeatureTable
-from tencost.train.programs.samples import join_samples, sample_spec
+from tencost.train.data.samples import join_samples, sample_spec
 
 AVX2 = HardwareConfig(
     name="avx2", target={"kind": "llvm"}, simd_bits=256, l1d_kib=32, l2_kib=1024, cores=4

@@ -81,7 +81,7 @@ def make_programs(folder: Path, database: Path) -> None:
     from tencost.register import programs as registration
     from tencost.register import registry
     from tencost.tracking import runs as tracking
-    from tencost.train.programs.data import Data
+    from tencost.train.data import Data
 
     project = folder / "programs" / "project"
     toy.make_toy_project(project, database)

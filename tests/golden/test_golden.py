@@ -47,7 +47,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory, mlflow_database: Path) -> P
 @pytest.mark.parametrize("family", PROGRAM_MODELS)
 def test_bundles_of_programs_score_as_before(golden: Path, family: str) -> None:
     from tencost.models.programs.bundle import load_bundle
-    from tencost.train.programs.data import Data
+    from tencost.train.data import Data
 
     project = golden / "programs" / "project"
     features = Data(toy.toy_config(), project).features("toy").features
@@ -125,7 +125,7 @@ def test_a_registered_version_of_programs_loads(golden: Path) -> None:
     import mlflow.pyfunc
 
     from tencost.models.programs.bundle import load_bundle
-    from tencost.train.programs.data import Data
+    from tencost.train.data import Data
 
     folder = golden / "registered" / "programs"
     table = Data(toy.toy_config(), golden / "programs" / "project").features("toy")

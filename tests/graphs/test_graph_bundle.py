@@ -16,12 +16,12 @@ from tencost.config.parts import GRAPH_FAMILIES
 from tencost.errors import BundleError
 from tencost.models.networks.bundle import (
     GraphBundleInfo,
-    graph_digest,
+    content_digest,
     load_graph_bundle,
-    plain_settings,
+    plain_config,
     read_graph_info,
     register_for,
-    save_graph_bundle,
+    save_bundle,
 )
 from tencost.models.programs.bundle import load_bundle
 
@@ -39,7 +39,7 @@ def trained(
     model.fit(train, valid, seed=0, report=lambda name, value, step: None)
     info = GraphBundleInfo(
         family=request.param,
-        model_config=plain_settings(family.for_tests),
+        model_config=plain_config(family.for_tests),
         devices=DEVICES,
         dataset="made_up",
         dataset_hash="0",
@@ -49,7 +49,7 @@ def trained(
         log_error={DEVICES[0]: [-0.1, 0.1], DEVICES[1]: []},
     )
     folder = tmp_path_factory.mktemp(request.param) / "bundle"
-    save_graph_bundle(folder, model, info)
+    save_bundle(folder, model, info)
     return folder, model
 
 
@@ -64,7 +64,7 @@ def test_what_is_saved_comes_back(trained: tuple[Path, Any], tmp_path: Path) -> 
     register_for(folder, "myriad-vpu", tmp_path / "registered")
     registered = load_graph_bundle(tmp_path / "registered")
     np.testing.assert_array_equal(registered.predict_ms(graphs), expected[:, 1])
-    assert graph_digest(registered.info) != graph_digest(bundle.info)
+    assert content_digest(registered.info) != content_digest(bundle.info)
 
 
 def test_a_network_is_predicted_alone_as_among_others(trained: tuple[Path, Any]) -> None:
@@ -101,10 +101,10 @@ def edited(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (edited(kind="other"), "found one of other"),
         (edited(format_version=2), "format_version 1"),
         (edited(abi=9), "abi 1"),
-        (edited(devices=[]), "another type"),
-        (edited(devices="cortex-a76"), "another type"),
-        (edited(hardware="elsewhere"), "another type"),
-        (edited(log_error={"cortex-a76": [1, 2, 3]}), "another type"),
+        (edited(devices=[]), "misspells a field"),
+        (edited(devices="cortex-a76"), "misspells a field"),
+        (edited(hardware="elsewhere"), "misspells a field"),
+        (edited(log_error={"cortex-a76": [1, 2, 3]}), "misspells a field"),
         (edited(files={}), "unexpected file"),
         (edited(files={"../escape.json": "0"}), "not a plain file"),
         (edited(files={"0" * 300 + ".json": "0"}), "not a plain file"),

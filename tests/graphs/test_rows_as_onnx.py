@@ -19,8 +19,8 @@ from tencost.models.networks.bundle import (
     GraphBundle,
     GraphBundleInfo,
     load_graph_bundle,
-    plain_settings,
-    save_graph_bundle,
+    plain_config,
+    save_bundle,
 )
 from tencost.models.networks.families.additive import FAMILY, AdditiveConfig
 from tencost.networks.graph.graph_set import LabelledGraphs
@@ -64,7 +64,7 @@ def model(sample: LabelledGraphs, tmp_path_factory: pytest.TempPathFactory) -> G
     trained.fit(sample.take(rows[50:]), sample.take(rows[:50]), seed=0, report=lambda *_: None)
     info = GraphBundleInfo(
         family="additive",
-        model_config=plain_settings(config),
+        model_config=plain_config(config),
         devices=sample.hardware,
         dataset="cg-sample",
         dataset_hash="0",
@@ -74,7 +74,7 @@ def model(sample: LabelledGraphs, tmp_path_factory: pytest.TempPathFactory) -> G
         hardware="cortex-a76",
     )
     folder = tmp_path_factory.mktemp("model") / "bundle"
-    save_graph_bundle(folder, trained, info)
+    save_bundle(folder, trained, info)
     return load_graph_bundle(folder)
 
 

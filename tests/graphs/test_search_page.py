@@ -14,9 +14,9 @@ import tencost
 from made_up_graphs import DEVICES, networks
 from tencost.models.networks.bundle import (
     GraphBundleInfo,
-    plain_settings,
+    plain_config,
     register_for,
-    save_graph_bundle,
+    save_bundle,
 )
 from tencost.models.networks.families.additive import FAMILY
 from tencost.networks.graph.identity import shape_keys
@@ -41,7 +41,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.fit(data, data, seed=0, report=lambda *_: None)
     info = GraphBundleInfo(
         family="additive",
-        model_config=plain_settings(FAMILY.for_tests),
+        model_config=plain_config(FAMILY.for_tests),
         devices=DEVICES,
         dataset="made_up",
         dataset_hash="0",
@@ -50,7 +50,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         seed=0,
     )
     folder = tmp_path_factory.mktemp("model")
-    save_graph_bundle(folder / "trained", model, info)
+    save_bundle(folder / "trained", model, info)
     register_for(folder / "trained", "cortex-a76", folder / "registered")
     return folder / "registered"
 

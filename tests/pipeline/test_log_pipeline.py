@@ -16,7 +16,7 @@ from tencost.records import stage as records
 from tencost.records.fetch import stage as fetch
 from tencost.splits import stage as splits
 from tencost.store.tables import load_records, load_tasks, load_workloads
-from tencost.train import stage as train
+from tencost.train import programs as train
 
 pytestmark = pytest.mark.slow
 

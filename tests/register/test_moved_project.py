@@ -15,7 +15,7 @@ from tencost.models.programs.bundle import load_bundle
 from tencost.register import registry
 from tencost.register.pull import artifact_location, pull
 from tencost.tracking import runs as tracking
-from tencost.train import stage as training
+from tencost.train import programs as training
 
 NAME = "tencost-toy-1c"
 PLACES = {

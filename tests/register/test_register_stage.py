@@ -28,8 +28,8 @@ from tencost.register import standing as status
 from tencost.register.promotion import METRICS, ProgramVerdict
 from tencost.register.pull import pull
 from tencost.tracking import runs as tracking
-from tencost.train.programs.data import Data
-from tencost.train.programs.samples import join_samples
+from tencost.train.data import Data
+from tencost.train.data.samples import join_samples
 
 Train = Callable[..., Path]
 NAME = "tencost-toy-1c"

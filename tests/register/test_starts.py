@@ -97,7 +97,7 @@ def test_no_program_of_the_test_side_is_shipped(toy_project: Path, toy_config: A
     from tencost.register.start_records import live_starts, training_starts
     from tencost.splits.table import load_split
     from tencost.store.record_store import RecordStore
-    from tencost.train.programs.data import Data
+    from tencost.train.data import Data
 
     cfg = toy_config
     found = training_starts(Data(cfg, toy_project))

@@ -212,6 +212,7 @@ STAGE_FILES = {
     "tencost fetch": "records/fetch/stage.py",
     "tencost graphs records": "records/network_graphs/stage.py",
     "tencost graphs splits": "splits/network_stage.py",
+    "tencost train": "train/programs.py",
     "tencost graphs train": "train/networks/stage.py",
     "tencost graphs evaluate": "evaluate/networks/stage.py",
     "tencost graphs register": "register/networks/stage.py",

@@ -71,8 +71,8 @@ class Train(Toy):
     name = "train"
 
     def command(self, root: Path) -> None:
-        from tencost.train.programs.data import Data
-        from tencost.train.stage import run as train
+        from tencost.train.data import Data
+        from tencost.train.programs import run as train
 
         config = self.config()
         train(config, root / "project", Data(config, root / "project"))
@@ -156,7 +156,7 @@ class Stages(Kills):
 
     name = "kill-stages"
     modules = (
-        "deltalake", "polars", "xgboost", "mlflow", "tencost.evaluate.stage", "tencost.train.stage",
+        "deltalake", "polars", "xgboost", "mlflow", "tencost.evaluate.stage", "tencost.train.programs",
         "tencost.splits.stage", "mlflow.tracking._tracking_service.client", "mlflow.store.tracking.sqlalchemy_store",
     )  # fmt: skip
     scenarios = (Train, Evaluate, Splits)

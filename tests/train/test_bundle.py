@@ -105,7 +105,7 @@ def test_a_save_that_fails_leaves_the_older_bundle(bundle: Path) -> None:
             raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        save_bundle(bundle, Failing(), make_info())  # type: ignore[arg-type]
+        save_bundle(bundle, Failing(), make_info())
     load_bundle(bundle)
     assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
 

@@ -12,9 +12,9 @@ from tencost.models.programs.bundle import load_bundle, read_info
 from tencost.models.programs.families.blend import BlendConfig, BlendRanker
 from tencost.models.programs.families.mlp import MlpConfig
 from tencost.models.programs.families.xgb import XgbConfig
+from tencost.train.data import Data
 from tencost.train.fit import seeds
 from tencost.train.fit.refit import refit, stops_early
-from tencost.train.programs.data import Data
 
 
 def test_who_stops_early() -> None:

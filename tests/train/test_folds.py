@@ -12,7 +12,7 @@ import pytest
 
 from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.ranker import Samples
-from tencost.train.programs.folds import FILE, divide, held, left_out, without
+from tencost.train.data.folds import FILE, divide, held, left_out, without
 
 
 def tasks(*pairs: tuple[str, str]) -> pl.DataFrame:
@@ -93,8 +93,8 @@ def test_train_writes_what_models_without_a_fold_say_of_it(
 ) -> None:
     from tencost.models.programs.families.xgb import XgbConfig
     from tencost.models.programs.ranker import make_ranker
-    from tencost.train import stage
-    from tencost.train.programs.data import Data
+    from tencost.train import programs as stage
+    from tencost.train.data import Data
 
     toy_config.model = XgbConfig(family="xgb", reads=["toy"], num_rounds=20)
     toy_config.seeds = [3, 4]

@@ -16,9 +16,9 @@ from tencost.models.programs.bundle import load_bundle
 from tencost.models.programs.families.blend import BlendConfig, BlendRanker
 from tencost.models.programs.families.mlp import MlpConfig
 from tencost.models.programs.families.xgb import XgbConfig
-from tencost.train import stage
+from tencost.train import programs as stage
+from tencost.train.data import Data
 from tencost.train.fit import members, seeds
-from tencost.train.programs.data import Data
 
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=10, num_models=2)
 MLP = MlpConfig(family="mlp", reads=["toy"], hidden=8, epochs=3)
@@ -181,7 +181,7 @@ def test_members_of_other_code_or_without_their_run_are_trained(
     train: Train, trained: list[str], toy_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(MLP, "mlp")
-    monkeypatch.setattr(stage, "code_digest", lambda: "0" * 32)
+    monkeypatch.setattr("tencost.train.stage.code_digest", lambda: "0" * 32)
     train(XGB, "xgb")
     train(blend(), "blend")
     assert trained == ["xgb"]

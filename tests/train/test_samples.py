@@ -13,8 +13,8 @@ from tencost.errors import ConfigError, TrainError
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.features.table import FeatureTable
-from tencost.train.programs.data import Data, describe
-from tencost.train.programs.samples import join_samples, sample_spec
+from tencost.train.data import Data, describe
+from tencost.train.data.samples import join_samples, sample_spec
 
 SPEC = FeatureSpec(name="toy", kind="trace", columns=("a",))
 TABLE = FeatureTable(

@@ -10,8 +10,8 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker import Samples
+from tencost.train.data.folds import LeftOut
 from tencost.train.fit import seeds
-from tencost.train.programs.folds import LeftOut
 
 SPEC = FeatureSpec(name="tiles", kind="tiles", columns=("a", "b"), options={})
 

@@ -18,9 +18,9 @@ from tencost.errors import ConfigError, SplitError, TrainError
 from tencost.models.programs.bundle import load_bundle, training_digest
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.tracking.runs import logged_model, setup, training_run
-from tencost.train import stage
-from tencost.train.programs.data import Data
-from tencost.train.stage import run
+from tencost.train import programs as stage
+from tencost.train.data import Data
+from tencost.train.programs import run
 
 
 @pytest.fixture

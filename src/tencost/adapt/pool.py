@@ -21,7 +21,7 @@ from tencost.models.programs.bundle import Bundle
 from tencost.models.programs.families.corrected import spread_within
 from tencost.models.programs.ranker import Ranker, Samples, Scores
 from tencost.models.programs.ranker.labels import dense_groups, speed_labels
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 
 
 @dataclass(frozen=True)

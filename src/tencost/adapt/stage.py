@@ -53,7 +53,7 @@ from tencost.register.registry import Version
 from tencost.register.start_records import ship
 from tencost.tracking import runs as tracking
 from tencost.tracking.provenance import content_hash, installed_versions
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 from tencost.workers.hardware import check_device, check_target, resolve_hardware
 
 _SOURCE_TAG = "source_digest"

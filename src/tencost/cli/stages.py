@@ -82,8 +82,8 @@ COMPILE = StageCommand(
 def train_and_score(config: Config, root: Path) -> float:
     """Train every seed, score the test split into the same MLflow run; return the validation metric (maximize)."""
     from tencost.tracking.runs import check_tracking
-    from tencost.train.programs.data import Data
-    from tencost.train.stage import run
+    from tencost.train.data import Data
+    from tencost.train.programs import run
 
     check_tracking(config, root)
     data = Data(config, root)

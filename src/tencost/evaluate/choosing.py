@@ -1,7 +1,7 @@
 """Which family to register: by the networks that were left out of its training, one fold after the other.
 
 `train` has scored each fold of the training networks by a model that has not seen it
-(:mod:`tencost.train.programs.folds`). Here the orders are compared with what was measured: pairwise, geo1 and search
+(:mod:`tencost.train.data.folds`). Here the orders are compared with what was measured: pairwise, geo1 and search
 score of each candidate on each fold. A figure x of candidate c on fold f is taken apart as x = a_c + b_f + e: some
 networks are easier than others, and a slow family may have been tried on fewer. The candidate's part a_c is divided by
 the metric's spread, the standard deviation of e, so that a metric counts as much as the folds agree on it; the mean of

@@ -11,9 +11,9 @@ import polars as pl
 from tencost.evaluate.choosing import METRICS
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.truth import Truth, build_truth, joined
-from tencost.train.programs.data import Data
-from tencost.train.programs.folds import FILE
-from tencost.train.programs.run_file import RunFile
+from tencost.train.data import Data
+from tencost.train.data.folds import FILE
+from tencost.train.data.run_file import RunFile
 
 
 class Folds:

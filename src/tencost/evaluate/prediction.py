@@ -14,7 +14,7 @@ from tencost.evaluate.truth import Truth
 from tencost.features.rows.ragged import Ragged
 from tencost.models.manifest import MANIFEST
 from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 
 _TIMED_PROGRAMS = 1000
 _TIMED_REPEATS = 3

@@ -56,7 +56,7 @@ from tencost.evaluate.scoring import (
     statistic,
 )
 from tencost.evaluate.truth import Truth, build_truth, joined, on_hardware
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 from tencost.writing import whole_folder

@@ -41,7 +41,7 @@ from tencost.register.promotion import METRICS, Comparison
 from tencost.register.pull import pull
 from tencost.register.registry import Version
 from tencost.register.verdict import of_another_split, unusable
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ from tencost.register.round_time import RoundTime, round_times
 from tencost.register.stage import RunNotes, Subject
 from tencost.register.start_records import ship, training_starts
 from tencost.register.verdict import Verdict
+from tencost.train.data import Data
 from tencost.train.fit.refit import refit
-from tencost.train.programs.data import Data
 
 
 @dataclass

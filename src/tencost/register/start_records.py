@@ -22,7 +22,7 @@ from tencost.store.layout import latency
 from tencost.store.reading import of_preferred_generator
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import load_records
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 
 COLUMNS = (
     "record_id",

@@ -218,8 +218,8 @@ def _trial(settings: Settings, data: Mapping[str, Any], folder: Path) -> None:
     """Train one seed with some settings, and tell the search how it stands; nothing is kept of it."""
     from tencost.models.programs.ranker import make_ranker
     from tencost.models.programs.ranker.losses import RankingMetrics
-    from tencost.train.programs.data import Data
-    from tencost.train.stage import read_material
+    from tencost.train.data import Data
+    from tencost.train.programs import read_material
     from tencost.workers.parallel import search
 
     del folder

@@ -35,8 +35,8 @@ from tencost.features.device import device_names
 from tencost.models.programs.families.mlp import MlpConfig
 from tencost.models.programs.ranker import Samples
 from tencost.tracking.runs import Point
-from tencost.train.programs.data import Data
-from tencost.train.programs.samples import sample_spec
+from tencost.train.data import Data
+from tencost.train.data.samples import sample_spec
 
 _MOST_ROWS = 30
 """Longer tables stand in pretraining.md only."""

@@ -38,7 +38,7 @@ from tencost.features.counters import append_counters, fit_counters
 from tencost.features.rows.summary import summarize
 from tencost.records.counters.reading import read_places
 from tencost.records.counters.table import Profiles
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 from tencost.tune.roofline.perf import available
 
 

@@ -36,7 +36,7 @@ from tencost.models.programs.ranker import make_ranker
 from tencost.register.pull import pull
 from tencost.tracking import runs as tracking
 from tencost.tracking.runs import Point as Logged
-from tencost.train.programs.data import Data
+from tencost.train.data import Data
 from tencost.writing import whole_folder
 
 

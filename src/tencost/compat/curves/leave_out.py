@@ -40,9 +40,9 @@ from tencost.features.device import attributes, device_names
 from tencost.models.programs.bundle.calibration import fit_calibration
 from tencost.models.programs.ranker import Samples
 from tencost.tracking.runs import start_run
+from tencost.train.data import Data
+from tencost.train.data.samples import sample_spec
 from tencost.train.fit.seeds import Job, train_seeds
-from tencost.train.programs.data import Data
-from tencost.train.programs.samples import sample_spec
 from tencost.writing import whole_file
 
 METRICS = ("pairwise", "geo1", "top1", "top5", "search_score")

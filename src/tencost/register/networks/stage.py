@@ -109,7 +109,7 @@ class GraphSubject(Subject[GraphRow, Verdict]):
         return Offer(
             name=self.model_name,
             bundle=folder,
-            content_digest=bundles.graph_digest(info),
+            content_digest=bundles.content_digest(info),
             major=GRAPH_ABI,
             tags={
                 "family": info.family,

@@ -24,11 +24,11 @@ from tencost.models.programs.ranker import Composed, Ranker, Samples, Scores, ma
 from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.tracking.provenance import code_digest, installed_versions
 from tencost.tracking.runs import Point
+from tencost.train.data.folds import FILE as FOLDS_FILE
+from tencost.train.data.folds import held
+from tencost.train.data.run_file import FILE as RUN_FILE
+from tencost.train.data.run_file import RunFile
 from tencost.train.fit.seeds import Job, Trained, Tried, ranked, train_each, train_seeds
-from tencost.train.programs.folds import FILE as FOLDS_FILE
-from tencost.train.programs.folds import held
-from tencost.train.programs.run_file import FILE as RUN_FILE
-from tencost.train.programs.run_file import RunFile
 
 _ELSEWHERE = ("reads", "pool", "reference")
 """Settings that say where a family is used, not what it learns; what `pool` chooses is in the hash of the records."""

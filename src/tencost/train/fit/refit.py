@@ -18,10 +18,10 @@ from tencost.config import ModelConfig, Pool
 from tencost.features.device import attributes
 from tencost.models.programs.bundle import Bundle, content_digest, model_settings, save_bundle
 from tencost.models.programs.ranker import Composed, Samples, make_ranker
+from tencost.train.data import Data
+from tencost.train.data.samples import join_samples
 from tencost.train.fit.members import fit_members
 from tencost.train.fit.seeds import Job
-from tencost.train.programs.data import Data
-from tencost.train.programs.samples import join_samples
 
 ALL = "train, valid, test"
 WITHOUT_VALID = "train, test"

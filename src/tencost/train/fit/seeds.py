@@ -19,7 +19,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Family, Ranker, Samples, Scores, make_ranker
 from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.tracking.runs import Point
-from tencost.train.programs.folds import LeftOut, held, without
+from tencost.train.data.folds import LeftOut, held, without
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 

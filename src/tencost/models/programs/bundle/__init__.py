@@ -1,63 +1,49 @@
-"""The bundle: a model's weights, everything needed to use them, and nothing that can run code.
-
-Format, version 1: a flat folder.
-
-    bundle.json      UTF-8 JSON object, the fields of BundleInfo; `files` maps every other file's
-                     name to its sha256
-    <weights>        .ubj (XGBoost UBJSON), .safetensors, .onnx or .json, whatever the family's
-                     `save` writes
-
-When, where and from which commit it was made is not in it but in the MLflow run of its training, which is found by the
-digest of its bundles: the same training writes the same bytes.
-
-What may not be relied on: the names of the weights files, the order of keys. A folder with a file
-that bundle.json does not list is refused, so is one that lacks a listed file. Loading and scoring
-need neither torch, MLflow nor polars.
-"""
+"""Bundles of models that score programs; the format is that of :mod:`tencost.models.manifest`."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from enum import Enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from tencost.config import ModelConfig, Pool
 from tencost.config.parts import FAMILIES
-from tencost.errors import BundleError, ConfigError, FeatureError, TencostError
+from tencost.errors import BundleError, ConfigError, FeatureError
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FEATURE_ABI, FeatureSpec
+from tencost.models import manifest
 from tencost.models.manifest import (
+    FORMAT_VERSION,
     MANIFEST,
     PROGRAMS,
+    UNFIT_PARTS,
+    BundleFacts,
     check_files,
-    hash_weights,
-    read_manifest,
-    write_manifest,
+    check_settings,
+    content_digest,
+    plain_config,
+    read_kind,
+    save_bundle,
+    unfit,
 )
 from tencost.models.programs.bundle.calibration import Calibration
-from tencost.models.programs.bundle.checks import check_settings, check_types, try_out
+from tencost.models.programs.bundle.checks import check_fields, try_out
 from tencost.models.programs.ranker import Ranker, Scores, make_ranker
-from tencost.writing import whole_folder
 
-FORMAT_VERSION = 1
+__all__ = [
+    "FORMAT_VERSION", "MANIFEST", "Bundle", "BundleInfo", "content_digest", "load_bundle", "model_settings",
+    "plain_config", "read_info", "save_bundle", "training_digest", "version_in_range",
+]  # fmt: skip
 _LEFT_OUT = ("created", "git_commit", "git_dirty")
 """Fields of bundles made before their run knew them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BundleInfo:
-    """What bundle.json says."""
+class BundleInfo(BundleFacts):
+    """What bundle.json says of a model that scores programs; its family is a name of FAMILIES."""
 
-    family: str
-    """Model family, a name of FAMILIES."""
-    model_config: dict[str, Any]
-    """The family's configuration as plain JSON values."""
     feature_spec: FeatureSpec
     """What the columns mean that the model reads, device columns included."""
     hardware: str
@@ -70,39 +56,33 @@ class BundleInfo:
     """Raw score -> score in (0, 1]."""
     tvm_range: tuple[str, str]
     """TVM versions that it may be used with: from the first, up to but without the second."""
-    dataset: str
-    """Name of the raw dataset."""
-    dataset_hash: str
-    """Content hash of the records (DVC's where DVC made them)."""
-    split: str
-    """Name of the split."""
-    split_hash: str
-    """Content hash of the split's record ids."""
-    seed: int
-    """Seed of the training run."""
     device: dict[str, float] = field(default_factory=dict)
     """Values of the spec's device columns on that hardware; empty where it has none."""
-    versions: dict[str, str] = field(default_factory=dict)
-    """Versions of tencost, TVM, ffi, torch, xgboost, numpy that made it."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the validation split."""
     refit: dict[str, Any] = field(default_factory=dict)
     """Of a model that was fitted on all parts of the split (:mod:`tencost.train.fit.refit`): `twin`, the content digest
     of the bundle that was judged; `parts`, `records` and `networks`, learnt from. No other bundle.json has it."""
-    files: dict[str, str] = field(default_factory=dict)
-    """File name -> sha256 in hex; filled by save_bundle."""
-    format_version: int = FORMAT_VERSION
-    """FORMAT_VERSION of the code that wrote it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        values["feature_spec"] = self.feature_spec.to_dict()
-        values["calibration"] = asdict(self.calibration)
-        values["tvm_range"] = list(self.tvm_range)
+        values = {**asdict(self), "feature_spec": self.feature_spec.to_dict()}
         if not self.refit:
             del values["refit"]
         return values
+
+    def deciding(self, files: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "calibration": [self.calibration.center, self.calibration.scale],
+            "dataset_hash": self.dataset_hash,
+            "device": self.device,
+            "family": self.family,
+            "feature_spec": self.feature_spec.digest,
+            "files": files,
+            "hardware": self.hardware,
+            "model_config": self.model_config,
+            "split_hash": self.split_hash,
+            "target_kind": self.target_kind,
+            "tvm_range": self.tvm_range,
+        }
 
 
 @dataclass(frozen=True)
@@ -135,58 +115,9 @@ class Bundle:
         return self.info.calibration(self.ranker.predict(features))
 
 
-def plain_config(config: ModelConfig) -> dict[str, Any]:
-    """Return a model configuration as plain JSON values."""
-    assert is_dataclass(config)
-    return {
-        name: value.value if isinstance(value, Enum) else value
-        for name, value in asdict(config).items()
-    }
-
-
-def save_bundle(folder: Path, ranker: Ranker, info: BundleInfo) -> BundleInfo:
-    """Write a bundle; the folder appears whole or not at all, an older bundle there is replaced.
-
-    Returns:
-        The info as written, with the sha256 of every file.
-    """
-    with whole_folder(folder) as content:
-        ranker.save(content)
-        written = replace(info, files=hash_weights(content))
-        write_manifest(content, written.to_dict())
-    return written
-
-
-def content_digest(info: BundleInfo, *, without: Sequence[str] = ()) -> str:
-    """Return the sha256, hex, of what decides a bundle's scores, and of what it ships beside its weights.
-
-    Args:
-        info: the bundle's.
-        without: names of files that do not count.
-    """
-    files = {name: digest for name, digest in info.files.items() if name not in without}
-    content = {
-        "calibration": [info.calibration.center, info.calibration.scale],
-        "dataset_hash": info.dataset_hash,
-        "device": info.device,
-        "family": info.family,
-        "feature_spec": info.feature_spec.digest,
-        "files": files,
-        "hardware": info.hardware,
-        "model_config": info.model_config,
-        "split_hash": info.split_hash,
-        "target_kind": info.target_kind,
-        "tvm_range": list(info.tvm_range),
-    }
-    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
 def training_digest(folder: Path) -> str:
-    """Return the sha256, hex, of all bundles of a training (`seed<k>/` in a folder): its MLflow run carries it."""
-    digests = sorted(
-        content_digest(read_info(path.parent)) for path in folder.glob(f"*/{MANIFEST}")
-    )
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    """Return the digest of all bundles of a training, see :func:`tencost.models.manifest.training_digest`."""
+    return manifest.training_digest(folder, read_info)
 
 
 def read_info(folder: Path) -> BundleInfo:
@@ -195,21 +126,10 @@ def read_info(folder: Path) -> BundleInfo:
     Raises:
         BundleError: missing, not JSON, unknown format version, other feature ABI, fields missing.
     """
-    values = read_manifest(folder)
-    if values.get("kind", PROGRAMS) != PROGRAMS:
-        raise BundleError(
-            f"bundle {folder}: expected a model of programs, found one of {values['kind']}. "
-            "A model of whole networks answers `tencost graphs latency`."
-        )
-    version = values.get("format_version")
-    if version != FORMAT_VERSION:
-        raise BundleError(
-            f"bundle {folder}: expected format_version {FORMAT_VERSION}, found {version!r}. "
-            "Use the tencost release that wrote it, or train the model again."
-        )
+    values = read_kind(folder, PROGRAMS, {"format_version": FORMAT_VERSION})
     known = {name: value for name, value in values.items() if name not in _LEFT_OUT}
     try:
-        check_types(known)
+        check_fields(known)
         spec = FeatureSpec.from_dict(values["feature_spec"])
         return BundleInfo(
             **{
@@ -272,13 +192,8 @@ def load_bundle(
         try_out(folder, info.feature_spec, info.calibration, ranker)
     except BundleError:
         raise
-    except (
-        TencostError, OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
-        AssertionError, MemoryError, RecursionError,
-    ) as error:  # fmt: skip
-        raise BundleError(
-            f"bundle {folder}: its parts do not fit together ({type(error).__name__}: {error}). Pull or train it again."
-        ) from error
+    except UNFIT_PARTS as error:
+        raise unfit(folder, error) from error
     return Bundle(folder, info, ranker)
 
 

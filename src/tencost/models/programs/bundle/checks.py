@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from tencost.errors import BundleError
 from tencost.features.rows.kind import kind_of
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
+from tencost.models.manifest import check_types
 from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.ranker import Ranker
 
@@ -35,65 +35,28 @@ _FIELD_TYPES: dict[str, Any] = {
     "refit": {},
     "files": {"": str},
 }
-"""What JSON values the fields of bundle.json have: a type, a list of it, or an object of it."""
+_SPEC_TYPES = {"name": str, "kind": str, "columns": [str], "options": {}, "device_columns": [str]}
+"""What JSON values the fields have, see :func:`tencost.models.manifest.check_types`."""
 _TRIED = 64
 """Made-up programs that a bundle scores when it is loaded."""
 _TRIED_VALUES = np.array([0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0])
 """Feature columns are logarithms, shares and flags: none is far from these."""
 
 
-def check_types(values: dict[str, Any]) -> None:
+def check_fields(values: dict[str, Any]) -> None:
     """Compare the fields of bundle.json with what each must be.
 
     Raises:
         KeyError, TypeError, ValueError: the message says which field.
     """
-    for name, found in values.items():
-        expected = _FIELD_TYPES.get(name)
-        if expected is not None and not _is(found, expected):
-            raise TypeError(f"{name} is {str(found)[:60]!r}")
+    check_types(values, _FIELD_TYPES)
     spec = values["feature_spec"]
-    for name, kind in (
-        ("name", str),
-        ("kind", str),
-        ("columns", [str]),
-        ("options", {}),
-        ("device_columns", [str]),
-    ):
-        if name in spec and not _is(spec[name], kind):
-            raise TypeError(f"feature_spec.{name} is {str(spec[name])[:60]!r}")
+    check_types(spec, _SPEC_TYPES, "feature_spec.")
     if len(set(spec["columns"])) != len(spec["columns"]):
         raise ValueError("feature_spec.columns names one twice")
     if len(values["tvm_range"]) != 2:
         raise ValueError(f"tvm_range is {values['tvm_range']}")
-    for name in ("center", "scale"):
-        if not _is(values["calibration"].get(name, 1.0), float):
-            raise TypeError(f"calibration.{name} is {values['calibration'][name]!r}")
-
-
-def check_settings(schema: type[Any], values: dict[str, Any]) -> None:
-    """Compare a family's settings with the types of their defaults.
-
-    The dataclass itself does not ask: a width of "128" would be believed until it is multiplied.
-
-    Raises:
-        TypeError: the message says which.
-    """
-    for item in fields(schema):
-        plain = item.name in values and type(item.default) in (int, float, str, bool)
-        if plain and not _is(values[item.name], type(item.default)):
-            raise TypeError(f"{item.name} is {values[item.name]!r}")
-
-
-def _is(value: Any, expected: Any) -> bool:
-    if isinstance(expected, list):
-        return isinstance(value, list) and all(_is(item, expected[0]) for item in value)
-    if isinstance(expected, dict):
-        inside = next(iter(expected.values()), object)
-        return isinstance(value, dict) and all(_is(item, inside) for item in value.values())
-    if expected is float:
-        return type(value) in (int, float)
-    return type(value) is expected or expected is object
+    check_types(values["calibration"], {"center": float, "scale": float}, "calibration.")
 
 
 def try_out(folder: Path, spec: FeatureSpec, calibration: Calibration, ranker: Ranker) -> None:

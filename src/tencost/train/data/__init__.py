@@ -24,7 +24,7 @@ from tencost.splits.table import load_split
 from tencost.store.reading import of_preferred_generator
 from tencost.store.tables import load_records, load_tasks
 from tencost.tracking.provenance import content_hash
-from tencost.train.programs.samples import join_samples, sample_spec
+from tencost.train.data.samples import join_samples, sample_spec
 
 EVERY = "all"
 """In hardware.members: every hardware of the dataset that has the target's kind."""
