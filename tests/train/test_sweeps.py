@@ -101,9 +101,9 @@ def test_the_parent_run_has_the_best_trial_and_a_second_command_goes_on(project:
     assert (folder / "search.png").stat().st_size > 5000
     run()
     assert trained(project) == 3, "a search that is over trains nothing"
-    [journal] = (project / "mlruns" / "sweeps").glob("*.jsonl")
+    [journal] = (project / "mlruns" / "sweeps").glob("*/study.log")
     with journal.open("a") as file:
-        file.write('{"number": 3, "st')  # as a kill leaves it
+        file.write('{"op_code":4,"wor')  # as a kill leaves it
     run("hydra.sweeper.n_trials=4")
     assert trained(project) == 4, "one is missing"
     assert parents(project)[-1].data.tags["search"] == parent.data.tags["search"]

@@ -28,21 +28,16 @@ _DEVICE = "hardware=cortex-a76"
 
 
 def _train_sweep(overrides: list[str]) -> Any:
-    from tencost.config import composition
-    from tencost.tracking import runs as tracking
+    from tencost.train import sweeps
 
-    root, _ = composition.config_folder()
-    with tracking.parent_run(root, "sweep " + " ".join(overrides)):
-        return composition.run_sweep(_sweep_job, "graphs train", overrides)
+    return sweeps.run("graphs train", overrides, _train_in_sweep)
 
 
-def _sweep_job(config: Config, root: Path) -> float:
-    from hydra.core.hydra_config import HydraConfig
-
+def _train_in_sweep(config: Config, root: Path, folder: Path) -> float:
     from tencost.train.networks.stage import run
 
     # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
-    config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
+    config.paths.models = str(folder / "models")
     return run(config, root)
 
 
