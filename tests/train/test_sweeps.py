@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.pruners import SuccessiveHalvingPruner
+from optuna.samplers import RandomSampler
 
-from tencost.config import composition
+from tencost.errors import ConfigError
 from tencost.train import sweeps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +43,7 @@ hydra:
     params:
       model.eta: tag(log, interval(0.03, 0.3))
       model.max_depth: range(2, 4)
+      model.subsample: 0.9
 """
 WORDS = [
     "experiment=small",
@@ -110,26 +119,58 @@ def test_the_parent_run_has_the_best_trial_and_a_second_command_goes_on(project:
 
 
 def test_another_question_is_another_search(project: Path) -> None:
-    plan = sweeps.planned(words())
-    assert plan is not None
-    assert plan.trials == 3
-    assert not plan.minimize
-    others = [
-        sweeps.planned(words("model.gamma=1")),
-        sweeps.planned(words("model.gamma=interval(0,1)")),
-        sweeps.planned(words("model.max_depth=3")),
-    ]
-    names = {plan.name, *(one.name for one in others if one is not None)}
-    assert len(names) == 4
-    same = sweeps.planned(words("hydra.sweeper.n_trials=9", "jobs=2"))
-    assert same is not None
-    assert same.name == plan.name
-    assert sweeps.planned(["model=xgb,mlp"]) is None
+    def search(*more: str) -> Any:
+        return sweeps.planned(words(*more))[0]
+
+    plain = search()
+    assert (plain.trials, plain.maximize, plain.pruner, plain.jobs) == (3, True, None, 1)
+    others = ("model.gamma=1", "model.gamma=interval(0,1)", "model.max_depth=3", "execution=ray")
+    assert len({plain.name, *(search(word).name for word in others)}) == 5
+    assert search("hydra.sweeper.n_trials=9", "jobs=2").name == plain.name
+    assert sweeps.planned(["model=xgb,mlp"])[0] is None
+    stored = search("hydra.sweeper.storage=sqlite:///study.db")
+    assert (stored.name, stored.storage) == ("small", "sqlite:///study.db")
+
+
+def test_samplers_and_pruners_are_chosen_by_hydras_words(project: Path) -> None:
+    search, rest = sweeps.planned(
+        words(
+            "hydra/sweeper/sampler=random",
+            "hydra/sweeper/pruner=halving",
+            "hydra.sweeper.pruner.reduction_factor=3",
+        )
+    )
+    assert search is not None
+    assert isinstance(search.sampler(0), RandomSampler)
+    assert isinstance(search.pruner, SuccessiveHalvingPruner)
+    assert (search.pruner._min_resource, search.pruner._reduction_factor) == (4, 3)
+    assert set(search.space) == {"model.eta", "model.max_depth"}
+    assert "model.subsample=0.9" in rest
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("hydra.sweeper.direction=up", "must be minimize or maximize, found up"),
+        ("hydra/sweeper/sampler=guess", "must be one of tpe, .*found 'guess'"),
+        ("hydra.sweeper.sampler.luck=1", "unexpected keyword argument 'luck'"),
+        ("model.gamma=glob(*)", "expected choices, a range or an interval"),
+        ("+hydra.sweeper.search_space.a.type=int", "found search_space"),
+    ],
+)
+def test_words_that_are_refused(project: Path, word: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sweeps.planned(words(word))
+
+
+def test_whole_networks_have_no_trials_that_report(project: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a search without a pruner"):
+        sweeps.run("graphs train", words("hydra/sweeper/pruner=median"), lambda *_: 0.0)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_ray_tune_searches_the_same_space_and_goes_on(project: Path) -> None:
+def test_on_ray_trials_are_pruned_and_the_best_is_trained(project: Path) -> None:
     pytest.importorskip("ray", reason="tencost[scale] is not installed")
     run("execution=ray", "jobs=1")
     [parent] = parents(project)
@@ -147,18 +188,21 @@ def test_ray_tune_searches_the_same_space_and_goes_on(project: Path) -> None:
     assert again.info.run_id != parent.info.run_id
 
 
-def test_domains_of_hydras_words() -> None:
-    pytest.importorskip("ray", reason="tencost[scale] is not installed")
-    found = sweeps.domains(
-        {
-            "a": "interval(0.1,1)",
-            "b": "range(2,4)",
-            "c": "choice(x,y)",
-            "d": "tag(log, interval(1,3))",
-        }
-    )
-    assert (found["a"].lower, found["a"].upper) == (0.1, 1)
-    assert found["b"].categories == [2, 3, 4]
-    assert found["c"].categories == ["x", "y"]
-    assert (found["d"].lower, found["d"].upper) == (1, 3)
-    assert composition.sweeper(["experiment=search_xgb"])["n_trials"] == 12
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("interval(0.1,1)", FloatDistribution(0.1, 1)),
+        ("tag(log, interval(1,3))", FloatDistribution(1, 3, log=True)),
+        ("tag(log, int(interval(1,8)))", IntDistribution(1, 8, log=True)),
+        ("range(2,4)", IntDistribution(2, 4)),
+        ("range(2,8,step=2)", IntDistribution(2, 8, step=2)),
+        ("range(0,1,0.25)", FloatDistribution(0, 1, step=0.25)),
+        ("shuffle(range(1,4))", CategoricalDistribution([1, 2, 3])),
+        ("choice(x,y)", CategoricalDistribution(["x", "y"])),
+        ("1,2.5,true", CategoricalDistribution([1, 2.5, True])),
+        ("7", None),
+    ],
+)
+def test_distributions_of_hydras_words(text: str, expected: BaseDistribution | None) -> None:
+    """Ranges include their end."""
+    assert sweeps.distribution("a", text) == expected

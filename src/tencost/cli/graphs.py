@@ -85,7 +85,8 @@ GRAPHS.add_command(
         "tune",
         stage_function("tencost.train.networks.search"),
         uses=(
-            "dataset", "graph_split", "graph_model", "seeds", "experiment_name", "paths.graphs", "paths.searches",
+            "dataset", "graph_split", "graph_model", "seeds", "execution", "experiment_name", "paths.graphs",
+            "paths.searches",
         ),
         options=(
             ValueOption(["--trials"], type=Whole(1), default=50, show_default=True, help="How many settings to try."),
@@ -102,7 +103,7 @@ GRAPHS.add_command(
             "tencost graphs tune model=gin model.max_minutes=5 --trials 50 --resume",
         ),
         help=(
-            "Search settings of a graph neural network with Ray Tune, and print the best for `graphs train`.\n\n"
+            "Search settings of a graph neural network, and print the best for `graphs train`.\n\n"
             "Judged by the validation part. Trials are runs in MLflow; worse ones end early."
         ),
     )

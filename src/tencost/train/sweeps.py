@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import Trial
 
@@ -205,10 +207,14 @@ def distribution(name: str, text: str) -> BaseDistribution | None:
         [override] = OverridesParser.create().parse_overrides([f"{name}={text}"])
         if not override.is_sweep_override():
             return None
-        sweep = override.value()
+        sweep: Any = override.value()
+        ranged = isinstance(sweep, RangeSweep) and not sweep.shuffle
+        sweep.shuffle = (
+            False  # the sampler chooses the order, and a search that goes on has the same choices
+        )
         if isinstance(sweep, IntervalSweep):
             return _numbers(sweep.start, sweep.end, log="log" in sweep.tags)
-        if isinstance(sweep, RangeSweep) and not sweep.shuffle:
+        if ranged:
             return _numbers(sweep.start, sweep.stop, step=sweep.step)
         return CategoricalDistribution([*override.sweep_iterator(Transformer.encode)])  # type: ignore[list-item]
     except (HydraException, TypeError, ValueError) as error:
@@ -235,7 +241,8 @@ def _instantiate(kind: str, words: Mapping[str, Any]) -> Any:
     from hydra.utils import instantiate
 
     try:
-        return instantiate(dict(words))
+        with warnings.catch_warnings(category=ExperimentalWarning, action="ignore"):
+            return instantiate(dict(words))
     except HydraException as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"hydra.sweeper.{kind}: {reason}") from error

@@ -28,7 +28,6 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import TPESampler
 
 from tencost.config import Config, composition
 from tencost.config.graphs import graph_model_config
@@ -146,7 +145,7 @@ def run(
             model.heads if model.convolution in WITH_HEADS else 1, len(train)
         ),
         trials=trials,
-        sampler=partial(_sampler, seed),
+        sampler=partial(searching.tpe, seed),
         pruner=searching.halving(model.epochs),
         jobs=max(1, cpus // model.num_threads),
         execution=cfg.execution,
@@ -182,10 +181,6 @@ def run(
         path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
     sys.stdout.write(f"tencost graphs train {shlex.join(best.overrides)}\n")
     return best
-
-
-def _sampler(seed: int, trials: int) -> TPESampler:
-    return TPESampler(seed=seed + trials, multivariate=False, constant_liar=True)
 
 
 def _train_trial(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -107,6 +107,11 @@ class Search:
         return study
 
 
+def tpe(seed: int, trials: int) -> BaseSampler:
+    """Return TPE (Bergstra et al. 2011) for a trial, which draws with another seed than the trials before it."""
+    return TPESampler(seed=seed + trials, multivariate=False, constant_liar=True)
+
+
 def halving(steps: int) -> BasePruner:
     """Return ASHA (Li et al. 2020): it ends the worse half early, none before a fifth of its steps."""
     return SuccessiveHalvingPruner(min_resource=max(1, steps // 5), reduction_factor=2)
@@ -184,7 +189,7 @@ def run(search: Search, study: optuna.Study, function: TrialFunction, data: Any)
     for trial in study.get_trials(states=_RUNNING):
         _repeat(study, trial)
     missing = search.trials - len(study.get_trials(states=_VALUED))
-    if missing > 0 and _EXHAUSTED not in study.user_attrs:
+    if missing > 0 and not _is_exhausted(study):
         shared = (search, function, data, Path.cwd())
         workers = open_workers(_work, shared, search.execution, search.jobs, TRIAL_LIMIT_S)
         rescue: Rescue[int, _Outcome] = Rescue(lambda slot, reason: _lose(study, slot, reason))
@@ -207,10 +212,10 @@ def _work(shared: tuple[Search, TrialFunction, Any, Path], slot: int) -> Sequenc
     search, function, data, working_folder = shared
     os.chdir(working_folder)
     study = search.open_study()
-    if _EXHAUSTED in study.user_attrs:
-        return []
     for lost in _running(study, slot):
         _repeat(study, lost)
+    if _is_exhausted(study):
+        return []
     trial = study.ask(dict(search.space))
     trial.set_user_attr(_SLOT, slot)
     folder = search.folder / str(trial.user_attrs.get(_FOLDER, trial.number))
@@ -228,18 +233,27 @@ def _work(shared: tuple[Search, TrialFunction, Any, Path], slot: int) -> Sequenc
             traceback.print_exc()
         note, failure = _last_line(error), error
     trial.set_user_attr(NOTE, note)
+    _tell(study, trial.number, state, value)
+    return [(f"trial {trial.number}: {note or f'{value:.4f}'}", failure)]
+
+
+def _is_exhausted(study: optuna.Study) -> bool:
+    waiting = study.get_trials(states=(TrialState.WAITING,))
+    return _EXHAUSTED in study.user_attrs and not waiting
+
+
+def _tell(study: optuna.Study, number: int, state: TrialState, value: float | None = None) -> None:
     try:
-        study.tell(trial, value, state=state)
+        study.tell(number, value, state=state)
     except RuntimeError as error:  # how the sampler of a grid says that it has tried all of it
         if "Study.stop" not in str(error):
             raise
         study.set_user_attr(_EXHAUSTED, True)
-    return [(f"trial {trial.number}: {note or f'{value:.4f}'}", failure)]
 
 
 def _repeat(study: optuna.Study, trial: FrozenTrial) -> None:
     """End an interrupted trial, and have its settings tried before any others."""
-    study.tell(trial.number, state=TrialState.FAIL)
+    _tell(study, trial.number, TrialState.FAIL)
     folder = trial.user_attrs.get(_FOLDER, trial.number)
     study.enqueue_trial(trial.params, user_attrs={_FOLDER: folder})
 
@@ -255,7 +269,7 @@ def _lose(study: optuna.Study, slot: int, reason: str) -> list[_Outcome]:
     error = TrainError(f"{reason} each time a trial was tried, most often for want of memory")
     for trial in _running(study, slot):
         Trial(study, trial._trial_id).set_user_attr(NOTE, str(error))
-        study.tell(trial.number, state=TrialState.FAIL)
+        _tell(study, trial.number, TrialState.FAIL)
     return [(str(error), error)]
 
 
