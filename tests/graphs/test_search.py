@@ -63,11 +63,11 @@ OTHERS: list[psutil.Process] = []
 
 
 def left() -> list[str]:
-    """Return the names of processes that this test has started and that are still there."""
+    """Return the commands of processes that this test has started and that are still there; not of Python's tracker."""
     started = set(psutil.Process().children(recursive=True)) - set(OTHERS)
-    _, alive = psutil.wait_procs(started, timeout=20)
-    words = [" ".join(process.cmdline()) for process in alive]
-    return [line for line in words if "resource_tracker" not in line]
+    trackers = {process for process in started if "resource_tracker" in str(process.cmdline())}
+    _, alive = psutil.wait_procs(started - trackers, timeout=20)
+    return [" ".join(process.cmdline()) for process in alive]
 
 
 def runs_of(cfg: Any, root: Path, query: str = "") -> list[Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from optuna.samplers import RandomSampler
 
 from tencost.errors import ConfigError
 from tencost.train import sweeps
+from tencost.workers.parallel.search import opened
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = """
@@ -89,6 +92,8 @@ def parents(project: Path) -> list[Any]:
 
 
 def trained(project: Path) -> int:
+    if not (project / "mlruns" / "mlflow.db").is_file():
+        return 0
     with sqlite3.connect(project / "mlruns" / "mlflow.db") as database:
         [[count]] = database.execute("SELECT COUNT(*) FROM tags WHERE value = 'train'")
     database.close()
@@ -116,6 +121,29 @@ def test_the_parent_run_has_the_best_trial_and_a_second_command_goes_on(project:
     run("hydra.sweeper.n_trials=4")
     assert trained(project) == 4, "one is missing"
     assert parents(project)[-1].data.tags["search"] == parent.data.tags["search"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_search_goes_on(project: Path) -> None:
+    more = words("hydra.sweeper.n_trials=2", "model.num_rounds=300")
+    command = [sys.executable, "-m", "tencost.cli", "train", "-m", *more]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while trained(project) < 2:
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert "run the command again to continue" in process.communicate()[1]
+    assert process.returncode == 130
+    [parent] = parents(project)
+    assert (parent.info.status, parent.data.params["best.trial"]) == ("KILLED", "0")
+    run(*more[len(words()) :])
+    search, _ = sweeps.planned(more)
+    assert search is not None
+    with opened(search) as study:
+        ended, first, again = study.trials
+    assert [one.state.name for one in (ended, first, again)] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert first.params == again.params
+    assert trained(project) == 3
 
 
 def test_another_question_is_another_search(project: Path) -> None:
