@@ -55,15 +55,13 @@ def test_trials_that_fail(tmp_path: Path, rate: float) -> None:
 
 
 def test_a_trial_that_ends_its_workers(tmp_path: Path) -> None:
-    """It takes those beside it along, which are tried again in the folders that they had."""
+    """It takes the trial beside it along, in whose place others are tried."""
     search = a_search(tmp_path, trials=4, jobs=2)
     with opened(search) as study:
         run(search, study, works.deadly, None)
-        ended = {trial.params["x"]: trial for trial in ended_trials(study)}
-        assert {x: trial.value for x, trial in ended.items()} == {1: None, 2: 2, 3: 3, 4: 4}
-        assert "died each time a trial was tried" in ended[1].user_attrs["note"]
-        folder = ended[1].user_attrs["folder"]
-        assert len([*tmp_path.glob(f"{folder}/*")]) > 1
+        notes = {trial.user_attrs["note"] for trial in ended_trials(study)}
+        assert notes == {"", "its worker died"}
+        assert not study.get_trials(states=(TrialState.RUNNING,))
 
 
 def test_trials_of_an_interrupted_command_come_first(tmp_path: Path) -> None:
@@ -96,15 +94,14 @@ def test_storages(tmp_path: Path) -> None:
     search = a_search(tmp_path, trials=1, storage=url)
     with opened(search) as study:
         run(search, study, works.trial, None)
-    mapping = {"_target_": "optuna.storages.RDBStorage", "url": url}
-    with opened(a_search(tmp_path, storage=mapping)) as study:
+    with opened(search) as study:
         assert len(study.trials) == 1
     with closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
         database.execute("UPDATE version_info SET library_version = '2.10.1'")
     for storage, message in (
         (url, f"optuna storage upgrade --storage {url}"),
-        (f"sqlite:///{tmp_path / 'nowhere' / 'study.db'}", "expected a storage of Optuna"),
+        (f"sqlite:///{tmp_path / 'nowhere' / 'study.db'}", "expected a database of Optuna"),
     ):
         with (
             pytest.raises(ConfigError, match=message),

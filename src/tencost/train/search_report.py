@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 import tempfile
 import warnings
@@ -10,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+import polars as pl
+from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import FrozenTrial
 from rich.console import Console
 
@@ -31,8 +32,7 @@ def log_search(
     """Log a search to its parent run and print its best trial, where a trial has a value.
 
     The run gets the best settings (`best.*`), the curves `search/value` and `search/best`, trials.csv with all trials,
-    and search.png, which shows their values over the order of the trials and over each setting, and what the settings
-    are worth.
+    search.png, the values over each setting, and importance.png, what each setting is worth.
 
     Args:
         root: the project's root.
@@ -63,11 +63,10 @@ def log_search(
     run.set_tag("search", search.name)
     run.set_tag("best", shlex.join(words(best.params)))
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
-        table, plot = Path(scratch) / "trials.csv", Path(scratch) / "search.png"
-        _write_table(table, trials)
-        _plot(plot, study, valued, best, metric)
-        run.log_artifact(table)
-        run.log_artifact(plot)
+        _write_table(Path(scratch) / "trials.csv", trials)
+        _draw(study, Path(scratch))
+        for path in Path(scratch).iterdir():
+            run.log_artifact(path)
     settings = " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in best.params.items()
@@ -81,40 +80,27 @@ def log_search(
 
 
 def _write_table(path: Path, trials: Sequence[FrozenTrial]) -> None:
-    names = sorted({name for trial in trials for name in trial.params})
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["trial", "value", *names, "note"])
-        for trial in trials:
-            settings = [trial.params.get(name) for name in names]
-            writer.writerow([trial.number, trial.value, *settings, trial.user_attrs[NOTE]])
+    rows = [
+        {"trial": trial.number, "value": trial.value, "note": trial.user_attrs.get(NOTE, "")}
+        | trial.params
+        for trial in trials
+    ]
+    pl.from_dicts(rows, infer_schema_length=None).write_csv(path)
 
 
-def _plot(
-    path: Path, study: optuna.Study, trials: Sequence[FrozenTrial], best: FrozenTrial, metric: str
-) -> None:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+def _draw(study: optuna.Study, folder: Path) -> None:
+    """Draw search.png, the values over each setting, and importance.png."""
+    import matplotlib.pyplot as plt
+    from optuna.visualization.matplotlib import plot_param_importances, plot_slice
 
-    names = list(best.params)
-    with mpl.rc_context({"font.size": 8.0, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(2.6 * (2 + len(names)), 2.6), layout="constrained")
-        panels = figure.subplots(1, 2 + len(names), squeeze=False)[0]
-        for axis, name in zip(panels, ["trial", *names], strict=False):
-            for group, color, size in ((trials, "#0072B2", 4), ([best], "#D55E00", 7)):
-                places = [
-                    trial.number if name == "trial" else trial.params[name] for trial in group
-                ]
-                numeric = all(isinstance(place, int | float) for place in places)
-                places = places if numeric else [str(place) for place in places]
-                values = [trial.value for trial in group]
-                axis.plot(places, values, "o", color=color, markersize=size)
-            if getattr(best.distributions.get(name), "log", False):
-                axis.set_xscale("log")
-            axis.set_xlabel(name)
-        panels[0].set_ylabel(metric)
-        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # of few trials
-            importance = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        panels[-1].barh(list(importance), list(importance.values()), color="#0072B2")
-        panels[-1].set_xlabel("importance")
-        figure.savefig(path, dpi=120)
+    evaluator = PedAnovaImportanceEvaluator()
+    plt.switch_backend("Agg")
+    with warnings.catch_warnings(action="ignore"):  # experimental, and of few trials
+        panels = {
+            "search": plot_slice(study),
+            "importance": plot_param_importances(study, evaluator=evaluator),
+        }
+    for name, axes in panels.items():
+        figure = np.asarray(axes, dtype=object).flat[0].figure
+        figure.savefig(folder / f"{name}.png", dpi=120, bbox_inches="tight")
+        plt.close(figure)

@@ -208,14 +208,11 @@ def distribution(name: str, text: str) -> BaseDistribution | None:
         if not override.is_sweep_override():
             return None
         sweep: Any = override.value()
-        ranged = isinstance(sweep, RangeSweep) and not sweep.shuffle
-        sweep.shuffle = (
-            False  # the sampler chooses the order, and a search that goes on has the same choices
-        )
         if isinstance(sweep, IntervalSweep):
             return _numbers(sweep.start, sweep.end, log="log" in sweep.tags)
-        if ranged:
+        if isinstance(sweep, RangeSweep) and not sweep.shuffle:
             return _numbers(sweep.start, sweep.stop, step=sweep.step)
+        sweep.shuffle = False  # a search that goes on must have the same order of choices
         return CategoricalDistribution([*override.sweep_iterator(Transformer.encode)])  # type: ignore[list-item]
     except (HydraException, TypeError, ValueError) as error:
         raise ConfigError(

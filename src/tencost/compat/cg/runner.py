@@ -12,7 +12,6 @@ import csv
 import logging
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -256,8 +255,7 @@ class CGRunner:
             pruner=search.halving(self._checked.train.epoch),
             jobs=max(1, cpus // min(num_cpu, cpus)),
         )
-        shutil.rmtree(plan.folder, ignore_errors=True)
-        with search.opened(plan) as study:
+        with search.opened(plan, anew=True) as study:
             search.run(plan, study, _trial, data)
             trial = search.best_trial(study)
             count = len(search.ended_trials(study))
@@ -377,15 +375,7 @@ def _words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _space(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the model's name and Optuna's distributions; pe_dim_input and pe_dim_output have no effect."""
-    from optuna.distributions import (
-        BaseDistribution,
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
-
-    def below(low: int, end: int) -> BaseDistribution:
-        return IntDistribution(low, end - 1)
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     try:
         layers = config["mlp_out"]["num_layer"]
@@ -394,10 +384,10 @@ def _space(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             "hidden_dim": CategoricalDistribution(
                 [34 * times for times in range(*config["hidden_dim"])]
             ),
-            "num_layers": below(*config["num_layers"]),
+            "num_layers": IntDistribution(config["num_layers"][0], config["num_layers"][1] - 1),
             "lr": FloatDistribution(*config["lr"]),
             "dropout": CategoricalDistribution(config["dropout"]),
-            "mlp_out": below(*layers),
+            "mlp_out": IntDistribution(layers[0], layers[1] - 1),
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

@@ -161,13 +161,12 @@ def run(
     if resume:
         _check(search, folder / _TASK, task)
     else:
-        shutil.rmtree(search.folder, ignore_errors=True)
         (folder / _BEST).unlink(missing_ok=True)
         with whole_file(folder / _TASK) as path:
             path.write_bytes(orjson.dumps(task, option=orjson.OPT_INDENT_2))
     with (
         tracking.parent_run(root, search.name, cfg.experiment_name) as parent,
-        searching.opened(search) as study,
+        searching.opened(search, anew=not resume) as study,
     ):
         material = (cfg, root, parent, search.name, train, valid)
         try:

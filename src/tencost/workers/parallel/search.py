@@ -4,9 +4,9 @@ A trial is a function ``function(trial, data, folder)`` of a module, as workers 
 ``trial.params``, returns their value, and calls `report` at each step where the pruner may end it. `data` is the same
 for all trials; `folder` is for what an interrupted trial needs to go on.
 
-The study is a journal in the search's folder, which all machines of a cluster must share, or lies in a storage of the
-user's. A trial that is RUNNING though its worker is gone becomes FAIL, and its settings are tried before any others, in
-the folder that it had.
+The study is a journal in the search's folder, which all machines of a cluster must share, or lies in a database of the
+user's. A trial that an interrupted command left RUNNING becomes FAIL, and the next command tries its settings before
+any others, in the folder that it had.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -35,9 +36,6 @@ from tencost.errors import ConfigError, TencostError, TrainError
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 TrialFunction = Callable[[Trial, Any, Path], float]
 
 NOTE = "note"
@@ -45,8 +43,8 @@ NOTE = "note"
 TRIAL_LIMIT_S = 24 * 3600.0
 """Seconds that one trial may take before its worker is thought to hang."""
 
-_FOLDER, _SLOT = "folder", "slot"
-"""Attributes of a trial: the folder that it takes over from an interrupted one; which item of the workers it is."""
+_FOLDER = "folder"
+"""Attribute of a trial: the folder that it takes over from an interrupted one."""
 _EXHAUSTED = "exhausted"
 """Attribute of a study: its sampler has tried every combination."""
 _RUNNING, _VALUED = (TrialState.RUNNING,), (TrialState.COMPLETE, TrialState.PRUNED)
@@ -66,7 +64,7 @@ class Search:
         sampler: makes the sampler of a trial, given how many trials there are; a function that can be pickled.
         pruner: ends trials early by what they report; None: they report nothing.
         maximize: whether large values are good.
-        storage: an SQLAlchemy URL, or a mapping with Hydra's ``_target_``; None: the journal.
+        storage: the URL of a database; None: the journal.
         failure_rate: share of the command's trials that may fail before the search fails.
         jobs: trials side by side; None: one for every core.
         execution: where trials run; None: processes of this host.
@@ -79,7 +77,7 @@ class Search:
     sampler: Callable[[int], BaseSampler]
     pruner: BasePruner | None = None
     maximize: bool = False
-    storage: str | Mapping[str, Any] | None = None
+    storage: str | None = None
     failure_rate: float = 1.0
     jobs: int | None = None
     execution: ExecutionConfig | None = None
@@ -98,13 +96,27 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
             study_name=self.name,
-            storage=_open_storage(self.storage or self.journal),
+            storage=self._open_storage(),
             pruner=self.pruner or NopPruner(),
             direction="maximize" if self.maximize else "minimize",
             load_if_exists=True,
         )
         study.sampler = self.sampler(len(study.get_trials(deepcopy=False)))
         return study
+
+    def _open_storage(self) -> BaseStorage:
+        if self.storage is None:
+            return JournalStorage(JournalFileBackend(str(self.journal)))
+        try:
+            return optuna.storages.get_storage(self.storage)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            if "storage upgrade" in str(error):
+                reason = f"one of an older version: see `optuna storage upgrade --storage {self.storage}`"
+            raise ConfigError(
+                f"hydra.sweeper.storage={self.storage}: expected a database of Optuna {optuna.__version__}, found "
+                f"{reason}"
+            ) from error
 
 
 def tpe(seed: int, trials: int) -> BaseSampler:
@@ -149,22 +161,25 @@ def best_trial(study: optuna.Study) -> FrozenTrial:
 
 
 @contextlib.contextmanager
-def opened(search: Search) -> Iterator[optuna.Study]:
-    """Have the study of a search, new or as earlier commands left it, which no other command runs meanwhile.
+def opened(search: Search, *, anew: bool = False) -> Iterator[optuna.Study]:
+    """Have the study of a search as earlier commands left it, or anew; no other command runs it meanwhile.
 
     Raises:
         ConfigError: another command runs the search, or as `Search.open_study`.
     """
     from filelock import FileLock, Timeout
 
-    search.folder.mkdir(parents=True, exist_ok=True)
+    search.folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(search.folder / "search.lock", timeout=0))
+            stack.enter_context(FileLock(f"{search.folder}.lock", timeout=0))
         except Timeout as error:
             raise ConfigError(
                 f"{search.folder}: expected a search that no other command runs, found one that does"
             ) from error
+        if anew:
+            shutil.rmtree(search.folder, ignore_errors=True)
+        search.folder.mkdir(exist_ok=True)
         # A kill may have left the journal's lock, and a line that it cut off.
         Path(f"{search.journal}.lock").unlink(missing_ok=True)
         if search.journal.is_file():
@@ -187,37 +202,48 @@ def run(search: Search, study: optuna.Study, function: TrialFunction, data: Any)
         Exception: the error of a trial, where more failed than `failure_rate` allows.
     """
     for trial in study.get_trials(states=_RUNNING):
-        _repeat(study, trial)
+        _tell(study, trial.number, TrialState.FAIL)
+        folder = trial.user_attrs.get(_FOLDER, trial.number)
+        study.enqueue_trial(trial.params, user_attrs={_FOLDER: folder})
+    waiting = study.get_trials(states=(TrialState.WAITING,))
     missing = search.trials - len(study.get_trials(states=_VALUED))
-    if missing > 0 and not _is_exhausted(study):
-        shared = (search, function, data, Path.cwd())
-        workers = open_workers(_work, shared, search.execution, search.jobs, TRIAL_LIMIT_S)
-        rescue: Rescue[int, _Outcome] = Rescue(lambda slot, reason: _lose(study, slot, reason))
-        failed = ended = 0
-        outcomes = in_order(workers, range(missing), rescue)
-        with contextlib.closing(cast("Generator[Sequence[_Outcome]]", outcomes)):
-            for line, error in chain.from_iterable(outcomes):
-                ended += 1
-                failed += error is not None
-                if error is not None and failed > search.failure_rate * ended:
-                    raise error
-                Console(stderr=True, soft_wrap=True).print(
-                    f"{search.name}: {line}", highlight=False, markup=False
-                )
+    if waiting or _EXHAUSTED not in study.user_attrs:
+        _run_trials(search, missing, (search, function, data, Path.cwd()))
+    for trial in study.get_trials(states=_RUNNING):
+        Trial(study, trial._trial_id).set_user_attr(NOTE, "its worker died")
+        _tell(study, trial.number, TrialState.FAIL)
     best_trial(study)
 
 
-def _work(shared: tuple[Search, TrialFunction, Any, Path], slot: int) -> Sequence[_Outcome]:
+def _run_trials(search: Search, count: int, shared: tuple[Any, ...]) -> None:
+    def lose(_: int, reason: str) -> Sequence[_Outcome]:
+        error = TrainError(f"{reason} each time a trial was tried, most often for want of memory")
+        return [(str(error), error)]
+
+    if count <= 0:
+        return
+    workers = open_workers(_work, shared, search.execution, search.jobs, TRIAL_LIMIT_S)
+    failed = ended = 0
+    with contextlib.closing(in_order(workers, range(count), Rescue(lose))) as outcomes:
+        for line, error in chain.from_iterable(outcomes):
+            ended += 1
+            failed += error is not None
+            if error is not None and failed > search.failure_rate * ended:
+                raise error
+            Console(stderr=True, soft_wrap=True).print(
+                f"{search.name}: {line}", highlight=False, markup=False
+            )
+
+
+def _work(shared: tuple[Search, TrialFunction, Any, Path], _: int) -> Sequence[_Outcome]:
     """Ask for settings, try them, and tell the study how it went; nothing where there are none left to try."""
     search, function, data, working_folder = shared
     os.chdir(working_folder)
     study = search.open_study()
-    for lost in _running(study, slot):
-        _repeat(study, lost)
-    if _is_exhausted(study):
+    waiting = study.get_trials(states=(TrialState.WAITING,))
+    if _EXHAUSTED in study.user_attrs and not waiting:
         return []
     trial = study.ask(dict(search.space))
-    trial.set_user_attr(_SLOT, slot)
     folder = search.folder / str(trial.user_attrs.get(_FOLDER, trial.number))
     value, state, note, failure = None, TrialState.FAIL, "", None
     try:
@@ -231,15 +257,10 @@ def _work(shared: tuple[Search, TrialFunction, Any, Path], slot: int) -> Sequenc
     except Exception as error:  # noqa: BLE001 - the search decides what is done about it
         if not isinstance(error, TencostError):
             traceback.print_exc()
-        note, failure = _last_line(error), error
+        note, failure = (str(error).splitlines() or [type(error).__name__])[-1], error
     trial.set_user_attr(NOTE, note)
     _tell(study, trial.number, state, value)
     return [(f"trial {trial.number}: {note or f'{value:.4f}'}", failure)]
-
-
-def _is_exhausted(study: optuna.Study) -> bool:
-    waiting = study.get_trials(states=(TrialState.WAITING,))
-    return _EXHAUSTED in study.user_attrs and not waiting
 
 
 def _tell(study: optuna.Study, number: int, state: TrialState, value: float | None = None) -> None:
@@ -249,50 +270,3 @@ def _tell(study: optuna.Study, number: int, state: TrialState, value: float | No
         if "Study.stop" not in str(error):
             raise
         study.set_user_attr(_EXHAUSTED, True)
-
-
-def _repeat(study: optuna.Study, trial: FrozenTrial) -> None:
-    """End an interrupted trial, and have its settings tried before any others."""
-    _tell(study, trial.number, TrialState.FAIL)
-    folder = trial.user_attrs.get(_FOLDER, trial.number)
-    study.enqueue_trial(trial.params, user_attrs={_FOLDER: folder})
-
-
-def _running(study: optuna.Study, slot: int) -> list[FrozenTrial]:
-    """Return the trials that dead workers left of an item."""
-    trials = study.get_trials(states=_RUNNING)
-    return [trial for trial in trials if trial.user_attrs.get(_SLOT) == slot]
-
-
-def _lose(study: optuna.Study, slot: int, reason: str) -> list[_Outcome]:
-    """Fail the trial of an item whose workers died again and again."""
-    error = TrainError(f"{reason} each time a trial was tried, most often for want of memory")
-    for trial in _running(study, slot):
-        Trial(study, trial._trial_id).set_user_attr(NOTE, str(error))
-        _tell(study, trial.number, TrialState.FAIL)
-    return [(str(error), error)]
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _open_storage(storage: str | Mapping[str, Any] | Path) -> BaseStorage:
-    if isinstance(storage, Path):
-        return JournalStorage(JournalFileBackend(str(storage)))
-    from hydra.utils import instantiate
-
-    try:
-        opened_storage: BaseStorage = (
-            optuna.storages.get_storage(storage)
-            if isinstance(storage, str)
-            else instantiate(dict(storage))
-        )
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        if "storage upgrade" in str(error):
-            reason = f"one of an older version, see `optuna storage upgrade --storage {storage}`"
-        raise ConfigError(
-            f"hydra.sweeper.storage={storage}: expected a storage of Optuna {optuna.__version__}, found {reason}"
-        ) from error
-    return opened_storage
