@@ -75,15 +75,15 @@ def nobody(item: Any, reason: str) -> Sequence[Any]:
 NOTHING_LOST: Rescue[Any, Any] = Rescue(nobody)
 
 
-def trial(trial: Trial, data: Any, folder: Path) -> float:
+def trial(trial: Trial, material: Any, folder: Path) -> float:
     """A trial of a search: its value is its one setting."""
-    del data, folder
+    del material, folder
     return float(trial.params["x"])
 
 
-def deadly(trial: Trial, data: Any, folder: Path) -> float:
+def deadly(trial: Trial, material: Any, folder: Path) -> float:
     """A trial that ends its worker where x is 1, while the one beside it runs."""
-    del data, folder
+    del material, folder
     time.sleep(0.3)
     if trial.params["x"] == 1:
         os._exit(1)
@@ -91,12 +91,12 @@ def deadly(trial: Trial, data: Any, folder: Path) -> float:
     return float(trial.params["x"])
 
 
-def failing(trial: Trial, data: Any, folder: Path) -> float:
+def failing(trial: Trial, material: Any, folder: Path) -> float:
     """A trial that fails where x is 1, has no value where it is 2, and is pruned where it is 3."""
     del folder
     x = trial.params["x"]
     if x == 1:
-        raise data
+        raise material
     if x == 3:
         trial.report(3.0, 1)
         raise TrialPruned

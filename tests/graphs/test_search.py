@@ -201,11 +201,11 @@ def test_a_search(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(line)
     assert words[:3] == ["tencost", "graphs", "train"]
     main(words[1:])
-    told = yaml.safe_load((inside / "conf" / "model" / "gin.yaml").read_text())
+    chosen = yaml.safe_load((inside / "conf" / "model" / "gin.yaml").read_text())
     trained = inside / "data" / "models" / "mine" / "by_graph" / "gin" / "seed0" / "gnn.json"
     settings = orjson.loads(trained.read_bytes())["settings"]
     assert settings["hidden"] == best.settings["hidden"]
-    assert settings["convolution"] == told["convolution"]
+    assert settings["convolution"] == chosen["convolution"]
 
     with pytest.raises(ConfigError, match=r"found another one \(trials changed\)"):
         tune.run(cfg, root, trials=4, cpus=2, space=SMALL, resume=True)

@@ -75,9 +75,9 @@ def words(*more: str) -> list[str]:
 
 def run(*overrides: str) -> None:
     command = [sys.executable, "-m", "tencost.cli", "train", "-m", *words(*overrides)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "the best is" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "the best is" in process.stderr
 
 
 def parents(project: Path) -> list[Any]:
@@ -87,8 +87,8 @@ def parents(project: Path) -> list[Any]:
 
     client = MlflowClient(tracking_uri=setup(project))
     experiment = client.get_experiment_by_name(EXPERIMENT)
-    found = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
-    return [one for one in found if one.data.tags.get("tencost.stage") == "sweep"]
+    runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    return [run for run in runs if run.data.tags.get("tencost.stage") == "sweep"]
 
 
 def trained(project: Path) -> int:
@@ -141,7 +141,7 @@ def test_an_interrupted_search_goes_on(project: Path) -> None:
     assert search is not None
     with opened(search) as study:
         ended, first, again = study.trials
-    assert [one.state.name for one in (ended, first, again)] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in (ended, first, again)] == ["COMPLETE", "FAIL", "COMPLETE"]
     assert first.params == again.params
     assert trained(project) == 3
 
@@ -203,8 +203,8 @@ def test_on_ray_trials_are_pruned_and_the_best_is_trained(project: Path) -> None
     run("execution=ray", "jobs=1")
     [parent] = parents(project)
     assert trained(project) == 1, "the best settings, in full"
-    found = float(parent.data.params["best.model.eta"])
-    assert 0.03 <= found <= 0.3
+    eta = float(parent.data.params["best.model.eta"])
+    assert 0.03 <= eta <= 0.3
     assert 2 <= int(parent.data.params["best.model.max_depth"]) <= 4
     folder = Path(parent.info.artifact_uri.removeprefix("file://"))
     with (folder / "trials.csv").open() as file:
@@ -212,7 +212,7 @@ def test_on_ray_trials_are_pruned_and_the_best_is_trained(project: Path) -> None
     assert (folder / "search.png").stat().st_size > 5000
     run("execution=ray", "jobs=1")
     again = parents(project)[-1]
-    assert float(again.data.params["best.model.eta"]) == found
+    assert float(again.data.params["best.model.eta"]) == eta
     assert again.info.run_id != parent.info.run_id
 
 

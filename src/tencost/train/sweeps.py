@@ -57,7 +57,7 @@ def run(
         command: the stage.
         overrides: words of its command line.
         train: trains one combination or trial, a function of a module, as workers import it.
-        watched: a trial that reports its steps, its data are the command line's words; None: the stage has none.
+        watched: a trial that reports its steps; None: the stage has none.
 
     Raises:
         ConfigError: the words of a search are wrong, or another command runs it.
@@ -90,13 +90,13 @@ def run(
             return train(config, root, search.folder / "best")
 
 
-def _train_whole(trial: Trial, data: tuple[Sequence[str], Training], folder: Path) -> float:
-    words, train = data
+def _train_whole(trial: Trial, material: tuple[Sequence[str], Training], folder: Path) -> float:
+    words, train = material
     config, root = composition.compose(_with(words, trial.params))
     return train(config, root, folder)
 
 
-def train_watched(trial: Trial, data: tuple[Sequence[str], Training], folder: Path) -> float:
+def train_watched(trial: Trial, command: tuple[Sequence[str], Training], folder: Path) -> float:
     """Train one seed of a ranker, and report the best validation metric so far at each step; nothing is kept of it."""
     from tencost.models.programs.losses import RankingMetrics
     from tencost.models.programs.ranker import make_ranker
@@ -105,7 +105,7 @@ def train_watched(trial: Trial, data: tuple[Sequence[str], Training], folder: Pa
     from tencost.train.stage import read_material
 
     del folder
-    config, root = composition.compose([*_with(data[0], trial.params), "folds=0"])
+    config, root = composition.compose([*_with(command[0], trial.params), "folds=0"])
     material = read_material(config, Data(config, root))
     ranker = make_ranker(config.model, material.spec)
     best, last = -math.inf, 0

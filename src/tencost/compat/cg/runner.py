@@ -362,9 +362,9 @@ class CGRunner:
         self.criterion = CRITERIA[self._checked.train.criterion]()
 
 
-def _trial(trial: optuna.Trial, data: dict[str, Any], folder: Path) -> float:
+def _trial(trial: optuna.Trial, config: dict[str, Any], folder: Path) -> float:
     del folder
-    return CGRunner(data).train_ray(_words(trial.params), trial)
+    return CGRunner(config).train_ray(_words(trial.params), trial)
 
 
 def _words(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """A search for settings with Optuna: workers, processes of this host or of a Ray cluster, each ask, try and tell.
 
-A trial is a function ``function(trial, data, folder)`` of a module, as workers import it. It reads its settings from
-``trial.params``, returns their value, and calls `report` at each step where the pruner may end it. `data` is the same
-for all trials; `folder` is for what an interrupted trial needs to go on.
+A trial is a function ``function(trial, material, folder)`` of a module, as workers import it. It reads its settings
+from ``trial.params``, returns their value, and calls `report` at each step where the pruner may end it. `material` is
+the same for all trials; `folder` is for what an interrupted trial needs to go on.
 
 The study is a journal in the search's folder, which all machines of a cluster must share, or lies in a database of the
 user's. A trial that an interrupted command left RUNNING becomes FAIL, and the next command tries its settings before
@@ -154,7 +154,9 @@ def best_trial(study: optuna.Study) -> FrozenTrial:
     trials = ended_trials(study)
     valued = [trial for trial in trials if trial.value is not None]
     if not valued:
-        reason = f"{len(trials)} that failed: {trials[-1].user_attrs[NOTE]}" if trials else "none"
+        reason = (
+            f"{len(trials)} that failed: {trials[-1].user_attrs.get(NOTE)}" if trials else "none"
+        )
         raise TrainError(f"expected a trial that trains, found {reason}")
     best = max if study.direction == optuna.study.StudyDirection.MAXIMIZE else min
     return best(valued, key=lambda trial: trial.value or 0.0)
@@ -187,14 +189,14 @@ def opened(search: Search, *, anew: bool = False) -> Iterator[optuna.Study]:
         yield search.open_study()
 
 
-def run(search: Search, study: optuna.Study, function: TrialFunction, data: Any) -> None:
+def run(search: Search, study: optuna.Study, function: TrialFunction, material: Any) -> None:
     """Run the trials that a study lacks.
 
     Args:
         search: how settings are searched.
         study: of `opened`.
         function: a trial, see this module.
-        data: sent to each worker once.
+        material: sent to each worker once.
 
     Raises:
         ExecutionError: a machine of the cluster cannot be used.
@@ -208,7 +210,7 @@ def run(search: Search, study: optuna.Study, function: TrialFunction, data: Any)
     waiting = study.get_trials(states=(TrialState.WAITING,))
     missing = search.trials - len(study.get_trials(states=_VALUED))
     if waiting or _EXHAUSTED not in study.user_attrs:
-        _run_trials(search, missing, (search, function, data, Path.cwd()))
+        _run_trials(search, missing, (search, function, material, Path.cwd()))
     for trial in study.get_trials(states=_RUNNING):
         Trial(study, trial._trial_id).set_user_attr(NOTE, "its worker died")
         _tell(study, trial.number, TrialState.FAIL)
@@ -237,7 +239,7 @@ def _run_trials(search: Search, count: int, shared: tuple[Any, ...]) -> None:
 
 def _work(shared: tuple[Search, TrialFunction, Any, Path], _: int) -> Sequence[_Outcome]:
     """Ask for settings, try them, and tell the study how it went; nothing where there are none left to try."""
-    search, function, data, working_folder = shared
+    search, function, material, working_folder = shared
     os.chdir(working_folder)
     study = search.open_study()
     waiting = study.get_trials(states=(TrialState.WAITING,))
@@ -247,7 +249,7 @@ def _work(shared: tuple[Search, TrialFunction, Any, Path], _: int) -> Sequence[_
     folder = search.folder / str(trial.user_attrs.get(_FOLDER, trial.number))
     value, state, note, failure = None, TrialState.FAIL, "", None
     try:
-        value = float(function(trial, data, folder))
+        value = float(function(trial, material, folder))
         if math.isfinite(value):
             state = TrialState.COMPLETE
         else:
