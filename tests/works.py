@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from optuna import Trial, TrialPruned
 
 from tencost.workers.parallel.mapping import Rescue
 
@@ -72,21 +75,29 @@ def nobody(item: Any, reason: str) -> Sequence[Any]:
 NOTHING_LOST: Rescue[Any, Any] = Rescue(nobody)
 
 
-def trial(settings: Any, data: Any, folder: Path) -> None:
-    """A trial of a search: tells its one setting."""
-    from tencost.workers.parallel.search import tell
+def trial(trial: Trial, material: Any, folder: Path) -> float:
+    """A trial of a search: its value is its one setting."""
+    del material, folder
+    return float(trial.params["x"])
 
-    tell(epoch=1, loss=settings["eta"])
+
+def deadly(trial: Trial, material: Any, folder: Path) -> float:
+    """A trial that ends its worker where x is 1, while the one beside it runs."""
+    del material, folder
+    time.sleep(0.3)
+    if trial.params["x"] == 1:
+        os._exit(1)
+    time.sleep(0.3)
+    return float(trial.params["x"])
 
 
-class Unwatched:
-    """A search's watch that takes note of nothing."""
-
-    def started(self, trial: str, settings: Any) -> None:
-        pass
-
-    def told(self, trial: str, metrics: Any) -> None:
-        pass
-
-    def ended(self, trial: str, error: str | None) -> None:
-        pass
+def failing(trial: Trial, material: Any, folder: Path) -> float:
+    """A trial that fails where x is 1, has no value where it is 2, and is pruned where it is 3."""
+    del folder
+    x = trial.params["x"]
+    if x == 1:
+        raise material
+    if x == 3:
+        trial.report(3.0, 1)
+        raise TrialPruned
+    return math.nan if x == 2 else float(x)

@@ -25,9 +25,12 @@ import pytest
 
 import tencost
 import works
+from searches import a_search
 from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind, FeaturesConfig
 from tencost.errors import ExecutionError
 from tencost.workers.parallel.mapping import WINDOW, Rescue, in_order
+from tencost.workers.parallel.search import ended_trials, opened
+from tencost.workers.parallel.search import run as run_search
 from tencost.workers.parallel.sources import code
 from tencost.workers.parallel.workers import open_workers
 
@@ -308,19 +311,11 @@ def test_a_machine_with_other_sources_is_refused_by_name(
     assert socket.gethostname() in told
 
 
-def test_a_search_refuses_a_machine_with_other_sources(
-    settings: ExecutionConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tencost.workers.parallel import search
-
-    monkeypatch.setattr(search, "code", lambda: "9.9.9 (sources 000000000000)")
-    plan = search.Plan(
-        folder=tmp_path, metric="loss", trials=2, epochs=1, cpus=2, cpus_a_trial=1, seed=0,
-        execution=settings,
-    )  # fmt: skip
-    space = {"eta": search.uniform(0.0, 1.0)}
-    with pytest.raises(ExecutionError, match=r"expected tencost 9\.9\.9 \(sources 0+\) on every"):
-        search.search(works.trial, space, None, plan, works.Unwatched())
+def test_a_search_runs_on_the_cluster(settings: ExecutionConfig, tmp_path: Path) -> None:
+    search = a_search(tmp_path, trials=3, jobs=2, execution=settings)
+    with opened(search) as study:
+        run_search(search, study, works.trial, None)
+        assert len(ended_trials(study)) == 3
 
 
 def test_an_error_of_the_work_ends_it_as_it_is(settings: ExecutionConfig) -> None:

@@ -21,7 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "transformers", "zstandard",
     ),
     "serve": ("starlette", "uvicorn"),
-    "scale": ("hyperopt", "ray"),
+    "scale": ("ray",),
     "graphs": ("torch_geometric",),
 }  # fmt: skip
 """Extra -> the modules that it brings and those that it holds do not. `flask` stands for all of MLflow: tencost[tuner]
@@ -78,7 +78,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "graphs records": _TABLES,
     "graphs splits": _TABLES,
     "graphs train": _SCORES,
-    "graphs tune": (*_SCORES, "hyperopt", "ray", "torch_geometric"),
+    "graphs tune": (*_SCORES, "optuna", "torch_geometric"),
     "graphs evaluate": _SCORES,
     "graphs register": _SCORES,
     "graphs latency": (*_REGISTRY, "onnx", "onnxscript"),

@@ -28,21 +28,16 @@ _DEVICE = "hardware=cortex-a76"
 
 
 def _train_sweep(overrides: list[str]) -> Any:
-    from tencost.config import composition
-    from tencost.tracking import runs as tracking
+    from tencost.train import sweeps
 
-    root, _ = composition.config_folder()
-    with tracking.parent_run(root, "sweep " + " ".join(overrides)):
-        return composition.run_sweep(_sweep_job, "graphs train", overrides)
+    return sweeps.run("graphs train", overrides, _train_in_sweep)
 
 
-def _sweep_job(config: Config, root: Path) -> float:
-    from hydra.core.hydra_config import HydraConfig
-
+def _train_in_sweep(config: Config, root: Path, folder: Path) -> float:
     from tencost.train.networks.stage import run
 
     # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
-    config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
+    config.paths.models = str(folder / "models")
     return run(config, root)
 
 
@@ -90,7 +85,8 @@ GRAPHS.add_command(
         "tune",
         stage_function("tencost.train.networks.search"),
         uses=(
-            "dataset", "graph_split", "graph_model", "seeds", "experiment_name", "paths.graphs", "paths.searches",
+            "dataset", "graph_split", "graph_model", "seeds", "execution", "experiment_name", "paths.graphs",
+            "paths.searches",
         ),
         options=(
             ValueOption(["--trials"], type=Whole(1), default=50, show_default=True, help="How many settings to try."),
@@ -107,7 +103,7 @@ GRAPHS.add_command(
             "tencost graphs tune model=gin model.max_minutes=5 --trials 50 --resume",
         ),
         help=(
-            "Search settings of a graph neural network with Ray Tune, and print the best for `graphs train`.\n\n"
+            "Search settings of a graph neural network, and print the best for `graphs train`.\n\n"
             "Judged by the validation part. Trials are runs in MLflow; worse ones end early."
         ),
     )

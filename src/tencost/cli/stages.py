@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from tencost import signals
 from tencost.cli import grammar
 from tencost.cli.overrides import StageCommand, stage_function
-from tencost.config import Config, ExecutionKind
+from tencost.config import Config
 from tencost.errors import ConfigError, MissingDependencyError, RegistryError
 
 _SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
@@ -99,37 +99,13 @@ def train_and_score(config: Config, root: Path) -> float:
 
 
 def _train_sweep(overrides: list[str]) -> Any:
-    from tencost.config import composition
-    from tencost.tracking import runs as tracking
     from tencost.train import sweeps
 
-    root, _ = composition.config_folder()
-    name = "sweep " + " ".join(overrides)
-    plan = sweeps.planned(overrides)
-    with tracking.parent_run(root, name) as run_id:
-        if plan is None:
-            return composition.run_sweep(_sweep_job, "train", overrides)
-        config, _ = composition.compose(list(plan.words))
-        if config.execution.kind is ExecutionKind.ray:
-            from tencost.workers.parallel.ray_cluster import running
-
-            with running(config.execution, config.jobs):
-                tried, best = sweeps.on_ray(plan, config, root)
-                sweeps.log_search(root, run_id, plan, tried)
-                words = [*best, "hydra.sweeper.params=null", "hydra.sweeper.n_trials=1"]
-                return composition.run_sweep(_sweep_job, "train", words)
-        try:
-            if plan.left():
-                words = [*overrides, *plan.sweeper_words()]
-                return composition.run_sweep(_sweep_job, "train", words)
-        finally:
-            if any(one.value is not None for one in plan.found()):
-                sweeps.log_search(root, run_id, plan, plan.found())
+    return sweeps.run("train", overrides, _train_in_sweep, sweeps.train_watched)
 
 
-def _sweep_job(config: Config, root: Path) -> float:
+def _train_in_sweep(config: Config, root: Path, folder: Path) -> float:
     """Train one combination of a sweep; one that cannot work is skipped with its reason, and the sweep goes on."""
-    from hydra.core.hydra_config import HydraConfig
     from rich.console import Console
 
     if config.features.name not in config.model.reads:
@@ -140,7 +116,7 @@ def _sweep_job(config: Config, root: Path) -> float:
         return float("nan")
     # Jobs may differ in any field, so each has a folder of its own and the pipeline's outputs stay as they are.
     config.folds = 0  # what is not compared with the project's models is not chosen among them
-    config.paths.models = str(Path(HydraConfig.get().runtime.output_dir) / "models")
+    config.paths.models = str(folder / "models")
     return train_and_score(config, root)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tencost.config import Config, lockfile, project_root, resolve
+from tencost.config import Config, lockfile, project_root, resolve, search_words
 from tencost.errors import ConfigError, MissingDependencyError
 
 GROUPS = (
@@ -200,7 +200,7 @@ def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:
 
 
 def sweeper(overrides: list[str]) -> dict[str, Any]:
-    """Return what the sweeper of a command line is set to, nothing resolved.
+    """Return what the sweeper of a command line is set to.
 
     Raises:
         ConfigError: as `compose`.
@@ -208,8 +208,9 @@ def sweeper(overrides: list[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     composed, _ = _compose(overrides)
-    found = OmegaConf.to_container(composed.hydra.sweeper, resolve=False, enum_to_str=True)
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+    with _explained():
+        words = OmegaConf.to_container(composed.hydra.sweeper, resolve=True, enum_to_str=True)
+    return {str(key): value for key, value in words.items()} if isinstance(words, dict) else {}
 
 
 def run_stage(
@@ -234,6 +235,7 @@ def run_sweep(function: StageFunction, name: str, overrides: list[str]) -> Any:
     from hydra.core.hydra_config import HydraConfig
 
     root, conf = config_folder()
+    search_words.register()
     overrides = _free(overrides)
     if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
         overrides.append(f"hydra.sweep.dir={root}/mlruns/sweeps/${{now:%Y-%m-%d_%H-%M-%S}}")
@@ -258,6 +260,7 @@ def _compose(overrides: list[str]) -> tuple[DictConfig, Path]:
     from hydra.core.global_hydra import GlobalHydra
 
     root, conf = config_folder()
+    search_words.register()
     GlobalHydra.instance().clear()
     words = _free(overrides)
     with _explained(words), initialize_config_dir(version_base="1.3", config_dir=str(conf)):
@@ -310,7 +313,8 @@ def _free(overrides: list[str]) -> list[str]:
         if key in SHARED and _folder_of(conf, key) != key:
             freed.append(f"{SHARED[key]}@{word}")
         else:
-            free = plain and key not in GROUPS and not key.startswith("hydra")
+            schemaless = key.startswith(("hydra.sweeper.sampler.", "hydra.sweeper.pruner."))
+            free = plain and key not in GROUPS and (schemaless or not key.startswith("hydra"))
             freed.append(f"++{word}" if free else word)
     return freed
 
@@ -347,8 +351,15 @@ def _explained(words: Sequence[str] = ()) -> Iterator[None]:
         if plugin:
             kind, name = plugin.groups()
             raise MissingDependencyError(
-                f"expected Hydra's {kind} {name}, found none that is installed; joblib and optuna come with "
+                f"expected Hydra's {kind} {name}, found none that is installed; joblib comes with "
                 "pip install 'tencost[pipeline]'"
+            ) from error
+        method = re.search(r"Could not find 'hydra/sweeper/(sampler|pruner)/(\w+)'", text)
+        if method:
+            kind, name = method.groups()
+            valid = ", ".join(search_words.CHOICES[kind])
+            raise ConfigError(
+                f"hydra/sweeper/{kind} must be one of {valid}; found {name!r}"
             ) from error
         missing = re.search(r"Could not find '(\w+)/([^']+)'", text)
         if missing:

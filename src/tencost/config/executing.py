@@ -31,7 +31,7 @@ class ExecutionConfig:
     """ray: shared memory of a cluster that is started here, MiB; what does not fit is kept on disk."""
     limit_s: float | None = None
     """seconds that a piece of work may take before its worker is ended and another one gets it; None: 600 for a chunk
-    of programs, 3600 for a model or a task, 14400 for a training."""
+    of programs, 3600 for a model or a task, 14400 for a training, 86400 for a trial of a search."""
 
     def __post_init__(self) -> None:
         within("execution", self, store_mb="[100, inf)", limit_s="(0, inf)")

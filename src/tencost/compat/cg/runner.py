@@ -14,9 +14,10 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ from tencost.errors import ConfigError, TrainError
 from tencost.models.networks.bundle.latency_metrics import score
 from tencost.models.neural.loop import seeded
 from tencost.writing import whole_file
+
+if TYPE_CHECKING:
+    import optuna
 
 CRITERIA = {"MSE": nn.MSELoss, "L1": nn.L1Loss, "SmoothL1": nn.SmoothL1Loss}
 COLUMNS = ("test set name", "# of samples", "mse loss", "rmse", "acc5", "acc10")
@@ -181,21 +185,30 @@ class CGRunner:
         self._write(rows, append=test_num_idx != 0)
         return rows
 
-    def train_ray(self, tune_parameter_config: Mapping[str, Any]) -> None:
-        """Train with some settings in a trial of Ray Tune, and tell it mse, rmse, acc5, acc10 and epoch (from 1).
+    def train_ray(
+        self, tune_parameter_config: Mapping[str, Any], trial: optuna.Trial | None = None
+    ) -> float:
+        """Train with some settings; return the validation mse of the last epoch.
 
         Args:
             tune_parameter_config: batch_size, lr, criterion, and keys of the section model.
+            trial: of a search, which gets mse at each epoch (from 1), and rmse, acc5 and acc10 as attributes.
         """
         from tencost.workers.parallel import search
 
         self._apply(tune_parameter_config)
+        mse = math.nan
 
-        def tell(epoch: int, _: tuple[float, ...], valid: tuple[float, ...]) -> None:
-            rmse, acc5, acc10 = valid[1:]
-            search.tell(mse=rmse**2, rmse=rmse, acc5=acc5, acc10=acc10, epoch=epoch + 1)
+        def report(epoch: int, _: tuple[float, ...], valid: tuple[float, ...]) -> None:
+            nonlocal mse
+            mse = valid[1] ** 2
+            if trial is not None:
+                for name, metric in zip(("rmse", "acc5", "acc10"), valid[1:], strict=True):
+                    trial.set_user_attr(name, metric)
+                search.report(trial, mse, epoch + 1)
 
-        self._fit(tell)
+        self._fit(report)
+        return mse
 
     def raytune(
         self,
@@ -204,7 +217,7 @@ class CGRunner:
         num_cpu: int,
         num_gpu_per_trial: float = 0.0,
     ) -> dict[str, Any]:
-        """Search settings with HyperOpt and ASHA, print the best and write the configuration that trains it.
+        """Search settings with TPE and ASHA, print the best and write the configuration that trains it.
 
         Args:
             tune_config: the benchmark's search space, or the path of its file: name, batch_size and dropout (choices),
@@ -233,24 +246,27 @@ class CGRunner:
             CGDataProcessor(checked(data), mode)  # once, not by every trial at the same time
         cpus = len(os.sched_getaffinity(0))
         data.setdefault("utils", {})["torch_num_threads"] = min(num_cpu, cpus)
-        plan = search.Plan(
-            folder=(self.train_folder / "search").resolve(),  # Ray takes a relative path for a URI
-            metric="mse",
+        plan = search.Search(
+            name=name,
+            folder=self.train_folder / "search",
+            space=space,
             trials=num_samples,
-            epochs=self._checked.train.epoch,
-            cpus=cpus,
-            cpus_a_trial=min(num_cpu, cpus),
-            seed=self._checked.utils.seed,
+            sampler=partial(search.tpe, self._checked.utils.seed),
+            pruner=search.halving(self._checked.train.epoch),
+            jobs=max(1, cpus // min(num_cpu, cpus)),
         )
-        found = search.search(_trial, space, data, plan, _Silent())
+        with search.opened(plan, anew=True) as study:
+            search.run(plan, study, _trial, data)
+            trial = search.best_trial(study)
+            count = len(search.ended_trials(study))
         best = CGRunner(data)
-        best._apply(_words(found.settings))
+        best._apply(_words(trial.params))
         best.config["utils"] = copy.deepcopy(self.config.get("utils", {}))
         with whole_file(self.train_folder / "tuned.yaml") as path:
             path.write_text(OmegaConf.to_yaml(OmegaConf.create(best.config)))
         Console().print(
-            f"best of {found.trials} trials: {found.settings}; validation mse {found.metrics['mse']:.6g}, "
-            f"rmse {found.metrics['rmse']:.6g}, acc10 {found.metrics['acc10']:.4f}. "
+            f"best of {count} trials: {trial.params}; validation mse {trial.value:.6g}, "
+            f"rmse {trial.user_attrs['rmse']:.6g}, acc10 {trial.user_attrs['acc10']:.4f}. "
             f"Train it: CGRunner('{self.train_folder / 'tuned.yaml'}').train()",
             highlight=False,
             soft_wrap=True,
@@ -346,23 +362,9 @@ class CGRunner:
         self.criterion = CRITERIA[self._checked.train.criterion]()
 
 
-class _Silent:
-    """Watches a search without a word."""
-
-    def started(self, trial: str, settings: dict[str, Any]) -> None:
-        del trial, settings
-
-    def told(self, trial: str, metrics: Mapping[str, Any]) -> None:
-        del trial, metrics
-
-    def ended(self, trial: str, error: str | None) -> None:
-        if error is not None:
-            _log.warning("trial %s failed: %s", trial, error)
-
-
-def _trial(settings: dict[str, Any], data: dict[str, Any], folder: Path) -> None:
+def _trial(trial: optuna.Trial, config: dict[str, Any], folder: Path) -> float:
     del folder
-    CGRunner(data).train_ray(_words(settings))
+    return CGRunner(config).train_ray(_words(trial.params), trial)
 
 
 def _words(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,18 +374,20 @@ def _words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _space(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the model's name and Ray Tune's domains; pe_dim_input and pe_dim_output have no effect."""
-    from tencost.workers.parallel import search
+    """Return the model's name and Optuna's distributions; pe_dim_input and pe_dim_output have no effect."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     try:
         layers = config["mlp_out"]["num_layer"]
         return str(config["name"]), {
-            "batch_size": search.choice(config["batch_size"]),
-            "hidden_dim": search.choice([34 * times for times in range(*config["hidden_dim"])]),
-            "num_layers": search.randint(*config["num_layers"]),
-            "lr": search.uniform(*config["lr"]),
-            "dropout": search.choice(config["dropout"]),
-            "mlp_out": search.randint(*layers),
+            "batch_size": CategoricalDistribution(config["batch_size"]),
+            "hidden_dim": CategoricalDistribution(
+                [34 * times for times in range(*config["hidden_dim"])]
+            ),
+            "num_layers": IntDistribution(config["num_layers"][0], config["num_layers"][1] - 1),
+            "lr": FloatDistribution(*config["lr"]),
+            "dropout": CategoricalDistribution(config["dropout"]),
+            "mlp_out": IntDistribution(layers[0], layers[1] - 1),
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

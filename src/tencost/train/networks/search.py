@@ -7,38 +7,41 @@ one of the search.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import optuna
 import orjson
-from rich.console import Console
-from rich.status import Status
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from tencost.config import Config, composition
 from tencost.config.graphs import graph_model_config
-from tencost.errors import ConfigError, TrainError
+from tencost.errors import ConfigError
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.tracking import runs as tracking
-from tencost.tracking.runs import Point, TrackedRun
 from tencost.train.networks.data import GraphData
 from tencost.train.networks.tracked import start_graph_run
-from tencost.workers.parallel import search
-from tencost.workers.parallel.search import Found, Plan, Settings
+from tencost.train.search_report import log_search
+from tencost.workers.parallel import search as searching
+from tencost.workers.parallel.search import Search
 from tencost.writing import whole_file
 
-if TYPE_CHECKING:
-    from tencost.models.networks.families.gnn import GnnConfig
-
-METRIC = "mape"
+METRIC = "valid/mape"
 """Mean of |predicted - measured| / measured over all labels of the validation part, of the best epoch so far."""
 
 _TASK, _BEST = "task.json", "best.json"
@@ -64,8 +67,8 @@ class Space:
     dropout: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3)
     mlp_layers: tuple[int, int] = (2, 5)
 
-    def domains(self, heads: int, graphs: int) -> Settings:
-        """Return Ray Tune's domains, names those of the settings of the family `gnn`.
+    def distributions(self, heads: int, graphs: int) -> dict[str, BaseDistribution]:
+        """Return Optuna's distributions, names those of the settings of the family `gnn`.
 
         Args:
             heads: that must divide `hidden`.
@@ -76,20 +79,20 @@ class Space:
         low, high = (34 * bound / step for bound in self.hidden)
         widths = [step * times for times in range(max(1, math.ceil(low)), math.ceil(high))]
         return {
-            "batch_size": search.choice(sizes or [min(self.batch_size)]),
-            "hidden": search.choice(widths or [step]),
-            "layers": search.randint(*self.layers),
-            "learning_rate": search.uniform(*self.learning_rate),
-            "dropout": search.choice(list(self.dropout)),
-            "mlp_layers": search.randint(*self.mlp_layers),
+            "batch_size": CategoricalDistribution(sizes or [min(self.batch_size)]),
+            "hidden": CategoricalDistribution(widths or [step]),
+            "layers": IntDistribution(self.layers[0], self.layers[1] - 1),
+            "learning_rate": FloatDistribution(*self.learning_rate),
+            "dropout": CategoricalDistribution(self.dropout),
+            "mlp_layers": IntDistribution(self.mlp_layers[0], self.mlp_layers[1] - 1),
         }
 
 
 @dataclass(frozen=True)
 class Best:
-    """What a search found: the settings, their validation MAPE, and the words that train them."""
+    """The best trial: its settings, their validation MAPE, and the words that train them."""
 
-    settings: Settings
+    settings: dict[str, Any]
     mape: float
     overrides: tuple[str, ...]
 
@@ -118,8 +121,10 @@ def run(
         ConfigError: another family than gnn, no search to go on with, or one of something else.
         TrainError: nothing to learn from, or every trial failed.
     """
+    from tencost.models.networks.families.gnn import WITH_HEADS, GnnConfig
+
     model = cfg.graph_model
-    if model.family != "gnn":
+    if not isinstance(model, GnnConfig):
         raise ConfigError(
             f"expected a model of the family gnn, found {cfg.graph_model_name} of {model.family}: its settings "
             "are searched with tencost graphs train -m"
@@ -130,150 +135,97 @@ def run(
     train, valid = data.part("train"), data.part("valid")
     cpus = cpus or len(os.sched_getaffinity(0))
     model = replace(model, num_threads=min(model.num_threads, cpus))
+    cfg = replace(cfg, graph_model=model)
     space = space or Space()
-    folder = data.folders.search
+    seed, folder = cfg.seeds[0], data.folders.search
+    search = Search(
+        name=f"tune {cfg.graph_model_name} · {cfg.dataset.name} · {cfg.graph_split_name}",
+        folder=folder / "search",
+        space=space.distributions(
+            model.heads if model.convolution in WITH_HEADS else 1, len(train)
+        ),
+        trials=trials,
+        sampler=partial(searching.tpe, seed),
+        pruner=searching.halving(model.epochs),
+        jobs=max(1, cpus // model.num_threads),
+        execution=cfg.execution,
+    )
     task = {
         "dataset": data.dataset_hash,
         "split": data.split_hash,
         "graph_model": asdict(replace(model, num_threads=1)),
         "space": asdict(space),
         "trials": trials,
-        "seed": cfg.seeds[0],
+        "seed": seed,
     }
     if resume:
-        _check(folder, task)
-    plan = Plan(
-        folder=folder / "search",
-        metric=METRIC,
-        trials=trials,
-        epochs=model.epochs,
-        cpus=cpus,
-        cpus_a_trial=model.num_threads,
-        seed=cfg.seeds[0],
-        data_bytes=_bytes(train) + _bytes(valid),
-    )
-    if not resume:
+        _check(search, folder / _TASK, task)
+    else:
         (folder / _BEST).unlink(missing_ok=True)
         with whole_file(folder / _TASK) as path:
             path.write_bytes(orjson.dumps(task, option=orjson.OPT_INDENT_2))
-    name = f"tune {cfg.graph_model_name} · {cfg.dataset.name} · {cfg.graph_split_name}"
-    domains = space.domains(_heads(model), len(train))
-    with tracking.parent_run(root, name, cfg.experiment_name) as parent, ExitStack() as stack:
-        status = stack.enter_context(Console(stderr=True).status(f"{name}: 0 of {trials}"))
-        watch = stack.enter_context(_Runs(cfg, root, name, trials, status))
-        found = search.search(
-            _trial, domains, (model, cfg.seeds[0], train, valid), plan, watch, resume=resume
-        )
-        best = _best(cfg, model, found)
-        _log(root, cfg, parent, best, found)
+    with (
+        tracking.parent_run(root, search.name, cfg.experiment_name) as parent,
+        searching.opened(search, anew=not resume) as study,
+    ):
+        material = (cfg, root, parent, search.name, train, valid)
+        try:
+            searching.run(search, study, _train_trial, material)
+        finally:
+            log_search(root, parent, search, study, METRIC, partial(_words, cfg))
+    trial = searching.best_trial(study)
+    best = Best(trial.params, trial.value or 0.0, _words(cfg, trial.params))
     with whole_file(folder / _BEST) as path:
         content = {"settings": best.settings, "valid_mape": best.mape, "train": best.overrides}
         path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    console = Console(stderr=True)
-    failed = f", {found.failed} failed" if found.failed else ""
-    console.print(
-        f"{name}: validation MAPE {best.mape:.4f}, the best of {found.trials} trials{failed}. Train it:",
-        highlight=False,
-        soft_wrap=True,
-    )
     sys.stdout.write(f"tencost graphs train {shlex.join(best.overrides)}\n")
     return best
 
 
-def _trial(settings: Settings, data: Any, folder: Path) -> None:
-    """Train a network with some settings; it goes on where `folder` says that it was interrupted."""
+def _train_trial(
+    trial: optuna.Trial,
+    material: tuple[Config, Path, str, str, LabelledGraphs, LabelledGraphs],
+    folder: Path,
+) -> float:
+    """Train a network in a run of its own; it goes on where `folder` says that it was interrupted."""
     from tencost.models.networks.families.gnn import GnnModel
 
-    model, seed, train, valid = data
-    config = replace(model, **settings)
-    network = GnnModel(config, len(train.hardware), folder)
+    cfg, root, parent, name, train, valid = material
+    os.environ[tracking.PARENT_VARIABLE] = parent  # a machine of a cluster does not inherit it
+    config = replace(cfg.graph_model, **trial.params)
+    cfg = replace(cfg, graph_model=config)
     best = math.inf
 
-    def report(name: str, value: float, step: int) -> None:
+    def watch(metric: str, value: float, step: int) -> None:
         nonlocal best
-        if name.endswith("valid_mape"):
+        if metric.endswith("valid_mape"):
             best = min(best, value)
-            search.tell(mape=best, epoch=step)
+            tracked.log_metrics({METRIC: best}, step)
+            searching.report(trial, best, step)
 
-    network.fit(train, valid, seed=seed, report=report)
-    # What is kept is the best epoch, which may lie before an interruption.
-    error = np.abs(network.predict(valid.graphs) / valid.latency_ms - 1.0)
-    search.tell(mape=float(np.nanmean(error)), epoch=config.epochs)
-
-
-class _Runs:
-    """A run in MLflow for each trial."""
-
-    def __init__(self, cfg: Config, root: Path, name: str, trials: int, status: Status) -> None:
-        self._cfg, self._root = cfg, root
-        self._name, self._trials, self._status = name, trials, status
-        self._open: dict[str, tuple[ExitStack, TrackedRun, list[Point]]] = {}
-        self._over = 0
-        self._best = math.inf
-
-    def __enter__(self) -> _Runs:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for stack, tracked, points in self._open.values():
-            tracked.log_points(points)
-            stack.__exit__(kind, error, trace)
-
-    def started(self, trial: str, settings: Settings) -> None:
-        tried = replace(self._cfg, graph_model=replace(self._cfg.graph_model, **settings))
-        stack = ExitStack()
-        run = start_graph_run(
-            tried, self._root, "graphs tune", name=f"{self._name} · {trial}", of_model=True
-        )
-        self._open[trial] = stack, stack.enter_context(run), []
-
-    def told(self, trial: str, metrics: Mapping[str, Any]) -> None:
-        mape, epoch = float(metrics[METRIC]), int(metrics[search.EPOCH])
-        self._open[trial][2].append(Point("valid/mape", mape, epoch))
-        self._best = min(self._best, mape)
-        self._show()
-
-    def ended(self, trial: str, error: str | None) -> None:
-        stack, tracked, points = self._open.pop(trial)
-        tracked.log_points(points)
-        failure = TrainError(error) if error else None
-        stack.__exit__(type(failure) if failure else None, failure, None)
-        self._over += 1
-        self._show()
-
-    def _show(self) -> None:
-        best = f", best validation MAPE {self._best:.4f}" if self._best < math.inf else ""
-        self._status.update(f"{self._name}: {self._over} of {self._trials} trials over{best}")
+    label = f"{name} · {folder.name}"
+    with start_graph_run(cfg, root, "graphs tune", name=label, of_model=True) as tracked:
+        with contextlib.suppress(optuna.TrialPruned), contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            network = GnnModel(config, len(train.hardware), folder)
+            network.fit(train, valid, seed=cfg.seeds[0], report=watch)
+            # The network has the weights of the best epoch, which may lie before an interruption.
+            errors = np.abs(network.predict(valid.graphs) / valid.latency_ms - 1.0)
+            best = float(np.nanmean(errors))
+            tracked.log_metrics({METRIC: best}, config.epochs)
+            return best
+        tracked.set_tag("pruned", "true")
+    raise optuna.TrialPruned
 
 
-def _heads(model: GnnConfig) -> int:
-    from tencost.models.networks.families.gnn import WITH_HEADS
-
-    return model.heads if model.convolution in WITH_HEADS else 1
-
-
-def _bytes(part: LabelledGraphs) -> int:
-    graphs = part.graphs
-    return sum(
-        array.nbytes for array in (graphs.operator, graphs.columns, graphs.edges, part.latency_ms)
-    )
-
-
-def _check(folder: Path, task: dict[str, Any]) -> None:
+def _check(search: Search, path: Path, task: dict[str, Any]) -> None:
     """Refuse to go on with what is no search, or another one."""
-    path = folder / _TASK
-    if not path.is_file() or not search.resumable(folder / "search"):
+    if not path.is_file() or not search.journal.is_file():
         raise ConfigError(
-            f"expected an interrupted search in {folder}, found none. Begin one: leave out --resume"
+            f"expected an interrupted search in {path.parent}, found none. Begin one: leave out --resume"
         )
-    kept = orjson.loads(path.read_bytes())
-    asked = orjson.loads(orjson.dumps(task))
-    changed = [name for name in asked if kept.get(name) != asked[name]]
+    before, now = orjson.loads(path.read_bytes()), orjson.loads(orjson.dumps(task))
+    changed = [name for name in now if before.get(name) != now[name]]
     if changed:
         raise ConfigError(
             f"{path}: expected the search that was interrupted, found another one ({', '.join(changed)} changed). "
@@ -281,29 +233,18 @@ def _check(folder: Path, task: dict[str, Any]) -> None:
         )
 
 
-def _best(cfg: Config, model: GnnConfig, found: Found) -> Best:
-    """Return the best trial with the words that differ from the file of the chosen model."""
-    config = replace(model, **found.settings)
+def _words(cfg: Config, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words of `tencost graphs train` for some settings: those that the file of the model has otherwise."""
     values = composition.choice_values("graph_model", cfg.graph_model_name)
-    before, now = asdict(graph_model_config(values)), asdict(config)
-    words = [
+    before = asdict(graph_model_config(values))
+    now = {**asdict(cfg.graph_model), **settings}
+    return (
         f"dataset={cfg.dataset.name}",
         f"split={cfg.graph_split_name}",
         f"model={cfg.graph_model_name}",
-        *(f"model.{name}={_word(now[name])}" for name in now if now[name] != before[name]),
-    ]
-    settings = {name: now[name] for name in found.settings}
-    return Best(settings, found.metrics[METRIC], tuple(words))
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _log(root: Path, cfg: Config, parent: str, best: Best, found: Found) -> None:
-    from mlflow import MlflowClient
-
-    run = TrackedRun(MlflowClient(tracking_uri=tracking.setup(root, cfg.experiment_name)), parent)
-    counts = {"trials": float(found.trials), "failed": float(found.failed)}
-    run.log_metrics({"valid/mape": best.mape, **counts})
-    run.set_tag("best", shlex.join(best.overrides))
+        *(
+            f"model.{name}={str(now[name]).lower() if isinstance(now[name], bool) else now[name]}"
+            for name in now
+            if now[name] != before[name]
+        ),
+    )

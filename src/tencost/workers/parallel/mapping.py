@@ -13,7 +13,7 @@ are then run again one by one. Ray tells whose worker died.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -94,7 +94,7 @@ MOVES = 20
 
 def in_order(
     workers: Workers, items: Sequence[Item], rescue: Rescue[Item, Result]
-) -> Iterator[Sequence[Result]]:
+) -> Generator[Sequence[Result]]:
     """Work on all items; yield the results of each, in the order of the items.
 
     No more is begun than `WINDOW` items a worker ahead of what was yielded, so that a slow reader holds the workers

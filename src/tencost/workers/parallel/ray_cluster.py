@@ -61,13 +61,12 @@ _YOUNG_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def running(settings: ExecutionConfig, jobs: int | None, store_bytes: int = 0) -> Iterator[None]:
+def running(settings: ExecutionConfig, jobs: int | None) -> Iterator[None]:
     """Have Ray at hand within the block; inside another one of these, that one's is used.
 
     Args:
         settings: which cluster.
         jobs: workers of one that is started here; None: one for every core that this process may run on.
-        store_bytes: shared memory that it needs at least.
 
     Raises:
         ExecutionError: nobody answers, somebody else, or with another version or token.
@@ -80,13 +79,13 @@ def running(settings: ExecutionConfig, jobs: int | None, store_bytes: int = 0) -
             with _connected(settings.address):
                 yield
         else:
-            with _started(jobs, max(store_bytes, settings.store_mb << 20)):
+            with _started(jobs, settings.store_mb << 20):
                 yield
 
 
 @contextlib.contextmanager
 def _started(jobs: int | None, store_bytes: int) -> Iterator[None]:
-    with folder() as files, environment({"RAY_TMPDIR": files}):  # Ray Tune's locks lie there
+    with folder() as files, environment({"RAY_TMPDIR": files}):  # Ray's locks lie there
         try:
             try:
                 ray.init(

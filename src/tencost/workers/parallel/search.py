@@ -1,317 +1,274 @@
-"""Search for settings with Ray Tune.
+"""A search for settings with Optuna: workers, processes of this host or of a Ray cluster, each ask, try and tell.
 
-HyperOpt proposes (Bergstra et al. 2013, TPE); ASHA ends the worse half of the trials early (Li et al. 2020, "A System
-for Massively Parallel Hyperparameter Tuning").
+A trial is a function ``function(trial, material, folder)`` of a module, as workers import it. It reads its settings
+from ``trial.params``, returns their value, and calls `report` at each step where the pruner may end it. `material` is
+the same for all trials; `folder` is for what an interrupted trial needs to go on.
 
-Ray is started for one search, or one that runs is used, see :mod:`tencost.workers.parallel.ray_cluster`. What is needed
-to go on after an interruption lies in the search's folder, which all machines of a cluster must share: ``trials/`` is
-Ray's, ``training/<trial>/`` holds what a trial's training was at after its last epoch.
-
-A trial is a function ``trial(settings, data, folder)`` of a module, as Ray's processes import it: `data` is the same
-for all and `folder` is the trial's own. It calls `tell` with its metrics once an epoch.
+The study is a journal in the search's folder, which all machines of a cluster must share, or lies in a database of the
+user's. A trial that an interrupted command left RUNNING becomes FAIL, and the next command tries its settings before
+any others, in the folder that it had.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import io
-import logging
 import math
+import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
-import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
+from rich.console import Console
 
 from tencost.config import ExecutionConfig
-from tencost.errors import ExecutionError, TrainError
-from tencost.workers.parallel.ray_cluster import (  # before Ray, whose environment it prepares
-    environment,
-    running,
-)
-from tencost.workers.parallel.ray_tasks import require_code
-from tencost.workers.parallel.sources import code
+from tencost.errors import ConfigError, TencostError, TrainError
+from tencost.workers.parallel.mapping import Rescue, in_order
+from tencost.workers.parallel.workers import open_workers
 
-# isort: split
-from ray import tune
-from ray.tune.callback import Callback
-from ray.tune.schedulers import ASHAScheduler
-from ray.tune.search.hyperopt import HyperOptSearch
+TrialFunction = Callable[[Trial, Any, Path], float]
 
-choice, randint, uniform, loguniform = tune.choice, tune.randint, tune.uniform, tune.loguniform
-"""Domains of settings."""
+NOTE = "note"
+"""Attribute of a trial: why it has no value of its own. An interrupted trial has no such attribute."""
+TRIAL_LIMIT_S = 24 * 3600.0
+"""Seconds that one trial may take before its worker is thought to hang."""
 
-Settings = dict[str, Any]
-"""What a trial tries: name -> value."""
-
-TrialFunction = Callable[[Settings, Any, Path], None]
-
-EPOCH = "epoch"
-"""The metric that tells time: epochs that are over."""
-
-_TRIALS, _TRAINING = "trials", "training"
-_ENVIRONMENT = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a banner even where it shall be silent
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # an interrupt ends the search like every other command
-    "TUNE_GLOBAL_CHECKPOINT_S": "1",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-}
-_GRACE = 5
-"""No trial is ended before a fifth of its epochs, as in the CG benchmark."""
-_STORE_BYTES = 100 * 2**20
-"""Ray's object store beside the data, bytes; less it refuses."""
-
-
-class Watch(Protocol):
-    """Is told in the searching process what happens to trials."""
-
-    def started(self, trial: str, settings: Settings) -> None:
-        """Take note of a trial that begins or, after an interruption, goes on."""
-
-    def told(self, trial: str, metrics: Mapping[str, Any]) -> None:
-        """Take note of what a trial told."""
-
-    def ended(self, trial: str, error: str | None) -> None:
-        """Take note of a trial's end: by itself, by ASHA, or with an error."""
+_FOLDER = "folder"
+"""Attribute of a trial: the folder that it takes over from an interrupted one."""
+_EXHAUSTED = "exhausted"
+"""Attribute of a study: its sampler has tried every combination."""
+_RUNNING, _VALUED = (TrialState.RUNNING,), (TrialState.COMPLETE, TrialState.PRUNED)
+_Outcome = tuple[str, Exception | None]
+"""What is printed of a trial, and its error."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How is searched.
+class Search:
+    """How settings are searched.
 
     Attributes:
-        folder: of the search; made, and emptied unless it is resumed.
-        metric: that trials tell and that shall be small.
-        trials: how many.
-        epochs: of a trial at most.
-        cpus: that all trials together use.
-        cpus_a_trial: that one trial uses, at most `cpus`.
-        seed: of the proposals.
-        data_bytes: size of the data, about.
-        execution: the cluster; by default one that is started on this host.
+        name: of the study.
+        folder: of the search, with the journal and a folder for each trial.
+        space: setting -> its distribution.
+        trials: how many have a value in the end, those of earlier commands included.
+        sampler: makes the sampler of a trial, given how many trials there are; a function that can be pickled.
+        pruner: ends trials early by what they report; None: they report nothing.
+        maximize: whether large values are good.
+        storage: the URL of a database; None: the journal.
+        failure_rate: share of the command's trials that may fail before the search fails.
+        jobs: trials side by side; None: one for every core.
+        execution: where trials run; None: processes of this host.
     """
 
+    name: str
     folder: Path
-    metric: str
+    space: Mapping[str, BaseDistribution]
     trials: int
-    epochs: int
-    cpus: int
-    cpus_a_trial: int
-    seed: int
-    data_bytes: int = 0
-    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    sampler: Callable[[int], BaseSampler]
+    pruner: BasePruner | None = None
+    maximize: bool = False
+    storage: str | None = None
+    failure_rate: float = 1.0
+    jobs: int | None = None
+    execution: ExecutionConfig | None = None
+
+    @property
+    def journal(self) -> Path:
+        """The file with the study, unless `storage` names another place."""
+        return self.folder / "study.log"
+
+    def open_study(self) -> optuna.Study:
+        """Open the study, or create it.
+
+        Raises:
+            ConfigError: the storage cannot be opened, or an older Optuna wrote it.
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(
+            study_name=self.name,
+            storage=self._open_storage(),
+            pruner=self.pruner or NopPruner(),
+            direction="maximize" if self.maximize else "minimize",
+            load_if_exists=True,
+        )
+        study.sampler = self.sampler(len(study.get_trials(deepcopy=False)))
+        return study
+
+    def _open_storage(self) -> BaseStorage:
+        if self.storage is None:
+            return JournalStorage(JournalFileBackend(str(self.journal)))
+        try:
+            return optuna.storages.get_storage(self.storage)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            if "storage upgrade" in str(error):
+                reason = f"one of an older version: see `optuna storage upgrade --storage {self.storage}`"
+            raise ConfigError(
+                f"hydra.sweeper.storage={self.storage}: expected a database of Optuna {optuna.__version__}, found "
+                f"{reason}"
+            ) from error
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a search found.
-
-    Attributes:
-        settings: of the best trial.
-        metrics: what it told last.
-        trials: that were begun.
-        failed: that ended with an error.
-        tried: of every trial its settings, what it told last, and its error's last line.
-    """
-
-    settings: Settings
-    metrics: dict[str, float]
-    trials: int
-    failed: int
-    tried: tuple[tuple[Settings, dict[str, float], str], ...] = ()
+def tpe(seed: int, trials: int) -> BaseSampler:
+    """Return TPE (Bergstra et al. 2011) for a trial, which draws with another seed than the trials before it."""
+    return TPESampler(seed=seed + trials, multivariate=False, constant_liar=True)
 
 
-def resumable(folder: Path) -> bool:
-    """Say whether an interrupted search lies in a folder."""
-    return tune.Tuner.can_restore(str(folder / _TRIALS))
+def halving(steps: int) -> BasePruner:
+    """Return ASHA (Li et al. 2020): it ends the worse half early, none before a fifth of its steps."""
+    return SuccessiveHalvingPruner(min_resource=max(1, steps // 5), reduction_factor=2)
 
 
-def tell(**metrics: float) -> None:
-    """Tell the search how a trial stands; in a trial only. `epoch` must be among the metrics."""
-    tune.report(metrics)
-
-
-def search(
-    trial: TrialFunction,
-    space: Mapping[str, Any],
-    data: Any,
-    plan: Plan,
-    watch: Watch,
-    *,
-    resume: bool = False,
-) -> Found:
-    """Search, and return the best settings.
-
-    Args:
-        trial: see this module.
-        space: name -> a domain (choice, randint, uniform) or a value.
-        data: what every trial gets; it is put into shared memory once, so that its arrays are read-only.
-        plan: how is searched.
-        watch: is told what happens.
-        resume: go on with the search in plan.folder, which was made with the same arguments: trials that had ended
-            are kept, the others go on where their folder says they were.
+def report(trial: Trial, value: float, step: int) -> None:
+    """Report a trial's value at a step.
 
     Raises:
-        ExecutionError: a machine of the cluster runs other code.
-        TrainError: every trial failed.
+        optuna.TrialPruned: the pruner ends the trial.
     """
-    if not resume:
-        shutil.rmtree(plan.folder, ignore_errors=True)
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    with _running(plan), _watched(watch, plan):
-        function = tune.with_resources(
-            tune.with_parameters(
-                functools.partial(_trial, trial, str(plan.folder / _TRAINING), code()), data=data
-            ),
-            {"cpu": plan.cpus_a_trial},
+    trial.report(value, step)
+    if trial.should_prune():
+        raise optuna.TrialPruned
+
+
+def ended_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the trials that have a value or failed; not those that were interrupted."""
+    return [trial for trial in study.trials if trial.state in _VALUED or NOTE in trial.user_attrs]
+
+
+def best_trial(study: optuna.Study) -> FrozenTrial:
+    """Return the trial with the best value, pruned ones included; the first of them on ties.
+
+    Raises:
+        TrainError: no trial has a value.
+    """
+    trials = ended_trials(study)
+    valued = [trial for trial in trials if trial.value is not None]
+    if not valued:
+        reason = (
+            f"{len(trials)} that failed: {trials[-1].user_attrs.get(NOTE)}" if trials else "none"
         )
-        if resume:
-            tuner = tune.Tuner.restore(
-                str(plan.folder / _TRIALS), function, param_space=dict(space)
+        raise TrainError(f"expected a trial that trains, found {reason}")
+    best = max if study.direction == optuna.study.StudyDirection.MAXIMIZE else min
+    return best(valued, key=lambda trial: trial.value or 0.0)
+
+
+@contextlib.contextmanager
+def opened(search: Search, *, anew: bool = False) -> Iterator[optuna.Study]:
+    """Have the study of a search as earlier commands left it, or anew; no other command runs it meanwhile.
+
+    Raises:
+        ConfigError: another command runs the search, or as `Search.open_study`.
+    """
+    from filelock import FileLock, Timeout
+
+    search.folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(f"{search.folder}.lock", timeout=0))
+        except Timeout as error:
+            raise ConfigError(
+                f"{search.folder}: expected a search that no other command runs, found one that does"
+            ) from error
+        if anew:
+            shutil.rmtree(search.folder, ignore_errors=True)
+        search.folder.mkdir(exist_ok=True)
+        # A kill may have left the journal's lock, and a line that it cut off.
+        Path(f"{search.journal}.lock").unlink(missing_ok=True)
+        if search.journal.is_file():
+            os.truncate(search.journal, search.journal.read_bytes().rfind(b"\n") + 1)
+        yield search.open_study()
+
+
+def run(search: Search, study: optuna.Study, function: TrialFunction, material: Any) -> None:
+    """Run the trials that a study lacks.
+
+    Args:
+        search: how settings are searched.
+        study: of `opened`.
+        function: a trial, see this module.
+        material: sent to each worker once.
+
+    Raises:
+        ExecutionError: a machine of the cluster cannot be used.
+        TrainError: no trial has a value.
+        Exception: the error of a trial, where more failed than `failure_rate` allows.
+    """
+    for trial in study.get_trials(states=_RUNNING):
+        _tell(study, trial.number, TrialState.FAIL)
+        folder = trial.user_attrs.get(_FOLDER, trial.number)
+        study.enqueue_trial(trial.params, user_attrs={_FOLDER: folder})
+    waiting = study.get_trials(states=(TrialState.WAITING,))
+    missing = search.trials - len(study.get_trials(states=_VALUED))
+    if waiting or _EXHAUSTED not in study.user_attrs:
+        _run_trials(search, missing, (search, function, material, Path.cwd()))
+    for trial in study.get_trials(states=_RUNNING):
+        Trial(study, trial._trial_id).set_user_attr(NOTE, "its worker died")
+        _tell(study, trial.number, TrialState.FAIL)
+    best_trial(study)
+
+
+def _run_trials(search: Search, count: int, shared: tuple[Any, ...]) -> None:
+    def lose(_: int, reason: str) -> Sequence[_Outcome]:
+        error = TrainError(f"{reason} each time a trial was tried, most often for want of memory")
+        return [(str(error), error)]
+
+    if count <= 0:
+        return
+    workers = open_workers(_work, shared, search.execution, search.jobs, TRIAL_LIMIT_S)
+    failed = ended = 0
+    with contextlib.closing(in_order(workers, range(count), Rescue(lose))) as outcomes:
+        for line, error in chain.from_iterable(outcomes):
+            ended += 1
+            failed += error is not None
+            if error is not None and failed > search.failure_rate * ended:
+                raise error
+            Console(stderr=True, soft_wrap=True).print(
+                f"{search.name}: {line}", highlight=False, markup=False
             )
+
+
+def _work(shared: tuple[Search, TrialFunction, Any, Path], _: int) -> Sequence[_Outcome]:
+    """Ask for settings, try them, and tell the study how it went; nothing where there are none left to try."""
+    search, function, material, working_folder = shared
+    os.chdir(working_folder)
+    study = search.open_study()
+    waiting = study.get_trials(states=(TrialState.WAITING,))
+    if _EXHAUSTED in study.user_attrs and not waiting:
+        return []
+    trial = study.ask(dict(search.space))
+    folder = search.folder / str(trial.user_attrs.get(_FOLDER, trial.number))
+    value, state, note, failure = None, TrialState.FAIL, "", None
+    try:
+        value = float(function(trial, material, folder))
+        if math.isfinite(value):
+            state = TrialState.COMPLETE
         else:
-            tuner = _tuner(function, space, plan)
-        with contextlib.redirect_stdout(io.StringIO()):
-            results = tuner.fit()
-    shutil.rmtree(plan.folder / _TRAINING, ignore_errors=True)
-    for error in results.errors:
-        if isinstance(error, ExecutionError):
-            raise ExecutionError(str(error).strip().splitlines()[-1])
-    told = [
-        found
-        for found in results
-        if found.metrics and math.isfinite(found.metrics.get(plan.metric, math.nan))
-    ]
-    if not told:
-        errors = [str(error) for error in results.errors]
-        reason = errors[0].strip().splitlines()[-1] if errors else "no trial told its metrics"
-        raise TrainError(
-            f"expected a trial that trains, found {len(results)} that failed: {reason}"
-        )
-    best = min(told, key=lambda found: found.metrics[plan.metric])
-    tried = tuple(
-        (_plain(found.config or {}), _numbers(found.metrics or {}), _last_line(found.error))
-        for found in results
-    )
-    numbers = _numbers(best.metrics)
-    return Found(_plain(best.config), numbers, len(results), results.num_errors, tried)
+            value, note = None, f"its value is {value}"
+    except optuna.TrialPruned:
+        state, note = TrialState.PRUNED, "pruned"
+    except Exception as error:  # noqa: BLE001 - the search decides what is done about it
+        if not isinstance(error, TencostError):
+            traceback.print_exc()
+        note, failure = (str(error).splitlines() or [type(error).__name__])[-1], error
+    trial.set_user_attr(NOTE, note)
+    _tell(study, trial.number, state, value)
+    return [(f"trial {trial.number}: {note or f'{value:.4f}'}", failure)]
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
-def _last_line(error: BaseException | None) -> str:
-    return "" if error is None else str(error).strip().splitlines()[-1]
-
-
-def _tuner(function: Any, space: Mapping[str, Any], plan: Plan) -> tune.Tuner:
-    proposals = HyperOptSearch(random_state_seed=plan.seed)
-    scheduler = ASHAScheduler(
-        time_attr=EPOCH,
-        max_t=plan.epochs,
-        grace_period=max(1, plan.epochs // _GRACE),
-        reduction_factor=2,
-    )
-    return tune.Tuner(
-        function,
-        param_space=dict(space),
-        tune_config=tune.TuneConfig(
-            metric=plan.metric,
-            mode="min",
-            num_samples=plan.trials,
-            search_alg=proposals,
-            scheduler=scheduler,
-            max_concurrent_trials=max(1, plan.cpus // plan.cpus_a_trial),
-            trial_dirname_creator=_identity,
-        ),
-        run_config=tune.RunConfig(
-            name=_TRIALS, storage_path=str(plan.folder), verbose=0, callbacks=[_Forward()]
-        ),
-    )
-
-
-def _identity(trial: Any) -> str:
-    return str(trial.trial_id)
-
-
-def _trial(
-    function: TrialFunction, folder: str, expected: str, config: Settings, data: Any
-) -> None:
-    """Run a trial in a process of Ray's, where the code is that of the command."""
-    require_code(expected)
-    identity = tune.get_context().get_trial_id()
-    function(_plain(config), data, Path(folder) / str(identity))
-
-
-def _plain(settings: Mapping[str, Any]) -> Settings:
-    """Return settings with Python's own numbers: HyperOpt gives NumPy's."""
-    return {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in settings.items()
-    }
-
-
-class _Forward(Callback):
-    """Passes on what Ray tells. It has no state: Ray keeps a copy of it for a search that is resumed."""
-
-    watch: ClassVar[Watch | None] = None
-    training: ClassVar[Path] = Path()
-
-    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        del iteration, trials, info
-        if self.watch is not None:
-            self.watch.started(trial.trial_id, _plain(trial.config))
-
-    def on_trial_result(
-        self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        del iteration, trials, info
-        if self.watch is not None:
-            self.watch.told(trial.trial_id, result)
-
-    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        del iteration, trials, info
-        self._end(trial, None)
-
-    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        del iteration, trials, info
-        # Where the text of it lies is told later than this.
-        lines = Path(trial.error_file).read_text(errors="replace").strip().splitlines()
-        self._end(trial, lines[-1] if lines else "it ended without a word")
-
-    def _end(self, trial: Any, error: str | None) -> None:
-        shutil.rmtree(self.training / trial.trial_id, ignore_errors=True)
-        if self.watch is not None:
-            self.watch.ended(trial.trial_id, error)
-
-
-@contextlib.contextmanager
-def _watched(watch: Watch, plan: Plan) -> Iterator[None]:
-    _Forward.watch, _Forward.training = watch, plan.folder / _TRAINING
+def _tell(study: optuna.Study, number: int, state: TrialState, value: float | None = None) -> None:
     try:
-        yield
-    finally:
-        _Forward.watch, _Forward.training = None, Path()
-
-
-@contextlib.contextmanager
-def _running(plan: Plan) -> Iterator[None]:
-    logger = logging.getLogger("hyperopt")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # errors of trials are told here
-    store_bytes = _STORE_BYTES + 2 * plan.data_bytes
-    try:
-        with environment(_ENVIRONMENT), running(plan.execution, plan.cpus, store_bytes):
-            yield
-    finally:
-        logger.setLevel(level)
+        study.tell(number, value, state=state)
+    except RuntimeError as error:  # how the sampler of a grid says that it has tried all of it
+        if "Study.stop" not in str(error):
+            raise
+        study.set_user_attr(_EXHAUSTED, True)
