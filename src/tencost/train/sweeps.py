@@ -98,10 +98,10 @@ def _train_whole(trial: Trial, material: tuple[Sequence[str], Training], folder:
 
 def train_watched(trial: Trial, command: tuple[Sequence[str], Training], folder: Path) -> float:
     """Train one seed of a ranker, and report the best validation metric so far at each step; nothing is kept of it."""
-    from tencost.models.programs.ranker.losses import RankingMetrics
     from tencost.models.programs.ranker import make_ranker
+    from tencost.models.programs.ranker.losses import RankingMetrics
     from tencost.train.data import Data
-    from tencost.train.seeds import ranked
+    from tencost.train.fit.seeds import ranked
     from tencost.train.programs import read_material
 
     del folder
