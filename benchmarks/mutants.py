@@ -124,7 +124,7 @@ TESTS: dict[str, list[str]] = {
     "train/networks/search.py": ["tests/graphs/test_search.py"],
     "train/search_report.py": ["tests/train/test_sweeps.py", "tests/graphs/test_search.py"],
     "train/sweeps.py": ["tests/train/test_sweeps.py"],
-    "workers/parallel/search.py": ["tests/execution/test_search.py"],
+    "workers/parallel/search.py": ["tests/execution/test_ask_and_tell.py"],
     "tune/roofline/stage.py": ["tests/profiles/test_roofline_stage.py"],
     "compat/counters/pretraining_stage.py": ["tests/compat/test_pretraining.py"],
     "compat/counters/tracked.py": ["tests/compat/test_transfer.py"],
