@@ -362,7 +362,7 @@ def test_deep_and_wide_pickles_end() -> None:
 def test_too_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpickling, "MAX_OPERATIONS", 100)
     assert len(unpickle(b"](" + b"N" * 90 + b"e.")) == 90
-    with pytest.raises(RefusedError, match="operation number 100 is not one"):
+    with pytest.raises(RefusedError, match="expected at most 100 operations"):
         unpickle(b"](" + b"N" * 100 + b"e.")
 
 
@@ -404,10 +404,10 @@ def test_any_byte_changed(tvm: Tvm, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], r"expected \(tasks, weights\), found a list"),
+        ([], "Expected `array` of length 2, got 0"),
         (([], [1]), "expected a weight a task, found 0 and 1"),
-        ((["x"], [1]), "expected a SearchTask, found a str"),
-        (({}, []), "expected tasks as a list, found a dict"),
+        ((["x"], [1]), "SearchTask with its state, found a str"),
+        (({}, []), "Expected `array`, got `object`"),
     ],
 )
 def test_other_values(tmp_path: Path, value: Any, message: str) -> None:
@@ -418,12 +418,12 @@ def test_other_values(tmp_path: Path, value: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"workload_key": 3}, "expected a workload key as text, found a int"),
+        ({"workload_key": 3}, r"Expected `str`, got `int` - at `\$\[0\]\.workload_key`"),
         ({"workload_key": "\udc80"}, "surrogates not allowed"),
-        ({"target": 3}, "expected a target, found a int"),
+        ({"target": 3}, "target.Target with its state, found a int"),
         ({"target": "-model=t4"}, "expected a target that begins with its kind"),
-        ({"hardware_params": []}, "expected HardwareParams, found a list"),
-        ({"layout_rewrite_option": True}, "expected a layout option as an integer"),
+        ({"hardware_params": []}, "HardwareParams with its state, found a list"),
+        ({"layout_rewrite_option": True}, r"Expected `int \| null`, got `bool`"),
     ],
 )
 def test_other_states(tvm: Tvm, tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -431,9 +431,9 @@ def test_other_states(tvm: Tvm, tmp_path: Path, changed: dict[str, Any], message
         read_all_tasks(save(tmp_path / "all_tasks.pkl", [tvm.task(**changed)]))
 
 
-@pytest.mark.parametrize("weight", [1.5, "1", 1 << 70, None])
+@pytest.mark.parametrize("weight", [1.5, "1", None, -1, 1 << 40, 1 << 70])
 def test_other_weights(tvm: Tvm, tmp_path: Path, weight: Any) -> None:
-    with pytest.raises(RecordError, match="expected a weight as an integer of 64 bits"):
+    with pytest.raises(RecordError, match=r"Expected `int` .*weight`|Expected `int`, got"):
         read_tasks(save(tmp_path / "a.task.pkl", ([tvm.task()], [weight])))
 
 
@@ -457,12 +457,6 @@ def test_damaged_graphs(tvm: Tvm, tmp_path: Path, handle: Any) -> None:
         RecordError, match=r"expected a JSON graph|expected .* (nodes|kind|characters)"
     ):
         read_all_tasks(path)
-
-
-def test_weights_out_of_range(tvm: Tvm, tmp_path: Path) -> None:
-    for weight in (-1, 1 << 40):
-        with pytest.raises(RecordError, match=r"expected a weight from 0 to 2147483648"):
-            read_tasks(save(tmp_path / "a.task.pkl", ([tvm.task()], [weight])))
 
 
 @given(st.binary(max_size=40), st.sampled_from([b"", b"\x80\x04", b"](", b"}("]))

@@ -18,30 +18,20 @@ from tencost.records.formats.ansor import AnsorFormat
 from tencost.records.reading.opening import lines
 from tencost.records.reading.protocol import About
 from tencost.records.tenset.layout import (
-    NetworkTask,
-    TensetDataset,
+    NetworkTasks,
     is_tenset,
     network_weights,
     read_layout,
     workload_networks,
 )
-from tencost.records.tenset.names import (
-    FileName,
-    NetworkKey,
-    clean_name,
-    log_file,
-    network_from_label,
-    parse_key,
-    parse_name,
-    tasks_file,
-)
+from tencost.records.tenset.names import FileName, clean_name, log_file, parse_name, tasks_file
 from tencost.records.tenset.pickles import SearchTask, WeightedTask
 from tencost.records.tenset.writing import write_layout
 
 HASH = "12b88bedece6984af589a28b43e0f3c4"
 KEY = f'["{HASH}", 1, 56, 56, 64, 3, 3, 64, 128, 1, 1, 1, 128, 1, 28, 28, 128]'
 OTHER = '["0bcb8746286db050cd088f375c85372d", 1, 64, 64, 128]'
-RESNET = NetworkKey("resnet_50", ((1, 3, 224, 224),))
+RESNET = "resnet_50-1x3x224x224"
 CPU = "llvm -keys=cpu -link-params=0 -model=platinum-8272"
 
 
@@ -122,6 +112,11 @@ GENERATIONS = {
 }
 
 
+def _tasks(network: str, kind: str, weights: dict[str, int]) -> NetworkTasks:
+    tasks = [WeightedTask(SearchTask(key, kind), weight) for key, weight in weights.items()]
+    return NetworkTasks(network, kind, tasks)
+
+
 def _folder(root: Path, generation: int) -> Path:
     relay, tasks, log, listed = GENERATIONS[generation]
     _write_tasks(root / "network_info" / tasks, {OTHER: 2, KEY: 3})
@@ -136,16 +131,26 @@ def _folder(root: Path, generation: int) -> Path:
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_names_of_generation_0() -> None:
-    network = NetworkKey("resnet_50", batch=16)
-    assert network.label == "resnet_50-B16"
-    assert parse_name("resnet_50-B16.model") == FileName(0, "network", network)
-    expected = FileName(0, "tasks", network, "llvm")
-    assert parse_name("resnet_50-B16-llvm.task") == expected
-    assert parse_name("resnet_50-B16-llvm.model") == expected  # the README's slip
-    log = parse_name("resnet_50-B16-llvm-e5-2666.json.gz")
-    assert log == FileName(0, "log", network, "llvm", hardware="e5-2666")
-    assert parse_name("resnet_50-B16-cuda.json") == FileName(0, "log", network, "cuda")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet_50-B16.model", FileName(0, "network", "resnet_50-B16")),
+        ("resnet_50-B16-llvm.task", FileName(0, "tasks", "resnet_50-B16", "llvm")),
+        # the README's slip
+        ("resnet_50-B16-llvm.model", FileName(0, "tasks", "resnet_50-B16", "llvm")),
+        (
+            "resnet_50-B16-llvm-e5-2666.json.gz",
+            FileName(0, "log", "resnet_50-B16", "llvm", hardware="e5-2666"),
+        ),
+        ("resnet_50-B16-cuda.json", FileName(0, "log", "resnet_50-B16", "cuda")),
+        (
+            "('bert', 'llvm -mcpu=core-avx2', [(1, 128), (1,)]).task.pkl",
+            FileName(1, "tasks", "bert-1x128-1", "llvm"),
+        ),
+    ],
+)
+def test_names(name: str, expected: FileName) -> None:
+    assert parse_name(name) == expected
 
 
 @pytest.mark.parametrize("generation", [1, 2, 3])
@@ -154,13 +159,8 @@ def test_names_of_later_generations(generation: int) -> None:
     kind = "llvm" if generation == 1 else None
     assert parse_name(relay) == FileName(generation, "network", RESNET, kind)
     assert parse_name(tasks) == FileName(generation, "tasks", RESNET, "llvm")
-    found = parse_name(log)
-    assert found == FileName(max(generation, 2), "log", None, "llvm", workload_key=KEY)
-
-
-def test_a_target_with_attributes_in_a_first_generation_name() -> None:
-    found = parse_name("('bert', 'llvm -mcpu=core-avx2', [(1, 128), (1,)]).task.pkl")
-    assert found == FileName(1, "tasks", NetworkKey("bert", ((1, 128), (1,))), "llvm")
+    expected = FileName(max(generation, 2), "log", None, "llvm", workload_key=KEY)
+    assert parse_name(log) == expected
 
 
 def test_clean_names_are_tensets_own() -> None:
@@ -209,21 +209,18 @@ def test_a_clean_name_loses_what_it_loses() -> None:
         "([],llvm).json",
         "(" * 120 + ").json",
         "(a,[(99)],,).relay.pkl",
+        "a,b.json",
+        "(a.json",
+        "(a,,b).json",
+        "([a](b),c).json",
+        "(a b,)c.json",
+        "('a, b).json",
         "",
         ".json",
     ],
 )
 def test_names_that_tell_nothing(name: str) -> None:
-    found = parse_name(name)
-    assert found is None or found.workload_key == '["(1,2)"]'
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a,b", "(a", "a)", "(a,,b)", "[a](b)", "(a b,)c", "'a", "(1,2,)"]
-)
-def test_keys_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|unexpected"):
-        parse_key(text)
+    assert parse_name(name) is None
 
 
 @given(st.text("()[],'\" a1-Bx.é", max_size=30), st.sampled_from([*SUFFIXES, ""]))
@@ -271,12 +268,8 @@ def test_a_slash_leads_to_no_other_folder() -> None:
     "label", ["resnet_50-1x3x224x224", "bert-1x128-1x128", "x-B4", "plain", "a-()"]
 )
 def test_labels_back_and_forth(label: str) -> None:
-    key = network_from_label(label)
-    assert key.label == label
-    found = parse_name(tasks_file(key, "llvm", ".task.json"))
-    assert found is not None
-    assert found.network is not None
-    assert found.network.label == label
+    parsed = parse_name(tasks_file(label, "llvm", ".task.json"))
+    assert parsed == FileName(3, "tasks", label, "llvm")
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -289,14 +282,8 @@ def test_a_folder(tmp_path: Path, generation: int) -> None:
     found = read_layout(folder)
     assert found.generation == generation
     assert found.rejects == []
-    assert [(item.key, item.relay) for item in found.networks] == [
-        (RESNET, folder / "network_info" / GENERATIONS[generation][0])
-    ]
-    label = "resnet_50-1x3x224x224"
-    assert found.tasks == [
-        NetworkTask(label, "llvm", SearchTask(OTHER, "llvm"), 2),
-        NetworkTask(label, "llvm", SearchTask(KEY, "llvm"), 3),
-    ]
+    assert found.networks == {RESNET: folder / "network_info" / GENERATIONS[generation][0]}
+    assert found.tasks == [_tasks(RESNET, "llvm", {OTHER: 2, KEY: 3})]
     assert [task.workload_key for task in found.all_tasks] == [KEY, OTHER]
     log = GENERATIONS[generation][2]
     records = folder / "measure_records"
@@ -305,7 +292,7 @@ def test_a_folder(tmp_path: Path, generation: int) -> None:
         (records / "unknown" / log, None),
     ]
     assert found.program_files == [folder / "to_measure_programs" / log]
-    assert network_weights(found) == {OTHER: [(label, 2)], KEY: [(label, 3)]}
+    assert network_weights(found.tasks) == {OTHER: [(RESNET, 2)], KEY: [(RESNET, 3)]}
 
 
 def test_generation_0(tmp_path: Path) -> None:
@@ -317,7 +304,7 @@ def test_generation_0(tmp_path: Path) -> None:
     assert found.generation == 0
     assert found.record_files == [(unnamed, None), (log, "e5-2666")]
     assert found.log_networks == {unnamed: "resnet_50-B1", log: "resnet_50-B1"}
-    assert network_weights(found) == {KEY: [("resnet_50-B1", 4)]}
+    assert network_weights(found.tasks) == {KEY: [("resnet_50-B1", 4)]}
     assert [task.workload_key for task in found.all_tasks] == [KEY]
 
 
@@ -325,7 +312,7 @@ def test_records_find_their_networks(tmp_path: Path) -> None:
     found = read_layout(_folder(tmp_path, 3))
     path, hardware = found.record_files[0]
     (batch,) = AnsorFormat().read(path, About("tenset", path.name, hardware))
-    networks = workload_networks(found)
+    networks = workload_networks(found.tasks)
     assert [networks[item] for item in batch.records["workload_id"].to_pylist()] == [
         [("resnet_50-1x3x224x224", 3)]
     ] * 2
@@ -337,16 +324,16 @@ def test_records_find_their_networks(tmp_path: Path) -> None:
 
 
 def test_weights_of_two_kinds_and_of_repeated_tasks() -> None:
-    def item(network: str, kind: str, weight: int) -> NetworkTask:
-        return NetworkTask(network, kind, SearchTask(KEY, kind), weight)
-
-    tasks = [item("b", "llvm", 2), item("b", "llvm", 1), item("b", "cuda", 2), item("a", "cuda", 5)]
-    dataset = TensetDataset(
-        Path(), 3, tasks=[*tasks, NetworkTask("a", "llvm", SearchTask("[", "llvm"), 1)]
-    )
-    assert network_weights(dataset) == {KEY: [("a", 5), ("b", 3)], "[": [("a", 1)]}
-    assert network_weights(dataset, "cuda") == {KEY: [("a", 5), ("b", 2)]}
-    assert list(workload_networks(dataset).values()) == [[("a", 5), ("b", 3)]]
+    tasks = [
+        _tasks("b", "llvm", {KEY: 2}),
+        _tasks("b", "llvm", {KEY: 1}),
+        _tasks("b", "cuda", {KEY: 2}),
+        _tasks("a", "cuda", {KEY: 5}),
+        _tasks("a", "llvm", {"[": 1}),
+    ]
+    assert network_weights(tasks) == {KEY: [("a", 5), ("b", 3)], "[": [("a", 1)]}
+    assert network_weights(tasks, "cuda") == {KEY: [("a", 5), ("b", 2)]}
+    assert list(workload_networks(tasks).values()) == [[("a", 5), ("b", 3)]]
 
 
 def test_a_folder_without_pickles_or_with_bad_ones(tmp_path: Path) -> None:
@@ -354,7 +341,7 @@ def test_a_folder_without_pickles_or_with_bad_ones(tmp_path: Path) -> None:
     log.write_bytes(gzip.compress(_line(target="cuda").encode()))
     (log.parent / "README.md").touch()
     found = read_layout(tmp_path)
-    assert (found.networks, found.tasks, found.all_tasks) == ([], [], [])
+    assert (found.networks, found.tasks, found.all_tasks) == ({}, [], [])
     assert found.record_files == [(log, "t4")]
     bad = tmp_path / "network_info" / GENERATIONS[3][1]
     _write(bad, "cos\nsystem\n(S'false'\ntR.")
@@ -366,7 +353,7 @@ def test_a_folder_without_pickles_or_with_bad_ones(tmp_path: Path) -> None:
     ]
     assert "names 'os.system', which is none of TVM's" in found.rejects[0].reason
     assert found.record_files == [(log, "t4")]
-    assert [item.label for item in found.networks] == ["resnet_50-1x3x224x224"]
+    assert list(found.networks) == [RESNET]
 
 
 def test_what_is_no_tenset_folder(tmp_path: Path) -> None:
@@ -430,7 +417,7 @@ def test_written_as_it_was_read(tmp_path: Path) -> None:
     assert again.generation == 3
     assert again.rejects == []
     assert not list((tmp_path / "to").rglob("*.pkl"))
-    assert network_weights(again) == {
+    assert network_weights(again.tasks) == {
         KEY: [("resnet_50-1x3x224x224", 1)],
         OTHER: [("resnet_50-1x3x224x224", 1)],
     }
@@ -439,7 +426,7 @@ def test_written_as_it_was_read(tmp_path: Path) -> None:
         SearchTask(OTHER, CPU, "", hardware, 2),
         SearchTask(KEY, CPU, "", hardware, 2),
     ]
-    assert [item.key for item in again.networks] == [RESNET]
+    assert list(again.networks) == [RESNET]
 
 
 def test_networks_and_weights_are_written(tmp_path: Path) -> None:
@@ -448,7 +435,7 @@ def test_networks_and_weights_are_written(tmp_path: Path) -> None:
     at = table.schema.get_field_index("networks")
     table = table.set_column(at, "networks", pa.array(networks, table.schema.field(at).type))
     write_layout(tmp_path / "to", table)
-    assert network_weights(read_layout(tmp_path / "to")) == {KEY: [("a", 7), ("b/c,d", 2)]}
+    assert network_weights(read_layout(tmp_path / "to").tasks) == {KEY: [("a", 7), ("b/c,d", 2)]}
 
 
 def test_long_keys_are_written_and_read(tmp_path: Path) -> None:
