@@ -35,6 +35,12 @@ class Reject:
     reason: str
 
 
+def shorten(cell: object) -> str:
+    """Return a value as a reason shows it."""
+    text = repr(cell)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 @dataclass(frozen=True)
 class About:
     """What a reader is told about a file.

@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from tencost.records.reading.protocol import shorten
+
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{14}", re.ASCII)
 
@@ -25,10 +27,8 @@ def epoch_seconds(value: Any) -> float:
     elif isinstance(value, float):
         seconds = value
     if not math.isfinite(seconds):
-        text = repr(value)
         raise ValueError(
-            "expected seconds since 1970 or a text like 20191123003411, found "
-            f"{text if len(text) <= 60 else f'{text[:57]}...'}"
+            f"expected seconds since 1970 or a text like 20191123003411, found {shorten(value)}"
         )
     return seconds
 
