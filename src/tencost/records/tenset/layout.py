@@ -38,7 +38,7 @@ from tencost.errors import RecordError
 from tencost.records.formats import ansor
 from tencost.records.reading.opening import read_head
 from tencost.records.reading.protocol import Reject
-from tencost.records.tenset.names import CURRENT_GENERATION, FileName, is_log_name, parse_name
+from tencost.records.tenset.names import FileName, is_log_name, parse_name
 from tencost.records.tenset.pickles import SearchTask, WeightedTask, read_all_tasks, read_tasks
 from tencost.store.ids import canonical_json, text_id
 
@@ -73,23 +73,19 @@ class TensetDataset:
     """What a TenSet folder holds; log files are listed, not read.
 
     Attributes:
-        generation: of its naming, 0 to 3.
         networks: label to the file of its module, which pickles.read_relay reads; None without one.
         tasks: of every network that the dataset has the tasks of, in the order of files.
         record_files: (log file, hardware), by path; hardware is None where neither folder nor name tells it.
         program_files: logs of programs that were not measured, by path.
         all_tasks: every task once; TenSet's task number is the position, where the dataset has its list.
-        log_networks: label of the network that a log is of, generation 0 only.
         rejects: pickles and lists of tasks that could not be read, line 0, file relative to the folder.
     """
 
-    generation: int
     networks: dict[str, Path | None]
     tasks: list[NetworkTasks]
     record_files: list[tuple[Path, str | None]]
     program_files: list[Path]
     all_tasks: list[SearchTask]
-    log_networks: dict[Path, str]
     rejects: list[Reject]
 
 
@@ -100,7 +96,7 @@ def is_tenset(folder: Path) -> bool:
     """
     if any((folder / name).is_file() for name in _TASK_LISTS):
         return True
-    if any(name.content != "log" for _, name in _parsed(_info_files(folder))):
+    if any(name.content != "log" for name in _parsed(_info_files(folder)).values()):
         return True
     places = (folder / PROGRAM_FOLDER, *_inside(folder / RECORD_FOLDER, Path.is_dir))
     logs = [path for place in places for path in _logs(place)[:_LOGS_TRIED]]
@@ -138,39 +134,32 @@ def read_layout(folder: Path) -> TensetDataset:
     for hardware in _inside(folder / RECORD_FOLDER, Path.is_dir):
         device = None if hardware.name == NO_MODEL else hardware.name
         records += [(path, device) for path in _logs(hardware)]
-    programs, info = _logs(folder / PROGRAM_FOLDER), _info_files(folder)
-    names = _parsed([*info, *(path for path, _ in records), *programs])
-    task_files = {path for path, name in names if name.content == "tasks"}
+    info = _info_files(folder)
+    names = _parsed(info) | early
     tasks = [
         network_tasks
         for path in info
-        if path in task_files or path.name.endswith(_TASK_SUFFIXES)
+        if path.name.endswith(_TASK_SUFFIXES) or (path in names and names[path].content == "tasks")
         for network_tasks in read_or_reject(path, _read_tasks)
     ]
     lists = (folder / name for name in _TASK_LISTS)
     listed = (read_or_reject(path, _read_list) for path in lists if path.is_file())
-    modules = {name.network: path for path, name in names if name.content == "network"}
-    labels = [*(name.network for _, name in names), *(task.network for task in tasks)]
+    modules = {name.network: path for path, name in names.items() if name.content == "network"}
+    labels = {name.network for name in names.values()} | {task.network for task in tasks}
     return TensetDataset(
-        generation=min((name.generation for _, name in names), default=CURRENT_GENERATION),
-        networks={label: modules.get(label) for label in sorted(set(filter(None, labels)))},
+        networks={label: modules.get(label) for label in sorted(labels)},
         tasks=tasks,
         record_files=records,
-        program_files=programs,
+        program_files=_logs(folder / PROGRAM_FOLDER),
         all_tasks=next(filter(None, listed), []) or distinct_tasks(tasks),
-        log_networks={path: name.network for path, name in early.items() if name.network},
         rejects=rejects,
     )
 
 
-def network_weights(
-    tasks: Iterable[NetworkTasks], kind: str | None = None
-) -> dict[str, list[tuple[str, int]]]:
+def network_weights(tasks: Iterable[NetworkTasks]) -> dict[str, list[tuple[str, int]]]:
     """Return (network, weight) of each workload key, by label; weight: occurrences in the network.
 
-    Args:
-        tasks: of a dataset.
-        kind: targets of this kind only. Without it, a network whose kinds disagree gives the larger weight.
+    A network whose kinds of target disagree gives the larger weight.
     """
     occurrences: Counter[tuple[str, str, str]] = Counter()
     for of_network in tasks:
@@ -178,19 +167,16 @@ def network_weights(
             place = weighted.task.workload_key, of_network.network, weighted.task.kind
             occurrences[place] += weighted.weight
     weights: dict[str, dict[str, int]] = {}
-    for (key, network, task_kind), weight in occurrences.items():
-        if kind in (None, task_kind):
-            of_key = weights.setdefault(key, {})
-            of_key[network] = max(weight, of_key.get(network, 0))
+    for (key, network, _), weight in occurrences.items():
+        of_key = weights.setdefault(key, {})
+        of_key[network] = max(weight, of_key.get(network, 0))
     return {key: sorted(of_key.items()) for key, of_key in weights.items()}
 
 
-def workload_networks(
-    tasks: Iterable[NetworkTasks], kind: str | None = None
-) -> dict[str, list[tuple[str, int]]]:
+def workload_networks(tasks: Iterable[NetworkTasks]) -> dict[str, list[tuple[str, int]]]:
     """Return :func:`network_weights` by the workload_id of records; keys that are no JSON are left out."""
     networks: dict[str, list[tuple[str, int]]] = {}
-    for key, weights in network_weights(tasks, kind).items():
+    for key, weights in network_weights(tasks).items():
         with suppress(ValueError, RecursionError):
             networks[text_id(ansor.FAMILY, canonical_json(json.loads(key)))] = weights
     return networks
@@ -218,24 +204,24 @@ def _logs(folder: Path) -> list[Path]:
     return [path for path in _inside(folder, Path.is_file) if is_log_name(path.name)]
 
 
-def _parsed(paths: Iterable[Path]) -> list[tuple[Path, FileName]]:
-    """Return what their names tell of those files that are named as TenSet names them."""
-    names = ((path, parse_name(path.name)) for path in paths)
-    return [(path, name) for path, name in names if name is not None]
+def _parsed(paths: Iterable[Path]) -> dict[Path, FileName]:
+    """Return what their names tell, of files whose names do."""
+    names = {path: parse_name(path.name) for path in paths}
+    return {path: name for path, name in names.items() if name is not None}
 
 
 def _early_logs(folder: Path) -> dict[Path, FileName]:
     """Return the logs of generation 0, which are in the dataset's folder itself."""
     names = _parsed(_inside(folder, Path.is_file))
-    return {path: name for path, name in names if name.generation == 0 and name.content == "log"}
+    return {path: name for path, name in names.items() if name.content == "log"}
 
 
 def _read_tasks(path: Path) -> list[NetworkTasks]:
     if path.name.endswith(".json"):
         return [_read_json(path, NetworkTasks)]
-    name = parse_name(path.name)
-    network = name.network if name and name.network else path.name.partition(".task")[0]
-    return [NetworkTasks(network, name.kind or "" if name else "", read_tasks(path))]
+    name, tasks = parse_name(path.name), read_tasks(path)
+    network = name.network if name is not None else path.name.partition(".task")[0]
+    return [NetworkTasks(network, tasks[0].task.kind if tasks else "", tasks)]
 
 
 def _read_list(path: Path) -> list[SearchTask]:
