@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -57,8 +57,11 @@ _JSON_MESSAGE_NAMES = {
     _MEAN: "runtime_ms_mean",
     _DEVIATION: "runtime_ms_std",
 }
-_OBJECTS = ("engine_config", "build_config", "runtime_config", "execution_config")
-_JSON_COLUMNS = ("additional_info", "workload_args", *_OBJECTS)
+_JSON_COLUMNS = tuple(
+    name for name in COLUMNS_FIELDS if name.endswith(("_info", "_args", "_config"))
+)
+_CELLS = {name: name in _JSON_COLUMNS for name in COLUMNS_FIELDS[2:-2]}
+"""Columns of one field each, and whether they hold JSON; not the timestamp, the schema version and the times."""
 _GOOD = ("ok", "success", "correct")
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -69,7 +72,8 @@ _Id = Annotated[str, msgspec.Meta(min_length=1)]
 class BadRecordError(ValueError):
     """A record that cannot be read: its field, and what is wrong with that."""
 
-    def __init__(self, field: str, reason: str) -> None:
+    def __init__(self, field: str, error: Exception | str) -> None:
+        reason = "not Unicode text" if isinstance(error, UnicodeEncodeError) else str(error)
         super().__init__(f"{field}: {reason}")
         self.field, self.reason = field, reason
 
@@ -126,7 +130,7 @@ def row_of(record: Object, hardware: str | None) -> dict[str, Any]:
     if device is None:
         raise NoHardwareError
     try:
-        row, mean_only = _columns_row(columns, device)
+        row, mean_only = _columns_row({**columns, "hardware": device})
     except BadRecordError as error:
         if version == "columns":
             raise
@@ -143,9 +147,6 @@ def row_of(record: Object, hardware: str | None) -> dict[str, Any]:
     row["foreign"] = _ENCODE(foreign)
     if OURS in record:
         row |= _own_columns(record[OURS], row)
-    for name, cell in row.items():
-        if isinstance(cell, str):
-            _checked_text(name, cell)
     return row
 
 
@@ -195,48 +196,50 @@ def _own_columns(members: Any, row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(msgspec.to_builtins(columns)) if alike and stamped else {}
 
 
-def _columns_row(record: Object, device: str) -> tuple[dict[str, Any], bool]:
+def _columns_row(record: Object) -> tuple[dict[str, Any], bool]:
     """Return the row of a record of the columns version, and whether its run_secs are the mean alone."""
-    workload, engine = _text(record, "workload"), _text(record, "engine")
-    version = record.get("engine_version")
-    version = version if version is None else str(version)
-    target = _target(record.get("target"))
-    timestamp = record.get("timestamp")
-    try:
-        timestamp = None if timestamp is None else epoch_seconds(timestamp)
-    except ValueError as error:
-        raise BadRecordError("timestamp", str(error)) from error
-    objects = {name: _object(record.get(name)) for name in _OBJECTS}
+    cells: Object = {}
+    for name, read in _READERS.items():
+        try:
+            cells[name] = read(record.get(name))
+        except ValueError as error:
+            raise BadRecordError(name, error) from error
     times, raw = _times(record)
-    timing = _timing(record, times)
-    arguments = finite(record.get("workload_args"))
-    workload_id = text_id(NAME, workload, canonical_json(arguments))
-    program_id = text_id(workload_id, str(target.get("kind", "")), "")
-    what = [engine, version, *(objects[name] or {} for name in _OBJECTS[:3]), timestamp]
+    timing = _timing(record.get("status"), cells["error"], times)
+    ids = _ids(cells)
+    elapsed = _elapsed(record, timing.run_secs, raw, cells["execution_config"])
+    schema_version = record.get("schema_version")
+    if schema_version is not None and str(schema_version) != SCHEMA_VERSION:
+        noted = {VERSION_NOTE: finite(schema_version)}
+        cells["additional_info"] = (cells["additional_info"] or {}) | noted
+    for name in (*_JSON_COLUMNS, "target"):
+        cells[name] = None if cells[name] is None else _SORTED(cells[name])
     row: dict[str, Any] = {
-        "record_id": text_id(program_id, canonical_target(target), device, canonical_json(what)),
-        "program_id": program_id,
-        "workload_id": workload_id,
-        "task_name": _task_name(workload),
-        "hardware": device,
-        "timestamp": timestamp,
-        "additional_info": _json(_noted(record)),
-        "workload": workload,
-        "workload_args": _json(arguments),
-        "engine": engine,
-        "engine_version": version,
-        "target": _json(target),
+        **ids,
+        **cells,
+        **elapsed,
+        "task_name": _task_name(cells["workload"]),
         "program_format": "none",
         "program": "",
         "run_secs": list(timing.run_secs) or None,
         "status": timing.status.value,
         "error": timing.error or None,
     }
-    for name in ("env_name", "hw_model"):
-        row[name] = record[name] if isinstance(record.get(name), str) else None
-    row |= {name: _json(members) for name, members in objects.items()}
-    row |= _elapsed(record, timing.run_secs, raw, objects["execution_config"])
     return row, bool(timing.run_secs) and not raw
+
+
+def _ids(cells: Object) -> dict[str, str]:
+    arguments = canonical_json(cells["workload_args"])
+    workload_id = text_id(NAME, cells["workload"], arguments)
+    program_id = text_id(workload_id, str(cells["target"].get("kind", "")), "")
+    configs = [cells[name] or {} for name in ("engine_config", "build_config", "runtime_config")]
+    measured = [cells["engine"], cells["engine_version"], *configs, cells["timestamp"]]
+    target = canonical_target(cells["target"])
+    return {
+        "record_id": text_id(program_id, target, cells["hardware"], canonical_json(measured)),
+        "program_id": program_id,
+        "workload_id": workload_id,
+    }
 
 
 def _generated(row: Mapping[str, Any], version: Version, mean_only: bool) -> Object:
@@ -247,12 +250,11 @@ def _generated(row: Mapping[str, Any], version: Version, mean_only: bool) -> Obj
 
 def _columns_object(row: Mapping[str, Any], mean_only: bool) -> Object:
     """Return what the columns of a row say, as a record of the columns version."""
-    record: Object = {}
-    for name in COLUMNS_FIELDS:
-        if name == "schema_version":
-            record[name] = SCHEMA_VERSION
-        elif name not in (_MEAN, _DEVIATION) and (row[name] is not None or name == "timestamp"):
-            record[name] = json.loads(row[name]) if name in _JSON_COLUMNS else row[name]
+    record: Object = {"timestamp": row["timestamp"], "schema_version": SCHEMA_VERSION}
+    for name, is_json in _CELLS.items():
+        cell = row[name]
+        if cell is not None:
+            record[name] = json.loads(cell) if is_json else cell
     if not row["run_secs"]:
         return record | {name: row[name] for name in ("status", "error") if row[name]}
     milliseconds = [1e3 * seconds for seconds in row["run_secs"]]
@@ -263,20 +265,10 @@ def _columns_object(row: Mapping[str, Any], mean_only: bool) -> Object:
     return record
 
 
-def _text(record: Object, name: str) -> str:
-    text = record.get(name)
-    if not isinstance(text, str) or not text.strip():
-        raise BadRecordError(name, f"expected a text, found {shorten(text)}")
-    return _checked_text(name, text)
-
-
 def _device(record: Object, version: Version) -> str | None:
     names = ("hardware", "env_name", "hw_model") if version == "columns" else ("hardware",)
-    for name in names:
-        device = record.get(name)
-        if isinstance(device, str) and device.strip():
-            return _checked_text(name, device)
-    return None
+    devices = (record.get(name) for name in names)
+    return next((device for device in devices if isinstance(device, str) and device.strip()), None)
 
 
 def _task_name(workload: str) -> str:
@@ -285,26 +277,60 @@ def _task_name(workload: str) -> str:
     return (name if domain and name else workload).partition(":")[0] or workload
 
 
+def _text(text: Any) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"expected a text, found {shorten(text)}")
+    return _unicode(text)
+
+
+def _name(name: Any) -> str | None:
+    return _unicode(name) if isinstance(name, str) else None
+
+
+def _unicode(text: str) -> str:
+    text.encode()  # Arrow cannot hold a lone surrogate
+    return text
+
+
+def _error(error: Any) -> str:
+    text = "" if error is None else error if isinstance(error, str) else json.dumps(finite(error))
+    return _unicode(text)
+
+
 def _target(target: Any) -> Object:
     if target is None or target == "":
         return {}
     if isinstance(target, dict):
         target = json.dumps(finite(target))
-    if not isinstance(target, str):
-        raise BadRecordError("target", f"expected a target, found {shorten(target)}")
-    _checked_text("target", target)
-    try:
-        return parse_target(target)
-    except ValueError as error:
-        raise BadRecordError("target", str(error)) from error
+    if isinstance(target, str):
+        return parse_target(_unicode(target))
+    raise ValueError(f"expected a target, found {shorten(target)}")
 
 
-def _noted(record: Object) -> Object | None:
-    """Return additional_info, with the record's schema version where it is not ours."""
-    info, version = _object(record.get("additional_info")), record.get("schema_version")
-    if version is None or str(version) == SCHEMA_VERSION:
-        return info
-    return {**(info or {}), VERSION_NOTE: finite(version)}
+def _object(members: Any) -> Object | None:
+    """Return an object, also one that is JSON text; None for anything else."""
+    if isinstance(members, str) and members.lstrip().startswith("{"):
+        try:
+            members = json.loads(members)
+        except ValueError:
+            return None
+    return finite(members) if isinstance(members, dict) else None
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_JSON_COLUMNS, _object),
+    "workload": _text,
+    "workload_args": finite,
+    "hardware": _text,
+    "engine": _text,
+    "engine_version": lambda version: _name(None if version is None else str(version)),
+    "target": _target,
+    "timestamp": lambda time: None if time is None else epoch_seconds(time),
+    "env_name": _name,
+    "hw_model": _name,
+    "error": _error,
+}
+"""What gives the cell of a column, not yet as JSON, of a field of the columns version."""
 
 
 def _times(record: Object) -> tuple[list[float | None], bool]:
@@ -331,16 +357,14 @@ def _milliseconds(name: str, time: Any) -> float:
         return math.inf
 
 
-def _timing(record: Object, times: list[float | None]) -> Timing:
+def _timing(status: Any, error: str, times: list[float | None]) -> Timing:
     """Return the times in seconds, or the status that the record or its times tell."""
-    status, error = record.get("status"), record.get("error")
-    text = error if isinstance(error, str) else "" if error is None else json.dumps(finite(error))
     word = status.strip().casefold() if isinstance(status, str) else ""
     if status is not None and word not in _GOOD:
         reported = Status(word) if word in Status.__members__ else Status.unknown
-        return Timing(reported, (), text or f"the log says status {shorten(status)}")
-    if text and status is None:
-        return Timing(Status.unknown, (), text)
+        return Timing(reported, (), error or f"the log says status {shorten(status)}")
+    if error and status is None:
+        return Timing(Status.unknown, (), error)
     if not times:
         return Timing(Status.unknown, (), "not measured: no time")
     for time in times:
@@ -373,26 +397,3 @@ def _float32(number: Any) -> float | None:
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         return None
     return float(number) if -_FLOAT32_MAX < number < _FLOAT32_MAX else None
-
-
-def _object(members: Any) -> Object | None:
-    """Return an object, also one that is JSON text; None for anything else."""
-    if isinstance(members, str) and members.lstrip().startswith("{"):
-        try:
-            members = json.loads(members)
-        except ValueError:
-            return None
-    return finite(members) if isinstance(members, dict) else None
-
-
-def _json(cell: Any) -> str | None:
-    return None if cell is None else _SORTED(cell)
-
-
-def _checked_text(name: str, text: str) -> str:
-    """Return a text that Arrow can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise BadRecordError(name, "not Unicode text") from error
-    return text
