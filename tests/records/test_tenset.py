@@ -44,8 +44,8 @@ def _line(
 ) -> str:
     task = [key, target, [16, 64, 64, 0, 0, 0, 0, 0], "", 2, []]
     steps = [["SP", 2, 0, 64, [length, 2], 1], ["AN", 2, 0, 3]]
-    result = [list(costs), error, 0.25, 1_614_689_820]
-    return json.dumps({"i": [task, [[], steps]], "r": result, "v": "v0.6"}) + "\n"
+    outcome = [list(costs), error, 0.25, 1_614_689_820]
+    return json.dumps({"i": [task, [[], steps]], "r": outcome, "v": "v0.6"}) + "\n"
 
 
 def _write(path: Path, *written: str) -> Path:
@@ -54,9 +54,9 @@ def _write(path: Path, *written: str) -> Path:
     return path
 
 
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return b"X" + len(data).to_bytes(4, "little") + data
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return b"X" + len(encoded).to_bytes(4, "little") + encoded
 
 
 def _pickled_task(key: str, target: str) -> bytes:
@@ -229,19 +229,19 @@ def test_labels_back_and_forth(label: str) -> None:
 def test_a_folder(tmp_path: Path, generation: int) -> None:
     folder = _folder(tmp_path / "data[set]*", generation)  # what a glob would take for a pattern
     assert is_tenset(folder)
-    found = read_layout(folder)
-    assert found.rejects == []
-    assert found.networks == {RESNET: folder / "network_info" / GENERATIONS[generation][0]}
-    assert found.tasks == [_tasks(RESNET, "llvm", {OTHER: 2, KEY: 3})]
-    assert [task.workload_key for task in found.all_tasks] == [KEY, OTHER]
+    dataset = read_layout(folder)
+    assert dataset.rejects == []
+    assert dataset.networks == {RESNET: folder / "network_info" / GENERATIONS[generation][0]}
+    assert dataset.tasks == [_tasks(RESNET, "llvm", {OTHER: 2, KEY: 3})]
+    assert [task.workload_key for task in dataset.all_tasks] == [KEY, OTHER]
     log = GENERATIONS[generation][2]
     records = folder / "measure_records"
-    assert found.record_files == [
+    assert dataset.record_files == [
         (records / "platinum-8272" / log, "platinum-8272"),
         (records / "unknown" / log, None),
     ]
-    assert found.program_files == [folder / "to_measure_programs" / log]
-    assert network_weights(found.tasks) == {OTHER: [(RESNET, 2)], KEY: [(RESNET, 3)]}
+    assert dataset.program_files == [folder / "to_measure_programs" / log]
+    assert network_weights(dataset.tasks) == {OTHER: [(RESNET, 2)], KEY: [(RESNET, 3)]}
 
 
 def test_generation_0(tmp_path: Path) -> None:
@@ -249,23 +249,23 @@ def test_generation_0(tmp_path: Path) -> None:
     log = _write(tmp_path / "resnet_50-B1-llvm-e5-2666.json", _line(), _line(OTHER))
     unnamed = _write(tmp_path / "resnet_50-B1-cuda.json", _line(target="cuda"))
     assert is_tenset(tmp_path)
-    found = read_layout(tmp_path)
-    assert found.record_files == [(unnamed, None), (log, "e5-2666")]
-    assert list(found.networks) == ["resnet_50-B1"]
-    assert network_weights(found.tasks) == {KEY: [("resnet_50-B1", 4)]}
-    assert [task.workload_key for task in found.all_tasks] == [KEY]
+    dataset = read_layout(tmp_path)
+    assert dataset.record_files == [(unnamed, None), (log, "e5-2666")]
+    assert list(dataset.networks) == ["resnet_50-B1"]
+    assert network_weights(dataset.tasks) == {KEY: [("resnet_50-B1", 4)]}
+    assert [task.workload_key for task in dataset.all_tasks] == [KEY]
 
 
 def test_records_find_their_networks(tmp_path: Path) -> None:
-    found = read_layout(_folder(tmp_path, 3))
-    path, hardware = found.record_files[0]
+    dataset = read_layout(_folder(tmp_path, 3))
+    path, hardware = dataset.record_files[0]
     (batch,) = AnsorFormat().read(path, About("tenset", path.name, hardware))
-    networks = workload_networks(found.tasks)
-    assert [networks[item] for item in batch.records["workload_id"].to_pylist()] == [
+    networks = workload_networks(dataset.tasks)
+    assert [networks[workload] for workload in batch.records["workload_id"].to_pylist()] == [
         [("resnet_50-1x3x224x224", 3)]
     ] * 2
     assert batch.records["status"].to_pylist() == ["ok", "run_timeout"]
-    (programs,) = AnsorFormat().read(found.program_files[0], About("tenset", "p", "unmeasured"))
+    (programs,) = AnsorFormat().read(dataset.program_files[0], About("tenset", "p", "unmeasured"))
     assert programs.records["status"].to_pylist() == ["unknown"]
     assert programs.records["error"].to_pylist() == ["not measured: the cost is 0"]
     assert programs.records["run_secs"].to_pylist() == [None]
@@ -287,20 +287,20 @@ def test_a_folder_without_pickles_or_with_bad_ones(tmp_path: Path) -> None:
     log = _write(tmp_path / "measure_records" / "t4" / "x.json.gz")
     log.write_bytes(gzip.compress(_line(target="cuda").encode()))
     (log.parent / "README.md").touch()
-    found = read_layout(tmp_path)
-    assert (found.networks, found.tasks, found.all_tasks) == ({}, [], [])
-    assert found.record_files == [(log, "t4")]
+    dataset = read_layout(tmp_path)
+    assert (dataset.networks, dataset.tasks, dataset.all_tasks) == ({}, [], [])
+    assert dataset.record_files == [(log, "t4")]
     bad = tmp_path / "network_info" / GENERATIONS[3][1]
     _write(bad, "cos\nsystem\n(S'false'\ntR.")
     _write(tmp_path / "network_info" / "all_tasks.pkl", "")
-    found = read_layout(tmp_path)
-    assert [(item.file, item.line) for item in found.rejects] == [
+    dataset = read_layout(tmp_path)
+    assert [(reject.file, reject.line) for reject in dataset.rejects] == [
         (f"network_info/{bad.name}", 0),
         ("network_info/all_tasks.pkl", 0),
     ]
-    assert "names 'os.system', which is none of TVM's" in found.rejects[0].reason
-    assert found.record_files == [(log, "t4")]
-    assert list(found.networks) == [RESNET]
+    assert "names 'os.system', which is none of TVM's" in dataset.rejects[0].reason
+    assert dataset.record_files == [(log, "t4")]
+    assert list(dataset.networks) == [RESNET]
 
 
 def test_what_is_no_tenset_folder(tmp_path: Path) -> None:
@@ -332,8 +332,8 @@ def test_a_folder_around_it_is_told(tmp_path: Path) -> None:
 
 def _table(folder: Path, dataset: str = "resnet_50-1x3x224x224") -> pa.Table:
     tables = []
-    found = read_layout(folder)
-    files = [*found.record_files, *((path, "unmeasured") for path in found.program_files)]
+    layout = read_layout(folder)
+    files = [*layout.record_files, *((path, "unmeasured") for path in layout.program_files)]
     for path, hardware in files:
         about = About(dataset, path.name, hardware or "somewhere")
         tables += [batch.records for batch in AnsorFormat().read(path, about)]
@@ -390,8 +390,8 @@ def test_long_keys_are_written_and_read(tmp_path: Path) -> None:
     for position, key in enumerate(keys):
         _write(folder / "measure_records" / "t4" / f"{position}.json", _line(key))
     write_layout(tmp_path / "to", _table(folder))
-    found = read_layout(tmp_path / "to")
-    logged = [json.loads(path.read_text())["i"][0][0] for path, _ in found.record_files]
+    dataset = read_layout(tmp_path / "to")
+    logged = [json.loads(path.read_text())["i"][0][0] for path, _ in dataset.record_files]
     assert sorted(logged) == keys
 
 
@@ -399,12 +399,12 @@ def test_damaged_lists_of_ours_are_rejects(tmp_path: Path) -> None:
     write_layout(tmp_path / "to", _table(_folder(tmp_path / "from", 3)))
     for path in (tmp_path / "to" / "network_info").iterdir():
         path.write_text(path.read_text().replace('"llvm', '"-llvm'))
-    found = read_layout(tmp_path / "to")
-    assert sorted(item.file for item in found.rejects) == [
+    dataset = read_layout(tmp_path / "to")
+    assert sorted(reject.file for reject in dataset.rejects) == [
         "network_info/((resnet_50,[(1,3,224,224)]),llvm).task.json",
         "network_info/all_tasks.json",
     ]
-    assert len(found.record_files) == 2
+    assert len(dataset.record_files) == 2
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:
