@@ -126,24 +126,23 @@ class Rfc4304Format(LogFormat):
         """
         rows: list[dict[str, Any]] = []
         rejects: list[Reject] = []
-        records = nameless = 0
-        is_json = not is_parquet(path)
-        for line, record in (
-            json_objects(path, lambda part: "workload" in part)
-            if is_json
-            else _parquet_objects(path, batch_rows)
-        ):
+        readable = nameless = 0
+        if is_parquet(path):
+            records = _parquet_objects(path, batch_rows)
+        else:
+            records = json_objects(path, lambda part: "workload" in part)
+        for line, record in records:
             row = record if isinstance(record, Damage) else _row(record, about, line)
             if isinstance(row, Damage):
                 nameless += row is _NAMELESS
                 rejects.append(Reject(about.file, line, row.reason))
             else:
                 rows.append(row)
-                records += 1
+                readable += 1
             if len(rows) + len(rejects) >= batch_rows:
                 yield Batch(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects))
                 rows, rejects = [], []
-        if nameless and not records:
+        if nameless and not readable:
             raise NoDeviceError(
                 f"expected records in {path} that name their device (hardware; env_name or hw_model "
                 f"in the columns version), found none in {nameless}. Import it with hardware=<name>."
