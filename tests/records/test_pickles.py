@@ -44,14 +44,14 @@ class Tvm:
     """Modules named as TVM's were, with objects that pickle as TVM's did."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made: dict[str, ModuleType] = {}
+        modules: dict[str, ModuleType] = {}
 
         def module(name: str) -> ModuleType:
             """Return the fake module of a name; the real one, if it is loaded, is left as it is."""
-            if name not in made:
-                made[name] = ModuleType(name)
-                monkeypatch.setitem(sys.modules, name, made[name])
-            return made[name]
+            if name not in modules:
+                modules[name] = ModuleType(name)
+                monkeypatch.setitem(sys.modules, name, modules[name])
+            return modules[name]
 
         for name in ("tvm", "tvm.runtime", "tvm.ir", "tvm.target", "tvm.auto_scheduler"):
             module(name)
@@ -102,9 +102,9 @@ class Tvm:
         self.search_task = place(type("SearchTask", (Stateful,), {}), search, "SearchTask")
 
     def string(self, text: str) -> Any:
-        made = self.string_class(text)
-        made.__tvm_object__ = self.object(graph({"type_key": "runtime.String", "repr_str": text}))
-        return made
+        string = self.string_class(text)
+        string.__tvm_object__ = self.object(graph({"type_key": "runtime.String", "repr_str": text}))
+        return string
 
     def target(self, kind: str = "llvm", **attributes: Any) -> Any:
         return self.target_class(target_graph(kind, attributes))
@@ -175,8 +175,8 @@ def tvm(monkeypatch: pytest.MonkeyPatch) -> Tvm:
     return Tvm(monkeypatch)
 
 
-def save(path: Path, value: Any, protocol: int = 4) -> Path:
-    path.write_bytes(pickle.dumps(value, protocol))
+def save(path: Path, pickled: Any, protocol: int = 4) -> Path:
+    path.write_bytes(pickle.dumps(pickled, protocol))
     return path
 
 
@@ -229,8 +229,12 @@ def test_a_task_that_shares_its_objects(tvm: Tvm, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", [0, *PROTOCOLS])
 def test_relay_network(tmp_path: Path, protocol: int) -> None:
-    value = ('{"root": 1}', 46_000_000, [("input0", (1, 3, 224, 224), "float32"), ("s", (), "i8")])
-    path = save(tmp_path / "a.relay.pkl", value, protocol)
+    pickled = (
+        '{"root": 1}',
+        46_000_000,
+        [("input0", (1, 3, 224, 224), "float32"), ("s", (), "i8")],
+    )
+    path = save(tmp_path / "a.relay.pkl", pickled, protocol)
     assert read_relay(path) == RelayNetwork(
         '{"root": 1}', 46_000_000, (("input0", (1, 3, 224, 224), "float32"), ("s", (), "i8"))
     )
@@ -268,12 +272,12 @@ def _hostile(marker: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("protocol", [0, *PROTOCOLS])
 def test_hostile_pickles_run_nothing(tvm: Tvm, tmp_path: Path, name: str, protocol: int) -> None:
     marker = tmp_path / "touched"
-    value = _hostile(marker)[name]
+    pickled = _hostile(marker)[name]
     for hidden in (
-        value,
-        ([value], [1]),
-        ([tvm.task(workload_key=KEY, desc=value)], [1]),
-        ([tvm.task(workload_key=KEY, desc="", target=tvm.target_class(value))], [1]),
+        pickled,
+        ([pickled], [1]),
+        ([tvm.task(workload_key=KEY, desc=pickled)], [1]),
+        ([tvm.task(workload_key=KEY, desc="", target=tvm.target_class(pickled))], [1]),
     ):
         path = save(tmp_path / "hostile.task.pkl", hidden, protocol)
         codecs.lookup("raw_unicode_escape")  # of protocol 0
@@ -285,16 +289,16 @@ def test_hostile_pickles_run_nothing(tvm: Tvm, tmp_path: Path, name: str, protoc
 
 
 @pytest.mark.parametrize(
-    ("value", "named"),
+    ("pickled", "name"),
     [
         (_Calls(os.system, "true"), r"'posix\.system'"),
         (_Calls(eval, "1"), r"'builtins\.eval'"),
         (_Calls(getattr, 1, "real"), r"'builtins\.getattr'"),
     ],
 )
-def test_what_is_refused_is_named(value: Any, named: str) -> None:
-    with pytest.raises(RefusedError, match=f"names {named}, which is none of TVM's"):
-        unpickle(pickle.dumps([value]))
+def test_what_is_refused_is_named(pickled: Any, name: str) -> None:
+    with pytest.raises(RefusedError, match=f"names {name}, which is none of TVM's"):
+        unpickle(pickle.dumps([pickled]))
 
 
 @pytest.mark.parametrize(
@@ -362,7 +366,7 @@ def test_deep_and_wide_pickles_end() -> None:
 def test_too_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpickling, "MAX_OPERATIONS", 100)
     assert len(unpickle(b"](" + b"N" * 90 + b"e.")) == 90
-    with pytest.raises(RefusedError, match="operation number 100 is not one"):
+    with pytest.raises(RefusedError, match="expected at most 100 operations"):
         unpickle(b"](" + b"N" * 100 + b"e.")
 
 
@@ -375,55 +379,57 @@ def test_too_large_a_file(tmp_path: Path) -> None:
 
 
 def test_truncated_anywhere(tvm: Tvm, tmp_path: Path) -> None:
-    data = pickle.dumps(([tvm.task()], [2]))
-    for length in range(len(data)):
+    pickled = pickle.dumps(([tvm.task()], [2]))
+    for length in range(len(pickled)):
         with pytest.raises(RefusedError, match="damaged or no pickle"):
-            unpickle(data[:length])
+            unpickle(pickled[:length])
     path = tmp_path / "a.task.pkl"
-    path.write_bytes(data[:-1])
+    path.write_bytes(pickled[:-1])
     with pytest.raises(RecordError, match=r"expected a TenSet pickle at .* exhausted"):
         read_tasks(path)
 
 
 def test_any_byte_changed(tvm: Tvm, tmp_path: Path) -> None:
-    data = pickletools.optimize(pickle.dumps(([tvm.task()], [2])))
+    pickled = pickletools.optimize(pickle.dumps(([tvm.task()], [2])))
     path = tmp_path / "a.task.pkl"
-    kept = 0
-    for position in range(0, len(data), 2):
+    readable = 0
+    for position in range(0, len(pickled), 2):
         flip = (0x01, 0x20, 0x80)[position // 2 % 3]
-        path.write_bytes(data[:position] + bytes([data[position] ^ flip]) + data[position + 1 :])
+        path.write_bytes(
+            pickled[:position] + bytes([pickled[position] ^ flip]) + pickled[position + 1 :]
+        )
         try:
             read = read_tasks(path)
         except RecordError:
             continue
-        kept += 1
+        readable += 1
         assert len(read) == 1
-    assert kept > 0  # inside a text a changed byte is another text
+    assert readable > 0  # inside a text a changed byte is another text
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("pickled", "message"),
     [
-        ([], r"expected \(tasks, weights\), found a list"),
+        ([], "Expected `array` of length 2, got 0"),
         (([], [1]), "expected a weight a task, found 0 and 1"),
-        ((["x"], [1]), "expected a SearchTask, found a str"),
-        (({}, []), "expected tasks as a list, found a dict"),
+        ((["x"], [1]), "SearchTask with its state, found a str"),
+        (({}, []), "Expected `array`, got `object`"),
     ],
 )
-def test_other_values(tmp_path: Path, value: Any, message: str) -> None:
+def test_other_values(tmp_path: Path, pickled: Any, message: str) -> None:
     with pytest.raises(RecordError, match=message):
-        read_tasks(save(tmp_path / "a.task.pkl", value))
+        read_tasks(save(tmp_path / "a.task.pkl", pickled))
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"workload_key": 3}, "expected a workload key as text, found a int"),
+        ({"workload_key": 3}, r"Expected `str`, got `int` - at `\$\[0\]\.workload_key`"),
         ({"workload_key": "\udc80"}, "surrogates not allowed"),
-        ({"target": 3}, "expected a target, found a int"),
+        ({"target": 3}, "target.Target with its state, found a int"),
         ({"target": "-model=t4"}, "expected a target that begins with its kind"),
-        ({"hardware_params": []}, "expected HardwareParams, found a list"),
-        ({"layout_rewrite_option": True}, "expected a layout option as an integer"),
+        ({"hardware_params": []}, "HardwareParams with its state, found a list"),
+        ({"layout_rewrite_option": True}, r"Expected `int \| null`, got `bool`"),
     ],
 )
 def test_other_states(tvm: Tvm, tmp_path: Path, changed: dict[str, Any], message: str) -> None:
@@ -431,9 +437,9 @@ def test_other_states(tvm: Tvm, tmp_path: Path, changed: dict[str, Any], message
         read_all_tasks(save(tmp_path / "all_tasks.pkl", [tvm.task(**changed)]))
 
 
-@pytest.mark.parametrize("weight", [1.5, "1", 1 << 70, None])
+@pytest.mark.parametrize("weight", [1.5, "1", None, -1, 1 << 40, 1 << 70])
 def test_other_weights(tvm: Tvm, tmp_path: Path, weight: Any) -> None:
-    with pytest.raises(RecordError, match="expected a weight as an integer of 64 bits"):
+    with pytest.raises(RecordError, match=r"Expected `int` .*weight`|Expected `int`, got"):
         read_tasks(save(tmp_path / "a.task.pkl", ([tvm.task()], [weight])))
 
 
@@ -459,19 +465,13 @@ def test_damaged_graphs(tvm: Tvm, tmp_path: Path, handle: Any) -> None:
         read_all_tasks(path)
 
 
-def test_weights_out_of_range(tvm: Tvm, tmp_path: Path) -> None:
-    for weight in (-1, 1 << 40):
-        with pytest.raises(RecordError, match=r"expected a weight from 0 to 2147483648"):
-            read_tasks(save(tmp_path / "a.task.pkl", ([tvm.task()], [weight])))
-
-
 @given(st.binary(max_size=40), st.sampled_from([b"", b"\x80\x04", b"](", b"}("]))
 @settings(max_examples=500, deadline=None)
-def test_any_bytes_end_in_a_value_or_a_refusal(data: bytes, start: bytes) -> None:
+def test_any_bytes_end_in_a_value_or_a_refusal(pickled: bytes, start: bytes) -> None:
     with contextlib.suppress(RefusedError):
-        value = unpickle(start + data + b".")
-        assert value is None or isinstance(
-            value, (bool, int, float, str, list, tuple, dict, unpickling.StandIn)
+        content = unpickle(start + pickled + b".")
+        assert content is None or isinstance(
+            content, (bool, int, float, str, list, tuple, dict, unpickling.StandIn)
         )
 
 

@@ -18,30 +18,20 @@ from tencost.records.formats.ansor import AnsorFormat
 from tencost.records.reading.opening import lines
 from tencost.records.reading.protocol import About
 from tencost.records.tenset.layout import (
-    NetworkTask,
-    TensetDataset,
+    NetworkTasks,
     is_tenset,
     network_weights,
     read_layout,
     workload_networks,
 )
-from tencost.records.tenset.names import (
-    FileName,
-    NetworkKey,
-    clean_name,
-    log_file,
-    network_from_label,
-    parse_key,
-    parse_name,
-    tasks_file,
-)
+from tencost.records.tenset.names import FileName, clean_name, log_file, parse_name, tasks_file
 from tencost.records.tenset.pickles import SearchTask, WeightedTask
 from tencost.records.tenset.writing import write_layout
 
 HASH = "12b88bedece6984af589a28b43e0f3c4"
 KEY = f'["{HASH}", 1, 56, 56, 64, 3, 3, 64, 128, 1, 1, 1, 128, 1, 28, 28, 128]'
 OTHER = '["0bcb8746286db050cd088f375c85372d", 1, 64, 64, 128]'
-RESNET = NetworkKey("resnet_50", ((1, 3, 224, 224),))
+RESNET = "resnet_50-1x3x224x224"
 CPU = "llvm -keys=cpu -link-params=0 -model=platinum-8272"
 
 
@@ -54,8 +44,8 @@ def _line(
 ) -> str:
     task = [key, target, [16, 64, 64, 0, 0, 0, 0, 0], "", 2, []]
     steps = [["SP", 2, 0, 64, [length, 2], 1], ["AN", 2, 0, 3]]
-    result = [list(costs), error, 0.25, 1_614_689_820]
-    return json.dumps({"i": [task, [[], steps]], "r": result, "v": "v0.6"}) + "\n"
+    outcome = [list(costs), error, 0.25, 1_614_689_820]
+    return json.dumps({"i": [task, [[], steps]], "r": outcome, "v": "v0.6"}) + "\n"
 
 
 def _write(path: Path, *written: str) -> Path:
@@ -64,9 +54,9 @@ def _write(path: Path, *written: str) -> Path:
     return path
 
 
-def _text(value: str) -> bytes:
-    data = value.encode()
-    return b"X" + len(data).to_bytes(4, "little") + data
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return b"X" + len(encoded).to_bytes(4, "little") + encoded
 
 
 def _pickled_task(key: str, target: str) -> bytes:
@@ -122,6 +112,11 @@ GENERATIONS = {
 }
 
 
+def _tasks(network: str, kind: str, weights: dict[str, int]) -> NetworkTasks:
+    tasks = [WeightedTask(SearchTask(key, kind), weight) for key, weight in weights.items()]
+    return NetworkTasks(network, kind, tasks)
+
+
 def _folder(root: Path, generation: int) -> Path:
     relay, tasks, log, listed = GENERATIONS[generation]
     _write_tasks(root / "network_info" / tasks, {OTHER: 2, KEY: 3})
@@ -136,31 +131,25 @@ def _folder(root: Path, generation: int) -> Path:
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_names_of_generation_0() -> None:
-    network = NetworkKey("resnet_50", batch=16)
-    assert network.label == "resnet_50-B16"
-    assert parse_name("resnet_50-B16.model") == FileName(0, "network", network)
-    expected = FileName(0, "tasks", network, "llvm")
-    assert parse_name("resnet_50-B16-llvm.task") == expected
-    assert parse_name("resnet_50-B16-llvm.model") == expected  # the README's slip
-    log = parse_name("resnet_50-B16-llvm-e5-2666.json.gz")
-    assert log == FileName(0, "log", network, "llvm", hardware="e5-2666")
-    assert parse_name("resnet_50-B16-cuda.json") == FileName(0, "log", network, "cuda")
-
-
-@pytest.mark.parametrize("generation", [1, 2, 3])
-def test_names_of_later_generations(generation: int) -> None:
-    relay, tasks, log, _ = GENERATIONS[generation]
-    kind = "llvm" if generation == 1 else None
-    assert parse_name(relay) == FileName(generation, "network", RESNET, kind)
-    assert parse_name(tasks) == FileName(generation, "tasks", RESNET, "llvm")
-    found = parse_name(log)
-    assert found == FileName(max(generation, 2), "log", None, "llvm", workload_key=KEY)
-
-
-def test_a_target_with_attributes_in_a_first_generation_name() -> None:
-    found = parse_name("('bert', 'llvm -mcpu=core-avx2', [(1, 128), (1,)]).task.pkl")
-    assert found == FileName(1, "tasks", NetworkKey("bert", ((1, 128), (1,))), "llvm")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet_50-B16.model", FileName("network", "resnet_50-B16")),
+        ("resnet_50-B16-llvm.task", FileName("tasks", "resnet_50-B16")),
+        ("resnet_50-B16-llvm.model", FileName("tasks", "resnet_50-B16")),  # the README's slip
+        ("resnet_50-B16-llvm-e5-2666.json.gz", FileName("log", "resnet_50-B16", "e5-2666")),
+        ("resnet_50-B16-cuda.json", FileName("log", "resnet_50-B16")),
+        (
+            "('bert', 'llvm -mcpu=core-avx2', [(1, 128), (1,)]).task.pkl",
+            FileName("tasks", "bert-1x128-1"),
+        ),
+        *((relay, FileName("network", RESNET)) for relay, *_ in GENERATIONS.values()),
+        *((tasks, FileName("tasks", RESNET)) for _, tasks, *_ in GENERATIONS.values()),
+        *((log, None) for _, _, log, _ in GENERATIONS.values()),
+    ],
+)
+def test_names(name: str, expected: FileName | None) -> None:
+    assert parse_name(name) == expected
 
 
 def test_clean_names_are_tensets_own() -> None:
@@ -168,28 +157,6 @@ def test_clean_names_are_tensets_own() -> None:
     assert clean_name((("dcgan", [(100,)]), "llvm")) == "((dcgan,[(100,)]),llvm)"
     assert log_file(KEY, "llvm") == GENERATIONS[3][2]
     assert tasks_file(RESNET, "llvm", ".task.pkl") == GENERATIONS[3][1]
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        KEY,
-        '["matmul_add", 128, 0.5, -3, "float32"]',
-        '["conv2d_layer", 128, [1, 56], [[3, 3]], "SAME", true, null]',
-        '["0123456789", 1]',
-        '["nothing"]',
-    ],
-)
-def test_clean_log_names_back_and_forth(key: str) -> None:
-    found = parse_name(log_file(key, "cuda"))
-    assert found is not None
-    assert (found.workload_key, found.kind) == (key, "cuda")
-
-
-def test_a_clean_name_loses_what_it_loses() -> None:
-    found = parse_name(log_file('["f", "128", "a b"]', "llvm"))
-    assert found is not None
-    assert found.workload_key == '["f", 128, "ab"]'
 
 
 @pytest.mark.parametrize(
@@ -209,44 +176,25 @@ def test_a_clean_name_loses_what_it_loses() -> None:
         "([],llvm).json",
         "(" * 120 + ").json",
         "(a,[(99)],,).relay.pkl",
+        "a,b.json",
+        "(a.json",
+        "(a,,b).json",
+        "([a](b),c).json",
+        "(a b,)c.json",
+        "('a, b).json",
         "",
         ".json",
     ],
 )
 def test_names_that_tell_nothing(name: str) -> None:
-    found = parse_name(name)
-    assert found is None or found.workload_key == '["(1,2)"]'
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a,b", "(a", "a)", "(a,,b)", "[a](b)", "(a b,)c", "'a", "(1,2,)"]
-)
-def test_keys_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|unexpected"):
-        parse_key(text)
+    assert parse_name(name) is None
 
 
 @given(st.text("()[],'\" a1-Bx.é", max_size=30), st.sampled_from([*SUFFIXES, ""]))
 @settings(max_examples=500, deadline=None)
 def test_any_name_is_read_or_not(stem: str, suffix: str) -> None:
-    found = parse_name(stem + suffix)
-    assert found is None or found.generation in (0, 1, 2, 3)
-
-
-WORDS = st.text("abcdefgh_", min_size=1, max_size=8).filter(
-    lambda word: word not in ("null", "true")
-)
-ITEMS = st.recursive(
-    st.integers(-5, 10_000), lambda items: st.lists(items, max_size=3), max_leaves=8
-)
-
-
-@given(WORDS, st.lists(ITEMS, max_size=6), WORDS)
-@settings(max_examples=200, deadline=None)
-def test_any_key_of_words_and_numbers_comes_back(name: str, items: list[Any], kind: str) -> None:
-    key = json.dumps([name, *items])
-    found = parse_name(log_file(key, kind))
-    assert found == FileName(3, "log", None, kind, workload_key=key)
+    parsed = parse_name(stem + suffix)
+    assert parsed is None or parsed.network
 
 
 def test_long_names_are_cut_and_stay_apart(tmp_path: Path) -> None:
@@ -271,12 +219,7 @@ def test_a_slash_leads_to_no_other_folder() -> None:
     "label", ["resnet_50-1x3x224x224", "bert-1x128-1x128", "x-B4", "plain", "a-()"]
 )
 def test_labels_back_and_forth(label: str) -> None:
-    key = network_from_label(label)
-    assert key.label == label
-    found = parse_name(tasks_file(key, "llvm", ".task.json"))
-    assert found is not None
-    assert found.network is not None
-    assert found.network.label == label
+    assert parse_name(tasks_file(label, "llvm", ".task.json")) == FileName("tasks", label)
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -286,26 +229,19 @@ def test_labels_back_and_forth(label: str) -> None:
 def test_a_folder(tmp_path: Path, generation: int) -> None:
     folder = _folder(tmp_path / "data[set]*", generation)  # what a glob would take for a pattern
     assert is_tenset(folder)
-    found = read_layout(folder)
-    assert found.generation == generation
-    assert found.rejects == []
-    assert [(item.key, item.relay) for item in found.networks] == [
-        (RESNET, folder / "network_info" / GENERATIONS[generation][0])
-    ]
-    label = "resnet_50-1x3x224x224"
-    assert found.tasks == [
-        NetworkTask(label, "llvm", SearchTask(OTHER, "llvm"), 2),
-        NetworkTask(label, "llvm", SearchTask(KEY, "llvm"), 3),
-    ]
-    assert [task.workload_key for task in found.all_tasks] == [KEY, OTHER]
+    dataset = read_layout(folder)
+    assert dataset.rejects == []
+    assert dataset.networks == {RESNET: folder / "network_info" / GENERATIONS[generation][0]}
+    assert dataset.tasks == [_tasks(RESNET, "llvm", {OTHER: 2, KEY: 3})]
+    assert [task.workload_key for task in dataset.all_tasks] == [KEY, OTHER]
     log = GENERATIONS[generation][2]
     records = folder / "measure_records"
-    assert found.record_files == [
+    assert dataset.record_files == [
         (records / "platinum-8272" / log, "platinum-8272"),
         (records / "unknown" / log, None),
     ]
-    assert found.program_files == [folder / "to_measure_programs" / log]
-    assert network_weights(found) == {OTHER: [(label, 2)], KEY: [(label, 3)]}
+    assert dataset.program_files == [folder / "to_measure_programs" / log]
+    assert network_weights(dataset.tasks) == {OTHER: [(RESNET, 2)], KEY: [(RESNET, 3)]}
 
 
 def test_generation_0(tmp_path: Path) -> None:
@@ -313,60 +249,58 @@ def test_generation_0(tmp_path: Path) -> None:
     log = _write(tmp_path / "resnet_50-B1-llvm-e5-2666.json", _line(), _line(OTHER))
     unnamed = _write(tmp_path / "resnet_50-B1-cuda.json", _line(target="cuda"))
     assert is_tenset(tmp_path)
-    found = read_layout(tmp_path)
-    assert found.generation == 0
-    assert found.record_files == [(unnamed, None), (log, "e5-2666")]
-    assert found.log_networks == {unnamed: "resnet_50-B1", log: "resnet_50-B1"}
-    assert network_weights(found) == {KEY: [("resnet_50-B1", 4)]}
-    assert [task.workload_key for task in found.all_tasks] == [KEY]
+    dataset = read_layout(tmp_path)
+    assert dataset.record_files == [(unnamed, None), (log, "e5-2666")]
+    assert list(dataset.networks) == ["resnet_50-B1"]
+    assert network_weights(dataset.tasks) == {KEY: [("resnet_50-B1", 4)]}
+    assert [task.workload_key for task in dataset.all_tasks] == [KEY]
 
 
 def test_records_find_their_networks(tmp_path: Path) -> None:
-    found = read_layout(_folder(tmp_path, 3))
-    path, hardware = found.record_files[0]
+    dataset = read_layout(_folder(tmp_path, 3))
+    path, hardware = dataset.record_files[0]
     (batch,) = AnsorFormat().read(path, About("tenset", path.name, hardware))
-    networks = workload_networks(found)
-    assert [networks[item] for item in batch.records["workload_id"].to_pylist()] == [
+    networks = workload_networks(dataset.tasks)
+    assert [networks[workload] for workload in batch.records["workload_id"].to_pylist()] == [
         [("resnet_50-1x3x224x224", 3)]
     ] * 2
     assert batch.records["status"].to_pylist() == ["ok", "run_timeout"]
-    (programs,) = AnsorFormat().read(found.program_files[0], About("tenset", "p", "unmeasured"))
+    (programs,) = AnsorFormat().read(dataset.program_files[0], About("tenset", "p", "unmeasured"))
     assert programs.records["status"].to_pylist() == ["unknown"]
     assert programs.records["error"].to_pylist() == ["not measured: the cost is 0"]
     assert programs.records["run_secs"].to_pylist() == [None]
 
 
 def test_weights_of_two_kinds_and_of_repeated_tasks() -> None:
-    def item(network: str, kind: str, weight: int) -> NetworkTask:
-        return NetworkTask(network, kind, SearchTask(KEY, kind), weight)
-
-    tasks = [item("b", "llvm", 2), item("b", "llvm", 1), item("b", "cuda", 2), item("a", "cuda", 5)]
-    dataset = TensetDataset(
-        Path(), 3, tasks=[*tasks, NetworkTask("a", "llvm", SearchTask("[", "llvm"), 1)]
-    )
-    assert network_weights(dataset) == {KEY: [("a", 5), ("b", 3)], "[": [("a", 1)]}
-    assert network_weights(dataset, "cuda") == {KEY: [("a", 5), ("b", 2)]}
-    assert list(workload_networks(dataset).values()) == [[("a", 5), ("b", 3)]]
+    tasks = [
+        _tasks("b", "llvm", {KEY: 2}),
+        _tasks("b", "llvm", {KEY: 1}),
+        _tasks("b", "cuda", {KEY: 2}),
+        _tasks("a", "cuda", {KEY: 5}),
+        _tasks("a", "llvm", {"[": 1}),
+    ]
+    assert network_weights(tasks) == {KEY: [("a", 5), ("b", 3)], "[": [("a", 1)]}
+    assert list(workload_networks(tasks).values()) == [[("a", 5), ("b", 3)]]
 
 
 def test_a_folder_without_pickles_or_with_bad_ones(tmp_path: Path) -> None:
     log = _write(tmp_path / "measure_records" / "t4" / "x.json.gz")
     log.write_bytes(gzip.compress(_line(target="cuda").encode()))
     (log.parent / "README.md").touch()
-    found = read_layout(tmp_path)
-    assert (found.networks, found.tasks, found.all_tasks) == ([], [], [])
-    assert found.record_files == [(log, "t4")]
+    dataset = read_layout(tmp_path)
+    assert (dataset.networks, dataset.tasks, dataset.all_tasks) == ({}, [], [])
+    assert dataset.record_files == [(log, "t4")]
     bad = tmp_path / "network_info" / GENERATIONS[3][1]
     _write(bad, "cos\nsystem\n(S'false'\ntR.")
     _write(tmp_path / "network_info" / "all_tasks.pkl", "")
-    found = read_layout(tmp_path)
-    assert [(item.file, item.line) for item in found.rejects] == [
+    dataset = read_layout(tmp_path)
+    assert [(reject.file, reject.line) for reject in dataset.rejects] == [
         (f"network_info/{bad.name}", 0),
         ("network_info/all_tasks.pkl", 0),
     ]
-    assert "names 'os.system', which is none of TVM's" in found.rejects[0].reason
-    assert found.record_files == [(log, "t4")]
-    assert [item.label for item in found.networks] == ["resnet_50-1x3x224x224"]
+    assert "names 'os.system', which is none of TVM's" in dataset.rejects[0].reason
+    assert dataset.record_files == [(log, "t4")]
+    assert list(dataset.networks) == [RESNET]
 
 
 def test_what_is_no_tenset_folder(tmp_path: Path) -> None:
@@ -398,8 +332,8 @@ def test_a_folder_around_it_is_told(tmp_path: Path) -> None:
 
 def _table(folder: Path, dataset: str = "resnet_50-1x3x224x224") -> pa.Table:
     tables = []
-    found = read_layout(folder)
-    files = [*found.record_files, *((path, "unmeasured") for path in found.program_files)]
+    layout = read_layout(folder)
+    files = [*layout.record_files, *((path, "unmeasured") for path in layout.program_files)]
     for path, hardware in files:
         about = About(dataset, path.name, hardware or "somewhere")
         tables += [batch.records for batch in AnsorFormat().read(path, about)]
@@ -427,10 +361,9 @@ def test_written_as_it_was_read(tmp_path: Path) -> None:
     assert len(expected) == 4
     assert is_tenset(tmp_path / "to")
     again = read_layout(tmp_path / "to")
-    assert again.generation == 3
     assert again.rejects == []
     assert not list((tmp_path / "to").rglob("*.pkl"))
-    assert network_weights(again) == {
+    assert network_weights(again.tasks) == {
         KEY: [("resnet_50-1x3x224x224", 1)],
         OTHER: [("resnet_50-1x3x224x224", 1)],
     }
@@ -439,7 +372,7 @@ def test_written_as_it_was_read(tmp_path: Path) -> None:
         SearchTask(OTHER, CPU, "", hardware, 2),
         SearchTask(KEY, CPU, "", hardware, 2),
     ]
-    assert [item.key for item in again.networks] == [RESNET]
+    assert list(again.networks) == [RESNET]
 
 
 def test_networks_and_weights_are_written(tmp_path: Path) -> None:
@@ -448,7 +381,7 @@ def test_networks_and_weights_are_written(tmp_path: Path) -> None:
     at = table.schema.get_field_index("networks")
     table = table.set_column(at, "networks", pa.array(networks, table.schema.field(at).type))
     write_layout(tmp_path / "to", table)
-    assert network_weights(read_layout(tmp_path / "to")) == {KEY: [("a", 7), ("b/c,d", 2)]}
+    assert network_weights(read_layout(tmp_path / "to").tasks) == {KEY: [("a", 7), ("b/c,d", 2)]}
 
 
 def test_long_keys_are_written_and_read(tmp_path: Path) -> None:
@@ -457,8 +390,8 @@ def test_long_keys_are_written_and_read(tmp_path: Path) -> None:
     for position, key in enumerate(keys):
         _write(folder / "measure_records" / "t4" / f"{position}.json", _line(key))
     write_layout(tmp_path / "to", _table(folder))
-    found = read_layout(tmp_path / "to")
-    logged = [json.loads(path.read_text())["i"][0][0] for path, _ in found.record_files]
+    dataset = read_layout(tmp_path / "to")
+    logged = [json.loads(path.read_text())["i"][0][0] for path, _ in dataset.record_files]
     assert sorted(logged) == keys
 
 
@@ -466,12 +399,12 @@ def test_damaged_lists_of_ours_are_rejects(tmp_path: Path) -> None:
     write_layout(tmp_path / "to", _table(_folder(tmp_path / "from", 3)))
     for path in (tmp_path / "to" / "network_info").iterdir():
         path.write_text(path.read_text().replace('"llvm', '"-llvm'))
-    found = read_layout(tmp_path / "to")
-    assert sorted(item.file for item in found.rejects) == [
+    dataset = read_layout(tmp_path / "to")
+    assert sorted(reject.file for reject in dataset.rejects) == [
         "network_info/((resnet_50,[(1,3,224,224)]),llvm).task.json",
         "network_info/all_tasks.json",
     ]
-    assert len(found.record_files) == 2
+    assert len(dataset.record_files) == 2
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:

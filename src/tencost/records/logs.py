@@ -203,7 +203,7 @@ class _Found:
         for path in layout.program_files:
             self._skipped.append((prefix + path.relative_to(folder).as_posix(), _UNMEASURED))
         self._rejects += layout.rejects
-        for identity, weights in workload_networks(layout).items():
+        for identity, weights in workload_networks(layout.tasks).items():
             self._networks[identity] = [
                 {"network": network, "weight": weight} for network, weight in weights
             ]

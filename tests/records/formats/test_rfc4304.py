@@ -199,14 +199,10 @@ ANY_RECORD = st.dictionaries(
 )
 
 
-@given(ANY_RECORD)
-def test_any_object_goes_from_columns_to_json_and_back(record: dict[str, Any]) -> None:
-    assert same(to_columns(to_json(record)), record)
-
-
-@given(ANY_RECORD)
-def test_any_object_goes_from_json_to_columns_and_back(record: dict[str, Any]) -> None:
-    assert same(to_json(to_columns(record)), record)
+@pytest.mark.parametrize(("there", "back"), [(to_json, to_columns), (to_columns, to_json)])
+@given(record=ANY_RECORD)
+def test_any_object_goes_there_and_back(record: dict[str, Any], there: Any, back: Any) -> None:
+    assert same(back(there(record)), record)
 
 
 # Rows.
@@ -377,7 +373,7 @@ def test_another_schema_version_is_kept_and_noted(tmp_path: Path) -> None:
         ({**DOCS, "timestamp": True}, "timestamp: expected seconds"),
         ({**DOCS, "timestamp": math.nan}, "timestamp: expected seconds"),
         ({**DOCS, "timestamp": [1]}, "timestamp: expected seconds"),
-        ({**MAIL, "target": '{"kind": "llvm", "x": 1e999}'}, "expected values that JSON can hold"),
+        ({**MAIL, "target": '{"kind": "llvm", "x": 1e999}'}, "Out of range float values"),
         (
             {**without(DOCS, "runtime_raw"), "runtime_ms_mean": "12"},
             "runtime_ms_mean: expected milliseconds",

@@ -58,7 +58,9 @@ def archive_kind(path: Path, head: bytes) -> Kind | None:
     magic = _magic(path)
     if magic.startswith(_ZIP):
         return None if path.suffix in _ZIPPED_FORMATS else "zip"
-    if not _is_tar(head):
+    try:
+        tarfile.TarInfo.frombuf(head[:_BLOCK], "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
         return None
     if magic.startswith(GZIP):
         return "tar.gz"
@@ -74,11 +76,3 @@ def unread_kind(path: Path) -> str:
 def _magic(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(8)
-
-
-def _is_tar(head: bytes) -> bool:
-    try:
-        tarfile.TarInfo.frombuf(head[:_BLOCK], "utf-8", "surrogateescape")
-    except tarfile.HeaderError:
-        return False
-    return True

@@ -6,38 +6,40 @@ import math
 from typing import Any
 
 
-def finite(value: Any) -> Any:
+def finite(json_value: Any) -> Any:
     """Return a JSON value with null for numbers that JSON cannot write."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    return value
+    match json_value:
+        case float() if not math.isfinite(json_value):
+            return None
+        case list():
+            return [finite(part) for part in json_value]
+        case dict():
+            return {key: finite(part) for key, part in json_value.items()}
+    return json_value
 
 
-def with_floats(value: Any) -> Any:
+def with_floats(json_value: Any) -> Any:
     """Return a JSON value with {"$float": text} for numbers that JSON cannot write; :func:`from_floats` undoes it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": repr(value)}
-    if isinstance(value, list):
-        return [with_floats(item) for item in value]
-    if isinstance(value, dict):
-        inner = {key: with_floats(item) for key, item in value.items()}
-        return {"$float": [inner]} if set(value) == {"$float"} else inner
-    return value
+    match json_value:
+        case float() if not math.isfinite(json_value):
+            return {"$float": repr(json_value)}
+        case list():
+            return [with_floats(part) for part in json_value]
+        case dict():
+            members = {key: with_floats(part) for key, part in json_value.items()}
+            return {"$float": [members]} if set(json_value) == {"$float"} else members
+    return json_value
 
 
-def from_floats(value: Any) -> Any:
+def from_floats(json_value: Any) -> Any:
     """Undo :func:`with_floats`."""
-    if isinstance(value, list):
-        return [from_floats(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"$float"}:
-        marked = value["$float"]
-        if isinstance(marked, str):
-            return float(marked)
-        value = marked[0]
-    return {key: from_floats(item) for key, item in value.items()}
+    match json_value:
+        case list():
+            return [from_floats(part) for part in json_value]
+        case {"$float": str(text), **rest} if not rest:
+            return float(text)
+        case {"$float": [members], **rest} if not rest:
+            return {key: from_floats(part) for key, part in members.items()}
+        case dict():
+            return {key: from_floats(part) for key, part in json_value.items()}
+    return json_value

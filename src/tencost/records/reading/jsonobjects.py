@@ -53,16 +53,16 @@ def json_objects(
     """
     window = _Window(path)
     while window.skip():
-        value, end, reason = window.value()
-        if value is not None:
-            yield window.line, value
+        parsed, end, reason = window.parse()
+        if parsed is not None:
+            yield window.line, parsed
             window.advance(end)
-            continue
-        if window.truncated and window.cut:
+        elif window.truncated and window.cut:
             break
-        yield window.line, Damage(reason)
-        if not window.resume(is_record):
-            break
+        else:
+            yield window.line, Damage(reason)
+            if not window.resume(is_record):
+                break
     if window.tired():
         yield window.line, Damage("too much before this line is damaged: not read on")
     elif window.truncated:
@@ -88,36 +88,34 @@ class _Window:
     def skip(self) -> bool:
         """Go to where a value may begin; False at the file's end."""
         while True:
-            found = _BETWEEN.match(self.text, self.at)
-            assert found is not None
-            self.advance(found.end())
-            if self.at < len(self.text):
-                return True
-            if not self._more():
-                return False
+            between = _BETWEEN.match(self.text, self.at)
+            assert between is not None
+            self.advance(between.end())
+            if self.at < len(self.text) or not self._more():
+                return self.at < len(self.text)
 
-    def value(self) -> tuple[dict[str, Any] | None, int, str]:
+    def parse(self) -> tuple[dict[str, Any] | None, int, str]:
         """Return (the object that begins here, its end, ""), or (None, 0, why there is none)."""
         while True:
-            value, end, reason = self._try()
-            if value is not None or not self.cut or not self._more():
-                return value, end, reason
+            parsed, end, reason = self._parse_window()
+            if parsed is not None or not self.cut or not self._more():
+                return parsed, end, reason
 
     def resume(self, is_record: Callable[[dict[str, Any]], bool]) -> bool:
         """Go to the next place after this one where an object begins; False at the file's end or when tired."""
         self.advance(self.at + 1)
         while not self.tired():
-            found = _CANDIDATE.search(self.text, self.at - 1)
-            if found is None:
+            candidate = _CANDIDATE.search(self.text, self.at - 1)
+            if candidate is None:
                 self.advance(len(self.text))
                 if not self._more():
                     return False
                 continue
-            self.advance(found.end())
+            self.advance(candidate.end())
             if self.text[self.at - 1] == "\n":
                 return True
-            value, end, _ = self.value()
-            if value is not None and is_record(value):
+            parsed, end, _ = self.parse()
+            if parsed is not None and is_record(parsed):
                 return True
             self.advance(max(end, self.at + 1))
         return False
@@ -125,13 +123,13 @@ class _Window:
     def tired(self) -> bool:
         return self.wasted > _WASTE and self.wasted > 4 * self.read
 
-    def _try(self) -> tuple[dict[str, Any] | None, int, str]:
+    def _parse_window(self) -> tuple[dict[str, Any] | None, int, str]:
         self.cut = False
         if self.text[self.at] != "{":
             return None, 0, f"expected an object, found {self.text[self.at : self.at + 40]!r}"
         looked_at = 1 << 12
         try:
-            value, end = _decode(self.text, self.at)
+            return *_decode(self.text, self.at), ""
         except json.JSONDecodeError as error:
             # No token goes over a line's end: what is cut off by the window's end fails right there.
             # Where the file itself is truncated, a token may be cut, too.
@@ -144,25 +142,23 @@ class _Window:
             reason = "JSON nested too deeply"
         except ValueError as error:
             reason = f"not JSON: {error}"
-        else:
-            return value, end, ""
         self.wasted += looked_at
         return None, 0, reason
 
     def _more(self) -> bool:
         """Append about as much as the window holds; False at the file's end or when the window is full."""
-        kept = self.text[self.at - 1 :]
-        if self.ended or len(kept) > LONGEST_LINE:
+        rest = self.text[self.at - 1 :]
+        if self.ended or len(rest) > LONGEST_LINE:
             return False
-        parts, wanted = [kept], max(CHUNK_BYTES, len(kept))
+        parts, missing = [rest], max(CHUNK_BYTES, len(rest))
         try:
-            while wanted > 0 and (line := next(self.lines, None)) is not None:
+            while missing > 0 and (line := next(self.lines, None)) is not None:
                 parts.append(line[1].decode(errors="surrogateescape"))
-                wanted -= len(parts[-1])
-            self.ended = wanted > 0
+                missing -= len(parts[-1])
+            self.ended = missing > 0
         except TruncatedError as error:
             self.ended, self.truncated = True, str(error)
             parts.append(error.rest.decode(errors="surrogateescape"))
         self.text, self.at = "".join(parts), 1
-        self.read += len(self.text) - len(kept)
+        self.read += len(self.text) - len(rest)
         return len(parts) > 1

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+import zstandard
 
 from tencost.errors import RecordError
 
@@ -46,12 +48,10 @@ def open_log(path: Path) -> BinaryIO:
     except OSError as error:
         raise RecordError(f"expected a log file at {path}: {error}") from error
     if magic.startswith(GZIP):
-        zipped: Any = gzip.GzipFile(fileobj=raw)
-        zipped.myfileobj = raw  # closed with it
-        return cast(BinaryIO, zipped)
+        unzipped: Any = gzip.GzipFile(fileobj=raw)
+        unzipped.myfileobj = raw  # closed with it
+        return cast(BinaryIO, unzipped)
     if magic == ZSTANDARD:
-        import zstandard
-
         stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
         return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, stream)))
     return raw
@@ -70,16 +70,14 @@ def read_head(path: Path) -> bytes:
     Raises:
         RecordError: it cannot be opened.
     """
-    with open_log(path) as file:
-        head = b""
-        skipped = 0
-        with suppress(TruncatedError):
-            while len(head) < HEAD_BYTES and (chunk := _chunk(file, [])):
-                if not head and not chunk.strip() and skipped < MOST_BLANK_BYTES:
-                    skipped += len(chunk)
-                    continue
+    head, blank = b"", 0
+    with open_log(path) as file, suppress(TruncatedError):
+        while len(head) < HEAD_BYTES and (chunk := _chunk(file)):
+            if head or chunk.strip() or blank >= MOST_BLANK_BYTES:
                 head += chunk
-        return head[:HEAD_BYTES]
+            else:
+                blank += len(chunk)
+    return head[:HEAD_BYTES]
 
 
 def later_heads(path: Path) -> Iterator[bytes]:
@@ -91,19 +89,15 @@ def later_heads(path: Path) -> Iterator[bytes]:
         RecordError: it cannot be opened.
     """
     with open_log(path) as file, suppress(TruncatedError):
-        read = b""
-        at = 0
+        text, start, chunk = b"", 0, b" "
         for _ in range(HEADS_TRIED):
-            while (end := read.find(b"\n", at)) < 0 or len(read) - end <= HEAD_BYTES:
-                chunk = _chunk(file, []) if len(read) < HEADS_BYTES else b""
-                read += chunk
-                if not chunk:
-                    break
-            end = read.find(b"\n", at)
-            if end < 0 or not read[end + 1 :].strip():
+            while chunk and not 0 <= text.find(b"\n", start) < len(text) - HEAD_BYTES:
+                chunk = _chunk(file) if len(text) < HEADS_BYTES else b""
+                text += chunk
+            start = text.find(b"\n", start) + 1
+            if not start or not text[start:].strip():
                 return
-            at = end + 1
-            yield read[at : at + HEAD_BYTES]
+            yield text[start : start + HEAD_BYTES]
 
 
 def first_line(head: bytes) -> bytes:
@@ -122,14 +116,14 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         TruncatedError: the compressed data end early or are damaged, a line is longer than LONGEST_LINE, or a limit of
             bytes is reached; what was yielded before is good.
     """
+    number = size = blank = 0
+    parts: list[bytes] = []
     with open_log(path) as file:
         most = most_bytes(path)
-        number = read = blank = 0
-        parts: list[bytes] = []
         while chunk := _chunk(file, parts):
-            read += len(chunk)
+            size += len(chunk)
             blank = 0 if chunk.strip() else blank + len(chunk)
-            if read > most:
+            if size > most:
                 raise TruncatedError(
                     f"more than {most} bytes, {MOST_RATIO} times the compressed file: no log is like that. Not read on"
                 )
@@ -141,31 +135,22 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             parts.append(first)
             for other in others:
                 number += 1
-                parts.append(b"\n")
-                yield number, b"".join(parts)
+                yield number, b"".join(parts) + b"\n"
                 parts = [other]
             if len(parts) > 1 and sum(map(len, parts)) > LONGEST_LINE:
                 raise TruncatedError(
                     f"a line of more than {LONGEST_LINE} bytes is no line of a log"
                 )
-        if rest := b"".join(parts):
-            yield number + 1, rest
+    if rest := b"".join(parts):
+        yield number + 1, rest
 
 
-def _chunk(file: BinaryIO, parts: list[bytes]) -> bytes:
+def _chunk(file: BinaryIO, parts: Iterable[bytes] = ()) -> bytes:
     """Return the next bytes of a file, b"" at its end; `parts` are of the line that is not yet whole."""
     try:
         # read1, as read loses what it has when the file turns out to be damaged
         return cast(bytes, cast(Any, file).read1(HEAD_BYTES))
-    except (EOFError, OSError, zlib.error, _zstandard_error()) as error:
+    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
         truncated = TruncatedError(f"the compressed file ends early or is damaged: {error}")
         truncated.rest = b"".join(parts)
         raise truncated from error
-
-
-def _zstandard_error() -> type[Exception]:
-    try:
-        import zstandard
-    except ModuleNotFoundError:
-        return EOFError
-    return cast(type[Exception], zstandard.ZstdError)

@@ -53,7 +53,6 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
             plain = isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
             if not plain:
                 _copy(file, copy, most_bytes(path))
-                copy.seek(0)
             opened = pq.ParquetFile(file if plain else copy)
         except (pa.ArrowException, OSError, EOFError, ValueError) as error:
             raise TruncatedError(f"not a Parquet file, or a damaged one: {error}") from error
@@ -67,6 +66,7 @@ def _copy(file: BinaryIO, copy: IO[bytes], most: int) -> None:
             raise TruncatedError(
                 f"more than {most} bytes in the compressed file: no table is like that"
             )
+    copy.seek(0)
 
 
 def parquet_tables(
@@ -77,38 +77,32 @@ def parquet_tables(
     Raises:
         TruncatedError: the file is damaged, what was yielded before is good.
     """
-    done = 0
+    rows = 0
     parts = file.iter_batches(batch_rows)
     while True:
         try:
             part = next(parts, None)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise TruncatedError(f"damaged after row {done}: {error}") from error
+            raise TruncatedError(f"damaged after row {rows}: {error}") from error
         if part is None:
             return
         table = pa.Table.from_batches([part])
-        numbers = range(done + 1, done + 1 + table.num_rows)
-        done += table.num_rows
-        damaged = _damaged(table)
-        if damaged:
-            keep = [row not in damaged for row in range(table.num_rows)]
-            reasons = {numbers[row]: reason for row, reason in damaged.items()}
-            good = [number for number, kept in zip(numbers, keep, strict=True) if kept]
-            yield good, table.filter(pa.array(keep)), reasons
-        else:
-            yield numbers, table, {}
+        numbers: Sequence[int] = range(rows + 1, rows + 1 + table.num_rows)
+        rows += table.num_rows
+        reasons = {numbers[row]: reason for row, reason in _damaged_rows(table).items()}
+        if reasons:
+            table = table.filter(pa.array([number not in reasons for number in numbers]))
+            numbers = [number for number in numbers if number not in reasons]
+        yield numbers, table, reasons
 
 
-def _damaged(table: pa.Table) -> dict[int, str]:
+def _damaged_rows(table: pa.Table) -> dict[int, str]:
     """Return the rows that hold damaged data, such as text that is not UTF-8."""
     try:
         table.validate(full=True)
-    except pa.ArrowException:
-        found = {}
-        for row in range(table.num_rows):
-            try:
-                table.slice(row, 1).validate(full=True)
-            except pa.ArrowException as error:
-                found[row] = " ".join(str(error).split())[:120]
-        return found
+    except pa.ArrowException as error:
+        if table.num_rows == 1:
+            return {0: " ".join(str(error).split())[:120]}
+        rows = (_damaged_rows(table.slice(row, 1)) for row in range(table.num_rows))
+        return {row: reasons[0] for row, reasons in enumerate(rows) if reasons}
     return {}

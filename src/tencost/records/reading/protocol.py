@@ -35,6 +35,12 @@ class Reject:
     reason: str
 
 
+def shorten(cell: object) -> str:
+    """Return a value as a reason shows it."""
+    text = repr(cell)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 @dataclass(frozen=True)
 class About:
     """What a reader is told about a file.
@@ -121,15 +127,15 @@ def read_lines(
     Raises:
         RecordError: the file cannot be opened, or `rows` raises it.
     """
-    made = rows(about)
+    pending = rows(about)
     number = 0
     try:
         for number, line in lines(path):
-            made.add(number, line)
-            if made.full(batch_rows):
-                yield made.batch()
-                made = rows(about)
+            pending.add(number, line)
+            if pending.full(batch_rows):
+                yield pending.batch()
+                pending = rows(about)
     except TruncatedError as error:
-        made.rejects.append(Reject(about.file, number + 1, str(error)))
-    if made:
-        yield made.batch()
+        pending.rejects.append(Reject(about.file, number + 1, str(error)))
+    if pending:
+        yield pending.batch()

@@ -36,34 +36,29 @@ def parse_target(text: str) -> dict[str, Any]:
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[tuple[str, Any], ...]:
     if text.lstrip().startswith("{"):
-        found = json.loads(text)
-        if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
+        attributes = json.loads(text)
+        if not isinstance(attributes, dict) or not isinstance(attributes.get("kind"), str):
             raise ValueError(f"expected a target with a kind, found {text[:60]!r}")
-        return tuple(found.items())
+        return tuple(attributes.items())
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"expected a target, found {text[:60]!r}: {error}") from error
     if not words or words[0].startswith("-"):
         raise ValueError(f"expected a target that begins with its kind, found {text[:60]!r}")
-    found = {"kind": words[0]}
-    rest = words[1:]
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.lstrip("-").partition("=")
+    attributes = {"kind": words.pop(0)}
+    while words:
+        word = words.pop(0)
+        name, equals, setting = word.lstrip("-").partition("=")
         if not word.startswith("-") or not name:
             raise ValueError(f"expected -name=value in a target, found {word!r} in {text[:60]!r}")
-        if not equals and rest and not rest[0].startswith("-"):
-            value = rest.pop(0)
-        found[name] = _value(name, value)
-    return tuple(found.items())
-
-
-def _value(name: str, text: str) -> Any:
-    if name in LISTS:
-        return text.split(",")
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() else text
+        if not equals and words and not words[0].startswith("-"):
+            setting = words.pop(0)
+        digits = setting.removeprefix("-")
+        is_integer = digits.isascii() and digits.isdigit()
+        integer_or_text = int(setting) if is_integer else setting
+        attributes[name] = setting.split(",") if name in LISTS else integer_or_text
+    return tuple(attributes.items())
 
 
 def named_device(target: dict[str, Any]) -> str | None:
@@ -80,10 +75,10 @@ def device_of(target: dict[str, Any], about: About) -> str:
     Raises:
         NoDeviceError: nobody names it.
     """
-    named = named_device(target)
-    found = (named or about.hardware) if about.default else (about.hardware or named)
-    if found:
-        return found
+    devices = [about.hardware, named_device(target)]
+    for device in devices[::-1] if about.default else devices:
+        if device:
+            return device
     raise NoDeviceError(
         f"expected a target that names its device by -model, found {str(target)[:80]} in {about.file}: say which "
         "device was measured with --hardware NAME (from Python: hardware=<name>)"

@@ -7,11 +7,13 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from tencost.records.reading.protocol import shorten
+
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{14}", re.ASCII)
 
 
-def epoch_seconds(value: Any) -> float:
+def epoch_seconds(time: Any) -> float:
     """Return seconds since 1970 of a number or a text; a text without a time zone is UTC.
 
     Fourteen digits that are a date are one, as a number, too: as seconds they would be the year 641,000.
@@ -20,15 +22,13 @@ def epoch_seconds(value: Any) -> float:
         ValueError: no point in time.
     """
     seconds = math.nan
-    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
-        seconds = _of_text(str(value).strip())
-    elif isinstance(value, float):
-        seconds = value
+    if isinstance(time, str) or (isinstance(time, int) and not isinstance(time, bool)):
+        seconds = _seconds_of(str(time).strip())
+    elif isinstance(time, float):
+        seconds = time
     if not math.isfinite(seconds):
-        text = repr(value)
         raise ValueError(
-            "expected seconds since 1970 or a text like 20191123003411, found "
-            f"{text if len(text) <= 60 else f'{text[:57]}...'}"
+            f"expected seconds since 1970 or a text like 20191123003411, found {shorten(time)}"
         )
     return seconds
 
@@ -41,7 +41,7 @@ def moment_of(seconds: float | None) -> datetime | None:
         return None
 
 
-def _of_text(text: str) -> float:
+def _seconds_of(text: str) -> float:
     """Return the seconds, or NaN."""
     if _DATE.fullmatch(text):
         try:

@@ -7,11 +7,11 @@
     measure_records/<hardware>/<task>.json
     <network>-B<batch>-<kind>-<hardware>.json           in generation 0, in place of the two folders above
 
-`.json` files are logs of auto_scheduler (ansor.py), plain, `.gz` or `.zst`; names are in tensetnames.py, pickles in
-pickles.py. The folder of a hardware is the target's -model: `unknown` there means that the target has none. Names
-identify nothing that the contents tell: a log line holds its workload and target.
+`.json` files are logs of auto_scheduler, plain, `.gz` or `.zst`; names.py has the names, pickles.py the pickles. The
+folder of a hardware is the target's -model: `unknown` there means that the target has none. Names identify nothing
+that the contents tell: a log line holds its workload and target.
 
-We write no pickles. In their place a folder that tensetwriter.py made has
+We write no pickles. In their place, a folder that writing.py writes has
 
     network_info/<network and kind>.task.json   {network, kind, tasks: [{task: SearchTask, weight}, ...]}
     network_info/all_tasks.json                 [SearchTask, ...]
@@ -25,8 +25,10 @@ of TenSet appends), that records of a kind agree in their target.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,14 +38,7 @@ from tencost.errors import RecordError
 from tencost.records.formats import ansor
 from tencost.records.reading.opening import read_head
 from tencost.records.reading.protocol import Reject
-from tencost.records.tenset.names import (
-    CURRENT_GENERATION,
-    FileName,
-    NetworkKey,
-    is_log_name,
-    network_from_label,
-    parse_name,
-)
+from tencost.records.tenset.names import FileName, is_log_name, parse_name
 from tencost.records.tenset.pickles import SearchTask, WeightedTask, read_all_tasks, read_tasks
 from tencost.store.ids import canonical_json, text_id
 
@@ -60,30 +55,17 @@ _TASK_LISTS = (
     "to_measure_programs/task_registry.pkl",
 )
 _TASK_SUFFIXES = (".task.pkl", ".task.json", ".task")
-_Value = TypeVar("_Value")
+_LOGS_TRIED = 3
+"""Of a folder, in which a line of auto_scheduler is looked for."""
+_Contents = TypeVar("_Contents")
 
 
-@dataclass(frozen=True)
-class NetworkTask:
-    """A task of a network for targets of a kind; weight: occurrences in the network."""
+class NetworkTasks(msgspec.Struct):
+    """The tasks of a network for targets of a kind, with their occurrences in it; as JSON, a `.task.json`."""
 
     network: str
     kind: str
-    task: SearchTask
-    weight: int
-
-
-@dataclass(frozen=True)
-class TensetNetwork:
-    """A network of the dataset; `relay` is the file of its module, which pickles.read_relay reads."""
-
-    key: NetworkKey
-    relay: Path | None = None
-
-    @property
-    def label(self) -> str:
-        """The network's name in the record store."""
-        return self.key.label
+    tasks: list[WeightedTask]
 
 
 @dataclass(frozen=True)
@@ -91,34 +73,20 @@ class TensetDataset:
     """What a TenSet folder holds; log files are listed, not read.
 
     Attributes:
-        folder: the dataset's folder.
-        generation: of its naming, 0 to 3.
-        networks: by label.
-        tasks: of every network that the dataset has the tasks of, in the order of files and lists.
+        networks: label to the file of its module, which pickles.read_relay reads; None without one.
+        tasks: of every network that the dataset has the tasks of, in the order of files.
         record_files: (log file, hardware), by path; hardware is None where neither folder nor name tells it.
         program_files: logs of programs that were not measured, by path.
         all_tasks: every task once; TenSet's task number is the position, where the dataset has its list.
-        log_networks: label of the network that a log is of, generation 0 only.
         rejects: pickles and lists of tasks that could not be read, line 0, file relative to the folder.
     """
 
-    folder: Path
-    generation: int
-    networks: list[TensetNetwork] = field(default_factory=list)
-    tasks: list[NetworkTask] = field(default_factory=list)
-    record_files: list[tuple[Path, str | None]] = field(default_factory=list)
-    program_files: list[Path] = field(default_factory=list)
-    all_tasks: list[SearchTask] = field(default_factory=list)
-    log_networks: dict[Path, str] = field(default_factory=dict)
-    rejects: list[Reject] = field(default_factory=list)
-
-
-class TaskFile(msgspec.Struct):
-    """Contents of a `.task.json`."""
-
-    network: str
-    kind: str
-    tasks: list[WeightedTask]
+    networks: dict[str, Path | None]
+    tasks: list[NetworkTasks]
+    record_files: list[tuple[Path, str | None]]
+    program_files: list[Path]
+    all_tasks: list[SearchTask]
+    rejects: list[Reject]
 
 
 def is_tenset(folder: Path) -> bool:
@@ -126,16 +94,15 @@ def is_tenset(folder: Path) -> bool:
 
     Our own layout (raw_layout.py) has the same folders with MetaSchedule's databases in them, and is none.
     """
-    if any(
-        _content(path) in ("network", "tasks")
-        for name in INFO_FOLDERS
-        for path in _files(folder / name)
-    ):
-        return True
     if any((folder / name).is_file() for name in _TASK_LISTS):
         return True
-    logs = [*_first_logs(folder), *(path for path in _files(folder) if _early_log(path))]
-    return any(ansor.FORMAT.recognizes(path, read_head(path)) for path in logs)
+    if any(name.content != "log" for name in _parsed(_info_files(folder)).values()):
+        return True
+    places = (folder / PROGRAM_FOLDER, *_inside(folder / RECORD_FOLDER, Path.is_dir))
+    logs = [path for place in places for path in _logs(place)[:_LOGS_TRIED]]
+    return any(
+        ansor.FORMAT.recognizes(path, read_head(path)) for path in [*logs, *_early_logs(folder)]
+    )
 
 
 def read_layout(folder: Path) -> TensetDataset:
@@ -147,175 +114,122 @@ def read_layout(folder: Path) -> TensetDataset:
         RecordError: the folder holds no TenSet dataset.
     """
     if not is_tenset(folder):
-        inside = [path.name for path in _folders(folder) if is_tenset(path)]
-        hint = f"import {folder / inside[0]}" if inside else "see docs/how-to/tenset.md"
+        inside = [path for path in _inside(folder, Path.is_dir) if is_tenset(path)]
+        hint = f"import {inside[0]}" if inside else "see docs/how-to/tenset.md"
         raise RecordError(
             f"expected a TenSet dataset in {folder} ({RECORD_FOLDER}/<hardware>/*.json, network_info/*.task.pkl), "
             f"found none: {hint}"
         )
     rejects: list[Reject] = []
-    info = [path for name in INFO_FOLDERS for path in _files(folder / name)]
-    tasks = [
-        task
-        for path in info
-        if path.name.endswith(_TASK_SUFFIXES) or _content(path) == "tasks"
-        for task in _tried(folder, path, rejects, _network_tasks)
-    ]
-    early = {path: parse_name(path.name) for path in _files(folder) if _early_log(path)}
-    records = [(path, name.hardware if name else None) for path, name in early.items()]
-    for hardware in _folders(folder / RECORD_FOLDER):
+
+    def read_or_reject(path: Path, read: Callable[[Path], list[_Contents]]) -> list[_Contents]:
+        try:
+            return read(path)
+        except RecordError as error:
+            rejects.append(Reject(path.relative_to(folder).as_posix(), 0, str(error)))
+            return []
+
+    early = _early_logs(folder)
+    records = [(path, name.hardware) for path, name in early.items()]
+    for hardware in _inside(folder / RECORD_FOLDER, Path.is_dir):
         device = None if hardware.name == NO_MODEL else hardware.name
         records += [(path, device) for path in _logs(hardware)]
-    programs = _logs(folder / PROGRAM_FOLDER)
-    paths = [*info, *(path for path, _ in records), *programs]
-    named = [(path, name) for path in paths if (name := parse_name(path.name)) is not None]
+    info = _info_files(folder)
+    names = _parsed(info) | early
+    tasks = [
+        network_tasks
+        for path in info
+        if path.name.endswith(_TASK_SUFFIXES) or (path in names and names[path].content == "tasks")
+        for network_tasks in read_or_reject(path, _read_tasks)
+    ]
+    lists = (folder / name for name in _TASK_LISTS)
+    listed = (read_or_reject(path, _read_list) for path in lists if path.is_file())
+    modules = {name.network: path for path, name in names.items() if name.content == "network"}
+    labels = {name.network for name in names.values()} | {task.network for task in tasks}
     return TensetDataset(
-        folder=folder,
-        generation=min((name.generation for _, name in named), default=CURRENT_GENERATION),
-        networks=_networks(named, tasks),
+        networks={label: modules.get(label) for label in sorted(labels)},
         tasks=tasks,
         record_files=records,
-        program_files=programs,
-        all_tasks=_all_tasks(folder, rejects) or distinct_tasks(item.task for item in tasks),
-        log_networks={
-            path: name.network.label for path, name in early.items() if name and name.network
-        },
+        program_files=_logs(folder / PROGRAM_FOLDER),
+        all_tasks=next(filter(None, listed), []) or distinct_tasks(tasks),
         rejects=rejects,
     )
 
 
-def network_weights(
-    dataset: TensetDataset, kind: str | None = None
-) -> dict[str, list[tuple[str, int]]]:
+def network_weights(tasks: Iterable[NetworkTasks]) -> dict[str, list[tuple[str, int]]]:
     """Return (network, weight) of each workload key, by label; weight: occurrences in the network.
 
-    Args:
-        dataset: of which the tasks are.
-        kind: targets of this kind only. Without it, a network whose kinds disagree gives the larger weight.
+    A network whose kinds of target disagree gives the larger weight.
     """
-    counts: dict[str, dict[tuple[str, str], int]] = {}
-    for item in dataset.tasks:
-        if kind in (None, item.kind):
-            of_key = counts.setdefault(item.task.workload_key, {})
-            place = item.network, item.kind
-            of_key[place] = of_key.get(place, 0) + item.weight
-    weights: dict[str, list[tuple[str, int]]] = {}
-    for key, of_key in counts.items():
-        largest: dict[str, int] = {}
-        for (network, _), weight in of_key.items():
-            largest[network] = max(weight, largest.get(network, weight))
-        weights[key] = sorted(largest.items())
-    return weights
+    occurrences: Counter[tuple[str, str, str]] = Counter()
+    for of_network in tasks:
+        for weighted in of_network.tasks:
+            place = weighted.task.workload_key, of_network.network, weighted.task.kind
+            occurrences[place] += weighted.weight
+    weights: dict[str, dict[str, int]] = {}
+    for (key, network, _), weight in occurrences.items():
+        of_key = weights.setdefault(key, {})
+        of_key[network] = max(weight, of_key.get(network, 0))
+    return {key: sorted(of_key.items()) for key, of_key in weights.items()}
 
 
-def workload_networks(
-    dataset: TensetDataset, kind: str | None = None
-) -> dict[str, list[tuple[str, int]]]:
+def workload_networks(tasks: Iterable[NetworkTasks]) -> dict[str, list[tuple[str, int]]]:
     """Return :func:`network_weights` by the workload_id of records; keys that are no JSON are left out."""
-    found: dict[str, list[tuple[str, int]]] = {}
-    for key, weights in network_weights(dataset, kind).items():
-        try:
-            found[text_id(ansor.FAMILY, canonical_json(json.loads(key)))] = weights
-        except (ValueError, RecursionError):
-            continue
-    return found
+    networks: dict[str, list[tuple[str, int]]] = {}
+    for key, weights in network_weights(tasks).items():
+        with suppress(ValueError, RecursionError):
+            networks[text_id(ansor.FAMILY, canonical_json(json.loads(key)))] = weights
+    return networks
 
 
-def _files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_file())
+def distinct_tasks(tasks: Iterable[NetworkTasks]) -> list[SearchTask]:
+    """Return the tasks of all networks once each by workload key and kind, the first of equals."""
+    distinct: dict[tuple[str, str], SearchTask] = {}
+    for of_network in tasks:
+        for weighted in of_network.tasks:
+            distinct.setdefault((weighted.task.workload_key, weighted.task.kind), weighted.task)
+    return list(distinct.values())
 
 
-def _folders(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_dir())
+def _inside(folder: Path, is_kind: Callable[[Path], bool]) -> list[Path]:
+    """Return what is directly in a folder, which may be missing, of a kind: files or folders."""
+    return sorted(filter(is_kind, folder.glob("*")))
+
+
+def _info_files(folder: Path) -> list[Path]:
+    return [path for name in INFO_FOLDERS for path in _inside(folder / name, Path.is_file)]
 
 
 def _logs(folder: Path) -> list[Path]:
-    return [path for path in _files(folder) if is_log_name(path.name)]
+    return [path for path in _inside(folder, Path.is_file) if is_log_name(path.name)]
 
 
-def _first_logs(folder: Path) -> Iterator[Path]:
-    for place in (folder / PROGRAM_FOLDER, *_folders(folder / RECORD_FOLDER)):
-        yield from _logs(place)[:3]
+def _parsed(paths: Iterable[Path]) -> dict[Path, FileName]:
+    """Return what their names tell, of files whose names do."""
+    names = {path: parse_name(path.name) for path in paths}
+    return {path: name for path, name in names.items() if name is not None}
 
 
-def _early_log(path: Path) -> bool:
-    name = parse_name(path.name)
-    return name is not None and name.generation == 0 and name.content == "log"
+def _early_logs(folder: Path) -> dict[Path, FileName]:
+    """Return the logs of generation 0, which are in the dataset's folder itself."""
+    names = _parsed(_inside(folder, Path.is_file))
+    return {path: name for path, name in names.items() if name.content == "log"}
 
 
-def _content(path: Path) -> str | None:
-    name = parse_name(path.name)
-    return name.content if name is not None else None
-
-
-def _networks(
-    named: Iterable[tuple[Path, FileName]], tasks: Iterable[NetworkTask]
-) -> list[TensetNetwork]:
-    """Return the networks that names or tasks are of, by label."""
-    found: dict[str, TensetNetwork] = {}
-    for path, name in named:
-        if name.network is not None and name.content == "network":
-            found[name.network.label] = TensetNetwork(name.network, path)
-    keys = [
-        *(name.network for _, name in named),
-        *(network_from_label(item.network) for item in tasks),
-    ]
-    for key in keys:
-        if key is not None:
-            found.setdefault(key.label, TensetNetwork(key))
-    return [found[label] for label in sorted(found)]
-
-
-def _network_tasks(path: Path) -> list[NetworkTask]:
+def _read_tasks(path: Path) -> list[NetworkTasks]:
     if path.name.endswith(".json"):
-        content = _read_json(path, TaskFile)
-        return [
-            NetworkTask(content.network, content.kind, item.task, item.weight)
-            for item in content.tasks
-        ]
-    name = parse_name(path.name)
-    label = name.network.label if name and name.network else path.name.partition(".task")[0]
-    return [NetworkTask(label, item.task.kind, item.task, item.weight) for item in read_tasks(path)]
-
-
-def _all_tasks(folder: Path, rejects: list[Reject]) -> list[SearchTask]:
-    for name in _TASK_LISTS:
-        path = folder / name
-        if path.is_file() and (found := _tried(folder, path, rejects, _read_list)):
-            return found
-    return []
+        return [_read_json(path, NetworkTasks)]
+    name, tasks = parse_name(path.name), read_tasks(path)
+    network = name.network if name is not None else path.name.partition(".task")[0]
+    return [NetworkTasks(network, tasks[0].task.kind if tasks else "", tasks)]
 
 
 def _read_list(path: Path) -> list[SearchTask]:
-    if path.suffix == ".json":
-        return _read_json(path, list[SearchTask])
-    return read_all_tasks(path)
+    return _read_json(path, list[SearchTask]) if path.suffix == ".json" else read_all_tasks(path)
 
 
-def _read_json(path: Path, kind: type[_Value]) -> _Value:
+def _read_json(path: Path, kind: type[_Contents]) -> _Contents:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError, RecursionError) as error:
         raise RecordError(f"expected tasks as JSON in {path}: {error}") from error
-
-
-def _tried(
-    folder: Path, path: Path, rejects: list[Reject], read: Callable[[Path], list[_Value]]
-) -> list[_Value]:
-    try:
-        return read(path)
-    except RecordError as error:
-        rejects.append(Reject(path.relative_to(folder).as_posix(), 0, str(error)))
-        return []
-
-
-def distinct_tasks(tasks: Iterable[SearchTask]) -> list[SearchTask]:
-    """Return tasks once each by workload key and kind, the first of equals."""
-    found: dict[tuple[str, str], SearchTask] = {}
-    for task in tasks:
-        found.setdefault((task.workload_key, task.kind), task)
-    return list(found.values())

@@ -12,7 +12,6 @@
                     task_input_names, desc}; the older, the fewer
     Target, HardwareParams, Array
                     state {handle: the object as a JSON graph}
-    String          text as the only argument; its state, an object, says the same
     ComputeDAG      state {tensors: JSON graph}: not read, no TVM of today can load it
 
 A JSON graph is ``{"root": 1, "nodes": [{"type_key": ""}, {"type_key": "Target", "attrs": {"kind": "2", ...}}, ...]}``:
@@ -25,20 +24,21 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
 
 from tencost.errors import RecordError
 from tencost.records.reading.targets import parse_target
 from tencost.records.tenset.unpickling import (
     ARRAYS,
     HARDWARE,
-    LAYOUT,
     MAX_BYTES,
     SEARCH_TASK,
-    STRINGS,
     TARGETS,
     RefusedError,
     StandIn,
@@ -50,23 +50,24 @@ MAX_GRAPH = 1 << 16
 """Characters of a target, a description of hardware or a list of names as a JSON graph."""
 MAX_NODES = 2_000
 """Of such a graph, counted as often as they are reached: a target has some 20."""
-
 MAX_WEIGHT = 1 << 31
 """Occurrences of a task in a network."""
-
-_Value = TypeVar("_Value")
-
 HARDWARE_FIELDS = (
-    ("num_cores",),
-    ("vector_unit_bytes",),
-    ("cache_line_bytes",),
-    ("max_shared_memory_per_block",),
-    ("max_local_memory_per_block", "max_registers_per_block"),
-    ("max_threads_per_block",),
-    ("max_vthread_extent",),
-    ("warp_size",),
+    "num_cores",
+    "vector_unit_bytes",
+    "cache_line_bytes",
+    "max_shared_memory_per_block",
+    "max_local_memory_per_block",
+    "max_threads_per_block",
+    "max_vthread_extent",
+    "warp_size",
 )
-"""In the order of a log line's eight numbers, with older names."""
+"""In the order of a log line's eight numbers."""
+_TARGET_NODES = ("kind", "id", "tag", "keys", "attrs", "host")
+"""Attributes of a target that are nodes; `features` follows from the rest."""
+
+_Contents = TypeVar("_Contents")
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,19 @@ class SearchTask:
         input_names: inputs with special values.
 
     Raises:
-        ValueError: a target without a kind.
+        ValueError: a target without a kind, or text that is not Unicode.
     """
 
     workload_key: str
     target: str
     target_host: str = ""
-    hardware_params: tuple[int, ...] | None = None
-    layout_rewrite: int | None = None
+    hardware_params: tuple[_Long, ...] | None = None
+    layout_rewrite: _Long | None = None
     input_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         parse_target(self.target)
+        "".join((self.workload_key, *self.input_names)).encode()
 
     @property
     def kind(self) -> str:
@@ -103,27 +105,18 @@ class SearchTask:
 
 @dataclass(frozen=True)
 class WeightedTask:
-    """A task and its number of occurrences in a network, up to MAX_WEIGHT.
-
-    Raises:
-        ValueError: the weight is negative or larger.
-    """
+    """A task and its number of occurrences in a network."""
 
     task: SearchTask
-    weight: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight <= MAX_WEIGHT:
-            raise ValueError(f"expected a weight from 0 to {MAX_WEIGHT}, found {self.weight}")
+    weight: Annotated[int, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
 
 
-@dataclass(frozen=True)
-class RelayNetwork:
+class RelayNetwork(NamedTuple):
     """A network's Relay module as JSON text, the length of its parameters, its inputs (name, shape, dtype)."""
 
     mod_json: str
-    param_bytes: int
-    inputs: tuple[tuple[str, tuple[int, ...], str], ...]
+    param_bytes: _Long
+    inputs: tuple[tuple[str, tuple[_Long, ...], str], ...]
 
 
 def read_tasks(path: Path) -> list[WeightedTask]:
@@ -132,26 +125,27 @@ def read_tasks(path: Path) -> list[WeightedTask]:
     Raises:
         RecordError: it cannot be opened, is no pickle, names anything but TVM's objects, or holds something else.
     """
-    return _read(path, _weighted_tasks)
+    return _read(path, list[WeightedTask], _weighted_tasks)
 
 
 def read_all_tasks(path: Path) -> list[SearchTask]:
     """Read an ``all_tasks.pkl`` in its order; see :func:`read_tasks`."""
-    return _read(path, lambda value: [_task(item) for item in _sequence(value, "tasks")])
+    return _read(path, list[SearchTask], _tasks)
 
 
 def read_relay(path: Path) -> RelayNetwork:
     """Read a ``*.relay.pkl``; see :func:`read_tasks`."""
-    return _read(path, _relay)
+    return _read(path, RelayNetwork, lambda pickled: pickled)
 
 
-def _read(path: Path, convert: Callable[[Any], _Value]) -> _Value:
+def _read(path: Path, kind: type[_Contents], plain: Callable[[Any], Any]) -> _Contents:
+    """Return a pickle's contents as of a kind; `plain` gives dicts, lists and text for what TVM's objects are in it."""
     try:
         if not path.is_file():
             raise RecordError(f"expected a TenSet pickle at {path}, found no file")
         if path.stat().st_size > MAX_BYTES:
             raise RefusedError(f"expected at most {MAX_BYTES} bytes, found {path.stat().st_size}")
-        return convert(unpickle(path.read_bytes()))
+        return msgspec.convert(plain(unpickle(path.read_bytes())), kind)
     except OSError as error:
         raise RecordError(f"expected a TenSet pickle at {path}: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -161,66 +155,42 @@ def _read(path: Path, convert: Callable[[Any], _Value]) -> _Value:
         ) from error
 
 
-def _weighted_tasks(value: Any) -> list[WeightedTask]:
-    if not (isinstance(value, tuple) and len(value) == 2):
-        raise RefusedError(f"expected (tasks, weights), found {name_of(value)}")
-    tasks, weights = _sequence(value[0], "tasks"), _sequence(value[1], "weights")
+def _weighted_tasks(pickled: Any) -> list[dict[str, Any]]:
+    tasks, weights = msgspec.convert(pickled, tuple[list[Any], list[Any]])
     if len(tasks) != len(weights):
         raise RefusedError(f"expected a weight a task, found {len(tasks)} and {len(weights)}")
-    return [
-        WeightedTask(_task(task), _integer(weight, "a weight"))
-        for task, weight in zip(tasks, weights, strict=True)
-    ]
+    pairs = zip(_tasks(tasks), weights, strict=True)
+    return [{"task": task, "weight": weight} for task, weight in pairs]
 
 
-def _relay(value: Any) -> RelayNetwork:
-    if not (isinstance(value, tuple) and len(value) == 3):
-        raise RefusedError(f"expected (module, length, inputs), found {name_of(value)}")
-    module, length, inputs = value
-    return RelayNetwork(
-        _text(module, "a module"),
-        _integer(length, "a length"),
-        tuple(_input(item) for item in _sequence(inputs, "inputs")),
-    )
+def _tasks(pickled: Any) -> list[dict[str, Any]]:
+    """Return the fields of each SearchTask of a list."""
+    return [_task_fields(task) for task in msgspec.convert(pickled, list[Any])]
 
 
-def _input(value: Any) -> tuple[str, tuple[int, ...], str]:
-    parts = _sequence(value, "an input")
-    if len(parts) != 3:
-        raise RefusedError(f"expected (name, shape, dtype) as an input, found {len(parts)} parts")
-    shape = tuple(_integer(item, "a size") for item in _sequence(parts[1], "a shape"))
-    return _text(parts[0], "a name"), shape, _text(parts[2], "a dtype")
-
-
-def _task(value: Any) -> SearchTask:
-    if not (isinstance(value, StandIn) and value.name == SEARCH_TASK):
-        raise RefusedError(f"expected a SearchTask, found {name_of(value)}")
-    state = value.state
-    if not isinstance(state, dict):
-        raise RefusedError(f"expected a SearchTask's state as a dict, found {name_of(state)}")
-    target, own_host = _target(state.get("target"))
-    host = state.get("target_host")
-    layout = state.get("layout_rewrite_option")
+def _task_fields(task: Any) -> dict[str, Any]:
+    state = _state_of(task, {SEARCH_TASK})
+    target, host = _target(state.get("target"))
+    if state.get("target_host") is not None:
+        host, _ = _target(state["target_host"])
     names = state.get("task_input_names")
-    return SearchTask(
-        workload_key=_text(state.get("workload_key"), "a workload key"),
-        target=target,
-        target_host=own_host if host is None else _target(host)[0],
-        hardware_params=_hardware(state.get("hardware_params")),
-        layout_rewrite=None if layout is None else _integer(layout, "a layout option"),
-        input_names=() if names is None else _names(names),
-    )
+    return {
+        "workload_key": state.get("workload_key"),
+        "target": target,
+        "target_host": host,
+        "hardware_params": _hardware(state.get("hardware_params")),
+        "layout_rewrite": state.get("layout_rewrite_option"),
+        "input_names": _graph_of(names, ARRAYS) if isinstance(names, StandIn) else names or (),
+    }
 
 
-def _target(value: Any) -> tuple[str, str]:
+def _target(target: Any) -> tuple[str, str]:
     """Return a target's and its host's text, "" without a host."""
-    if isinstance(value, str):
-        return value, ""
-    if not (isinstance(value, StandIn) and value.name in TARGETS):
-        raise RefusedError(f"expected a target, found {name_of(value)}")
-    found = _plain(_handle(value))
-    text = _target_text(found)
-    return text, _target_text(found["host"]) if found.get("host") else ""
+    if isinstance(target, str):
+        return target, ""
+    fields = _graph_of(target, TARGETS)
+    text = _target_text(fields)
+    return text, _target_text(fields["host"]) if fields.get("host") else ""
 
 
 def _target_text(target: Any) -> str:
@@ -230,88 +200,55 @@ def _target_text(target: Any) -> str:
     keys, attributes = fields.get("keys") or [], fields.get("attrs") or {}
     if not (isinstance(kind, str) and isinstance(keys, list) and isinstance(attributes, dict)):
         raise RefusedError("expected a target with a kind, keys and attributes")
-    words = [kind]
-    if keys:
-        words.append(f"-keys={','.join(map(str, keys))}")
-    for name, value in sorted(attributes.items()):
-        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    words = [kind, *([f"-keys={','.join(map(str, keys))}"] if keys else ())]
+    for name, setting in sorted(attributes.items()):
+        text = ",".join(map(str, setting)) if isinstance(setting, list) else str(setting)
         words.append(f"-{name}={shlex.quote(text)}")
     return " ".join(words)
 
 
-def _hardware(value: Any) -> tuple[int, ...] | None:
-    if value is None:
+def _hardware(parameters: Any) -> list[Any] | None:
+    if parameters is None:
         return None
-    if not (isinstance(value, StandIn) and value.name == HARDWARE):
-        raise RefusedError(f"expected HardwareParams, found {name_of(value)}")
-    found = _plain(_handle(value))
-    if not isinstance(found, dict):
-        raise RefusedError(f"expected HardwareParams as a graph, found {name_of(found)}")
-    numbers = [
-        next((found[name] for name in names if name in found), None) for names in HARDWARE_FIELDS
-    ]
-    if any(number is None for number in numbers):
-        return None
-    return tuple(_integer(number, "a hardware parameter") for number in numbers)
+    fields = msgspec.convert(_graph_of(parameters, {HARDWARE}), dict[str, Any])
+    older = {"max_local_memory_per_block": fields.get("max_registers_per_block")}
+    numbers = [fields.get(name, older.get(name)) for name in HARDWARE_FIELDS]
+    return None if None in numbers else numbers
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, StandIn) and value.name in ARRAYS:
-        value = _plain(_handle(value))
-    return tuple(_text(item, "a name of an input") for item in _sequence(value, "names of inputs"))
+def _state_of(stand_in: Any, classes: AbstractSet[str]) -> dict[str, Any]:
+    """Return the state of an object of one of the classes."""
+    if (
+        isinstance(stand_in, StandIn)
+        and stand_in.dotted in classes
+        and isinstance(stand_in.state, dict)
+    ):
+        return stand_in.state
+    raise RefusedError(
+        f"expected {' or '.join(sorted(classes))} with its state, found {name_of(stand_in)}"
+    )
 
 
-def _sequence(value: Any, what: str) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise RefusedError(f"expected {what} as a list, found {name_of(value)}")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if isinstance(value, StandIn) and value.name in STRINGS and value.args:
-        value = value.args[0]
-    if not isinstance(value, str):
-        raise RefusedError(f"expected {what} as text, found {name_of(value)}")
-    value.encode()  # a lone surrogate is no text
-    return value
-
-
-def _integer(value: Any, what: str) -> int:
-    if isinstance(value, StandIn) and value.name == LAYOUT and value.args:
-        value = value.args[0]
-    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
-        raise RefusedError(f"expected {what} as an integer of 64 bits, found {name_of(value)}")
-    return value
-
-
-def _handle(value: StandIn) -> str:
-    state = value.state
-    if not (isinstance(state, dict) and "handle" in state):
-        raise RefusedError(f"expected the state {{handle: JSON}} of {name_of(value)}")
-    text = _text(state["handle"], "a JSON graph")
-    if len(text) > MAX_GRAPH:
+def _graph_of(stand_in: Any, classes: AbstractSet[str]) -> Any:
+    """Return the JSON graph that is the state of an object of one of the classes."""
+    text = _state_of(stand_in, classes).get("handle")
+    if not isinstance(text, str) or len(text) > MAX_GRAPH:
         raise RefusedError(
-            f"expected {name_of(value)} in {MAX_GRAPH} characters, found {len(text)}"
+            f"expected a JSON graph of up to {MAX_GRAPH} characters in {name_of(stand_in)}"
         )
-    return text
+    return _parse_graph(text)
 
 
 @lru_cache(maxsize=4096)
-def _plain(text: str) -> Any:
+def _parse_graph(text: str) -> Any:
     """Return a small JSON graph of TVM's as dicts, lists, text and integers."""
     try:
         graph = json.loads(text)
-        return _Graph(graph["nodes"]).value(graph["root"])
-    except RefusedError:
-        raise
+        return _Graph(graph["nodes"]).node(graph["root"])
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise RefusedError(
             f"expected a JSON graph, found {text[:40]!r} ({type(error).__name__}: {error})"
         ) from error
-
-
-_OBJECTS = frozenset({"kind", "id", "tag", "keys", "attrs", "host"})
-"""Attributes of a target that are nodes; `features` follows from the rest."""
 
 
 class _Graph:
@@ -319,32 +256,33 @@ class _Graph:
 
     def __init__(self, nodes: list[dict[str, Any]]) -> None:
         self.nodes = nodes
-        self.left = MAX_NODES
+        self.remaining = MAX_NODES
 
-    def value(self, index: int) -> Any:
-        self.left -= 1
-        if self.left < 0:
+    def node(self, index: int) -> Any:
+        self.remaining -= 1
+        if self.remaining < 0:
             raise RefusedError(f"expected a graph of at most {MAX_NODES} nodes")
         node = self.nodes[index]
-        kind = node["type_key"].rpartition(".")[2]
         attributes = node.get("attrs", {})
-        if kind == "":
-            return None
-        if kind in ("String", "TargetKind", "StringImm"):
-            return node.get("repr_str", attributes.get("value", ""))
-        if kind == "Array":
-            return [self.value(item) for item in node.get("data", [])]
-        if kind == "Map":
-            return self.map(node)
-        if kind == "Target":
-            known = {name: item for name, item in attributes.items() if name in _OBJECTS}
-            return {name: self.value(int(item)) for name, item in known.items() if item != "null"}
-        if kind == "HardwareParams":
-            return {name: int(item) for name, item in attributes.items()}
-        return int(attributes["value"] if "value" in attributes else attributes["v_int64"])
+        match node["type_key"].rpartition(".")[2]:
+            case "":
+                return None
+            case "String" | "TargetKind" | "StringImm":
+                return node.get("repr_str", attributes.get("value", ""))
+            case "Array":
+                return self.members(node)
+            case "Map":
+                members = self.members(node)
+                if "keys" not in node:
+                    return dict(zip(map(str, members[::2]), members[1::2], strict=True))
+                return dict(zip(map(str, node["keys"]), members, strict=True))
+            case "Target":
+                numbers = {name: attributes.get(name, "null") for name in _TARGET_NODES}
+                return {name: self.node(int(at)) for name, at in numbers.items() if at != "null"}
+            case "HardwareParams":
+                return {name: int(number) for name, number in attributes.items()}
+            case _:
+                return int(attributes["value"] if "value" in attributes else attributes["v_int64"])
 
-    def map(self, node: dict[str, Any]) -> dict[str, Any]:
-        values = [self.value(item) for item in node.get("data", [])]
-        if "keys" in node:
-            return {str(key): item for key, item in zip(node["keys"], values, strict=True)}
-        return {str(key): value for key, value in zip(values[::2], values[1::2], strict=True)}
+    def members(self, node: dict[str, Any]) -> list[Any]:
+        return [self.node(index) for index in node.get("data", [])]

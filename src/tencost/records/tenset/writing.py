@@ -1,11 +1,11 @@
-"""Writes records of auto_scheduler as a TenSet dataset folder of the current generation; tenset.py has the layout."""
+"""Writes records of auto_scheduler as a TenSet dataset folder of the current generation; layout.py has the layout."""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -16,10 +16,10 @@ from tencost.records.tenset.layout import (
     INFO_FOLDERS,
     PROGRAM_FOLDER,
     RECORD_FOLDER,
-    TaskFile,
+    NetworkTasks,
     distinct_tasks,
 )
-from tencost.records.tenset.names import log_file, network_from_label, tasks_file
+from tencost.records.tenset.names import log_file, tasks_file
 from tencost.records.tenset.pickles import SearchTask, WeightedTask
 
 if TYPE_CHECKING:
@@ -54,69 +54,61 @@ def write_layout(folder: Path, table: pa.Table | polars.DataFrame) -> list[Path]
     tasks: dict[tuple[str, str], dict[str, WeightedTask]] = {}
     columns = (arrow.column(name).to_pylist() for name in ("hardware", "foreign", "networks"))
     for row, (hardware, foreign, networks) in enumerate(zip(*columns, strict=True)):
-        said = _said(foreign)
-        rows.setdefault(_place(hardware, said), []).append(row)
+        task, measured = _logged(foreign)
+        rows.setdefault(_log_folder(hardware, measured) + _log_name(task), []).append(row)
         for network in networks or []:
-            listed = tasks.setdefault((network["network"], said.kind), {})
-            if said.task.workload_key not in listed:
-                listed[said.task.workload_key] = WeightedTask(said.task, network["weight"])
-    logged = arrow.select(["foreign", "program", "run_secs", "wall_s", "timestamp"])
-    written = [_write_log(folder / place, logged.take(rows[place])) for place in sorted(rows)]
-    for (label, kind), listed in sorted(tasks.items()):
-        name = tasks_file(network_from_label(label), kind, ".task.json")
-        content = TaskFile(label, kind, list(listed.values()))
-        written.append(_write_json(folder / INFO_FOLDERS[0] / name, content))
-    if tasks:
-        every = distinct_tasks(item.task for listed in tasks.values() for item in listed.values())
-        every.sort(key=lambda task: (task.kind, task.workload_key))
-        written.append(_write_json(folder / INFO_FOLDERS[0] / "all_tasks.json", every))
-    return written
-
-
-class _Said(NamedTuple):
-    """What a record's line says: its task, the target's kind, the log's name, whether it was measured."""
-
-    task: SearchTask
-    kind: str
-    file: str
-    measured: bool
+            of_network = tasks.setdefault((network["network"], task.kind), {})
+            of_network.setdefault(task.workload_key, WeightedTask(task, network["weight"]))
+    columns_of_lines = arrow.select(["foreign", "program", "run_secs", "wall_s", "timestamp"])
+    files = [_write_log(folder / log, columns_of_lines.take(rows[log])) for log in sorted(rows)]
+    info = folder / INFO_FOLDERS[0]
+    listed = [
+        NetworkTasks(label, kind, list(of_network.values()))
+        for (label, kind), of_network in sorted(tasks.items())
+    ]
+    for network in listed:
+        name = tasks_file(network.network, network.kind, ".task.json")
+        files.append(_write_json(info / name, network))
+    if listed:
+        every = sorted(distinct_tasks(listed), key=lambda task: (task.kind, task.workload_key))
+        files.append(_write_json(info / "all_tasks.json", every))
+    return files
 
 
 @lru_cache(maxsize=4096)
-def _said(foreign: str) -> _Said:
-    value = json.loads(foreign)
-    key, target, *rest = value["task"]
+def _logged(foreign: str) -> tuple[SearchTask, bool]:
+    """Return the task of a record's line, and whether the record was measured."""
+    line = json.loads(foreign)
+    key, target, *rest = line["task"]
     hardware, host, layout, names = rest + [None, "", None, []][len(rest) :]
     task = SearchTask(
-        workload_key=key,
-        target=target,
-        target_host=host,
-        hardware_params=tuple(hardware) if hardware else None,
-        layout_rewrite=layout,
-        input_names=tuple(names),
+        key, target, host, tuple(hardware) if hardware else None, layout, tuple(names)
     )
-    costs = value.get("costs")
-    measured = bool(value["error_no"] or not costs or any(costs))
-    return _Said(task, task.kind, log_file(key, task.kind), measured)
+    costs = line.get("costs")
+    return task, bool(line["error_no"] or not costs or any(costs))
 
 
-def _place(hardware: str, said: _Said) -> str:
-    if not said.measured:
-        return f"{PROGRAM_FOLDER}/{said.file}"
+@lru_cache(maxsize=4096)
+def _log_name(task: SearchTask) -> str:
+    return log_file(task.workload_key, task.kind)
+
+
+def _log_folder(hardware: str, measured: bool) -> str:
+    if not measured:
+        return f"{PROGRAM_FOLDER}/"
     if hardware in ("", ".", "..") or "/" in hardware or "\0" in hardware:
         raise RecordError(f"expected a hardware that can name a folder, found {hardware!r}")
-    return f"{RECORD_FOLDER}/{hardware}/{said.file}"
+    return f"{RECORD_FOLDER}/{hardware}/"
 
 
 def _write_log(path: Path, table: pa.Table) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for line in ansor.write_lines(table):
-            file.write(f"{line}\n")
+        file.writelines(f"{line}\n" for line in ansor.write_lines(table))
     return path
 
 
-def _write_json(path: Path, value: object) -> Path:
+def _write_json(path: Path, content: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
     return path

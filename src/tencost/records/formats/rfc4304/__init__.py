@@ -10,7 +10,7 @@
                "hardware_config", "execution_config", "metrics", "runtime_raw": [{"runtime_ms": 12.1}, ...]}
 
 Required in columns: timestamp (which may be null), schema_version, workload, engine; in json: workload, engine; and,
-unless the reader is told the device, hardware in json and env_name or hw_model in columns. rfc4304names.py has the map
+unless the reader is told the device, hardware in json and env_name or hw_model in columns. names.py has the map
 between the versions.
 
     {"workload":"arcface_resnet100","engine":"tvm","hardware":"gcp-c2-standard-16","runtime_ms_mean":109.43,
@@ -27,7 +27,7 @@ not positive, 1e9 or more, or our two extra keys `status` (schema.status; "succe
 words unknown) and `error` (a text that is not empty means a failure, unless status is ok). Another schema_version
 than 0.1 is kept, and noted in additional_info under ``rfc4304_schema_version``.
 
-Identity: records that tencost wrote carry their program and its ids, see own.py. Others have no program, so the
+Identity: records that tencost wrote carry their program and its ids, see rows.py. Others have no program, so the
 record_id hashes what else sets measurements apart, namely workload and its arguments, engine, engine_version, hardware,
 target, engine_config, build_config, runtime_config and timestamp. A record has the same id in both versions.
 
@@ -48,7 +48,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -60,36 +60,14 @@ import pyarrow.parquet as pq
 
 from tencost.errors import RecordError
 from tencost.records.formats.rfc4304.names import COLUMNS_FIELDS, JSON_FIELDS, Object, Version
-from tencost.records.formats.rfc4304.own import OURS
-from tencost.records.formats.rfc4304.rows import (
-    BadRecordError,
-    NoHardwareError,
-    object_of,
-    row_of,
-)
-from tencost.records.reading.columns import networks, record_table, sources
+from tencost.records.formats.rfc4304.rows import OURS, NoHardwareError, object_of, row_of
 from tencost.records.reading.jsonobjects import Damage, json_objects
 from tencost.records.reading.opening import TruncatedError
 from tencost.records.reading.parquet import is_parquet, open_parquet, parquet_names, parquet_tables
 from tencost.records.reading.protocol import BATCH_ROWS, About, Batch, LogFormat, Reject
 from tencost.records.reading.targets import NoDeviceError
-from tencost.store.schema import SCHEMA
+from tencost.store.schema import SCHEMA, SCHEMA_VERSION
 
-_TELLING = frozenset(
-    [
-        "execution_elapsed_ms_mean",
-        "execution_elapsed_ms_std",
-        "env_name",
-        "hw_model",
-        "runtime_ms_mean",
-        "runtime_ms_std",
-        "runtime_raw",
-        "hardware",
-        "schema_version",
-    ]
-)
-"""A file is one of these logs if it has the keys workload and engine, and one of these."""
-_KEY = re.compile(rb'"([a-z_]+)"\s*:')
 _TEXTS = frozenset(
     [
         "workload",
@@ -102,21 +80,18 @@ _TEXTS = frozenset(
         "schema_version",
     ]
 )
-_NUMBERS = frozenset(
-    [
-        "timestamp",
-        "execution_elapsed_ms_mean",
-        "execution_elapsed_ms_std",
-        "runtime_ms_mean",
-        "runtime_ms_std",
-    ]
+_TIMES = frozenset(
+    ["execution_elapsed_ms_mean", "execution_elapsed_ms_std", "runtime_ms_mean", "runtime_ms_std"]
 )
+_NUMBERS = _TIMES | {"timestamp"}
+_OBJECTS = frozenset((*COLUMNS_FIELDS, *JSON_FIELDS)) - _TEXTS - _NUMBERS
+_MARKS = _TIMES | {"env_name", "hw_model", "runtime_raw", "hardware", "schema_version"}
+"""A file is one of these logs if it has the keys workload and engine, and one of these."""
+_KEY = re.compile(rb'"([a-z_]+)"\s*:')
 _JSON_MARK = b"tencost.json"
-_OBJECT_FIELDS = frozenset((*COLUMNS_FIELDS, *JSON_FIELDS)) - _TEXTS - _NUMBERS
 _NAMELESS = Damage("hardware: missing (columns: env_name or hw_model); pass hardware=<name>")
 WRITE_ROWS = 10_000
 """Rows that are turned into objects at a time."""
-
 
 _EXAMPLE = """\
 {"workload": "arcface_resnet100", "engine": "tvm", "hardware": "gcp-c2-standard-16", "runtime_ms_mean": 109.43, \
@@ -136,39 +111,44 @@ class Rfc4304Format(LogFormat):
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Say whether a file holds RFC 4304 records, by the keys of its objects or its columns."""
         if head.startswith(b"PAR1"):
-            return _are_ours(parquet_names(path))
-        return _are_ours(frozenset(key.decode() for key in _KEY.findall(head)))
+            names = parquet_names(path)
+        else:
+            names = frozenset(key.decode() for key in _KEY.findall(head))
+        is_table = "record_id" in names and OURS not in names
+        return names >= {"workload", "engine"} and bool(_MARKS & names) and not is_table
 
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
         """Yield the file's records and rejects; a record's line is where it begins, its row in Parquet.
 
         Raises:
-            RecordError: the file cannot be opened, or no record is kept because none names its device and `about`
-                does not, either.
+            RecordError: the file cannot be opened, or no record can be read because none names its device and
+                `about` does not, either.
         """
         rows: list[dict[str, Any]] = []
-        places: list[int] = []
         rejects: list[Reject] = []
-        kept = nameless = 0
-        for line, value in _values(path, batch_rows):
-            found = value if isinstance(value, Damage) else _row(value, about.hardware)
-            if isinstance(found, Damage):
-                nameless += found == _NAMELESS
-                rejects.append(Reject(about.file, line, found.reason))
+        readable = nameless = 0
+        if is_parquet(path):
+            records = _parquet_objects(path, batch_rows)
+        else:
+            records = json_objects(path, lambda part: "workload" in part)
+        for line, record in records:
+            row = record if isinstance(record, Damage) else _row(record, about, line)
+            if isinstance(row, Damage):
+                nameless += row is _NAMELESS
+                rejects.append(Reject(about.file, line, row.reason))
             else:
-                rows.append(found)
-                places.append(line)
-                kept += 1
+                rows.append(row)
+                readable += 1
             if len(rows) + len(rejects) >= batch_rows:
-                yield _batch(rows, places, about, rejects)
-                rows, places, rejects = [], [], []
-        if nameless and not kept:
+                yield Batch(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects))
+                rows, rejects = [], []
+        if nameless and not readable:
             raise NoDeviceError(
                 f"expected records in {path} that name their device (hardware; env_name or hw_model "
                 f"in the columns version), found none in {nameless}. Import it with hardware=<name>."
             )
         if rows or rejects:
-            yield _batch(rows, places, about, rejects)
+            yield Batch(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects))
 
 
 FORMAT = Rfc4304Format()
@@ -198,148 +178,98 @@ def write_file(table: Any, path: Path, version: Version) -> int:
         raise RecordError(
             f"expected a file that ends in .jsonl, .json or .parquet, found {path}. Name it so."
         )
-    array = path.suffix == ".json"
+    start, between, end = ("[\n", ",\n", "\n]\n") if path.suffix == ".json" else ("", "\n", "\n")
     count = 0
     with path.open("w", encoding="utf-8") as file:
-        for record in records:
-            before = ("[\n" if not count else ",\n") if array else ""
-            file.write(before + json.dumps(record) + ("" if array else "\n"))
-            count += 1
-        if array:
-            file.write("\n]\n" if count else "[]\n")
+        for count, record in enumerate(records, 1):
+            file.write((start if count == 1 else between) + json.dumps(record))
+        file.write(end if count else start.strip() + end.strip())
     return count
 
 
-def _row(value: Object, hardware: str | None) -> dict[str, Any] | Damage:
+def _row(record: Object, about: About, line: int) -> dict[str, Any] | Damage:
     try:
-        return row_of(value, hardware)
+        row = row_of(record, about.hardware)
     except NoHardwareError:
         return _NAMELESS
-    except BadRecordError as error:
-        return Damage(str(error))
-    except ValueError as error:  # NaN or Infinity where a column holds JSON
-        return Damage(f"expected values that JSON can hold: {error}")
     except RecursionError:
         return Damage("JSON nested too deeply")
-
-
-def _are_ours(names: frozenset[str]) -> bool:
-    table = "record_id" in names and OURS not in names
-    return {"workload", "engine"} <= names and bool(_TELLING & names) and not table
-
-
-def _values(path: Path, batch_rows: int) -> Iterator[tuple[int, Object | Damage]]:
-    if is_parquet(path):
-        return _parquet_objects(path, batch_rows)
-    return json_objects(path, lambda value: "workload" in value)
-
-
-def _batch(
-    rows: list[dict[str, Any]], places: list[int], about: About, rejects: list[Reject]
-) -> Batch:
-    """Return a batch of rows that row_of made."""
-    if not rows:
-        return Batch(SCHEMA.empty_table(), tuple(rejects))
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
-    columns["source"] = sources(about.dataset, about.file, places)
-    plain = networks(about.dataset, len(rows))
-    own = pa.array(columns.get("networks", [None] * len(rows)), plain.type)
-    columns["networks"] = own.fill_null(plain[0]) if own.null_count < len(rows) else plain
-    table = record_table(len(rows), columns, {})
-    # record_table computes these of run_secs; the log's own say more where run_secs is the mean alone.
-    for name in ("execution_elapsed_ms_mean", "execution_elapsed_ms_std"):
-        place = SCHEMA.get_field_index(name)
-        values = pa.array([row[name] for row in rows], SCHEMA.field(name).type)
-        table = table.set_column(place, SCHEMA.field(name), values)
-    return Batch(table, tuple(rejects))
+    except ValueError as error:
+        return Damage(str(error))
+    row["source"] = {"dataset": about.dataset, "file": about.file, "line": line}
+    row["schema_version"] = SCHEMA_VERSION
+    if row.get("networks") is None:
+        row["networks"] = [{"network": about.dataset, "weight": 1}]
+    return row
 
 
 def _parquet_objects(path: Path, batch_rows: int) -> Iterator[tuple[int, Object | Damage]]:
     """Yield (row from 1, record) of a Parquet file, a null as no key."""
-    done = 0
+    row = 0
     try:
         with open_parquet(path) as file:
-            marked = {
-                field.name
-                for field in file.schema_arrow
-                if field.metadata and _JSON_MARK in field.metadata
-            }
+            schema = file.schema_arrow
+            marked = {field.name for field in schema if _JSON_MARK in (field.metadata or {})}
             for numbers, table, reasons in parquet_tables(file, batch_rows):
-                for number, reason in reasons.items():
-                    yield number, Damage(reason)
-                for number, row in zip(numbers, table.to_pylist(), strict=True):
-                    yield number, _object_of_cells(row, marked)
-                done += table.num_rows + len(reasons)
+                for row, reason in reasons.items():
+                    yield row, Damage(reason)
+                for row, cells in zip(numbers, table.to_pylist(), strict=True):
+                    yield row, _object_of_cells(cells, marked)
+                row = max([*reasons, *numbers[-1:]], default=row)
     except TruncatedError as error:
-        yield done + 1 if done else 0, Damage(str(error))
+        yield row + 1 if row else 0, Damage(str(error))
 
 
-def _object_of_cells(row: Mapping[str, Any], marked: set[str]) -> Object | Damage:
+def _object_of_cells(cells: Mapping[str, Any], marked: set[str]) -> Object | Damage:
+    record: Object = {}
     try:
-        return _cells_object(row, marked)
+        for name, cell in cells.items():
+            may_be_null = name == "timestamp" and "execution_elapsed_ms_mean" in cells
+            is_json = name in _OBJECTS and isinstance(cell, str) and cell[:1] in ("{", "[")
+            if cell is not None and (is_json or name in marked):
+                record[name] = json.loads(cell)
+            elif cell is not None or may_be_null:
+                record[name] = _plain(cell)
     except RecursionError:
         return Damage("JSON nested too deeply")
     except ValueError as error:
         return Damage(f"not JSON, or not Unicode text: {error}")
-
-
-def _cells_object(row: Mapping[str, Any], marked: set[str]) -> Object:
-    record: Object = {}
-    for name, value in row.items():
-        if value is None and not (name == "timestamp" and "execution_elapsed_ms_mean" in row):
-            continue
-        if (name in marked and value is not None) or (
-            name in _OBJECT_FIELDS and isinstance(value, str) and value[:1] in ("{", "[")
-        ):
-            record[name] = json.loads(value)
-        else:
-            record[name] = _plain(value)
     return record
 
 
-def _plain(value: Any) -> Any:
+def _plain(cell: Any) -> Any:
     """Return a Parquet value as JSON has it; members that are null are left out, a struct cannot leave out others."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, bytes):
-        return value.decode()
-    return value
+    match cell:
+        case dict():
+            return {name: _plain(part) for name, part in cell.items() if part is not None}
+        case list() | tuple():
+            return [_plain(part) for part in cell]
+        case datetime():
+            return (cell if cell.tzinfo else cell.replace(tzinfo=UTC)).timestamp()
+        case date():
+            return cell.isoformat()
+        case Decimal():
+            return float(cell)
+        case bytes():
+            return cell.decode()
+    return cell
 
 
 def _write_parquet(records: list[Object], path: Path, version: Version) -> int:
     fields = COLUMNS_FIELDS if version == "columns" else JSON_FIELDS
-    names = dict.fromkeys([*fields, *(name for record in records for name in record)])
-    arrays: list[pa.Array] = []
-    schema: list[pa.Field] = []
-    for name in names:
-        kind = _scalar_type(name, [record[name] for record in records if name in record])
-        if kind is None:
-            texts = [json.dumps(record[name]) if name in record else None for record in records]
-            arrays.append(pa.array(texts, pa.string()))
-            schema.append(pa.field(name, pa.string(), metadata={_JSON_MARK: b"1"}))
+    columns: dict[pa.Field, pa.Array] = {}
+    for name in dict.fromkeys([*fields, *(name for record in records for name in record)]):
+        types = {type(record[name]) for record in records if record.get(name) is not None}
+        if name in _TEXTS and types <= {str}:
+            field = pa.field(name, pa.string())
+        elif name in _NUMBERS and (types <= {float} or types == {int}):
+            field = pa.field(name, pa.int64() if types == {int} else pa.float64())
         else:
-            arrays.append(pa.array([record.get(name) for record in records], kind))
-            schema.append(pa.field(name, kind))
-    pq.write_table(pa.table(arrays, schema=pa.schema(schema)), path, compression="zstd")
+            field = pa.field(name, pa.string(), metadata={_JSON_MARK: b"1"})
+            cells = [json.dumps(record[name]) if name in record else None for record in records]
+            columns[field] = pa.array(cells, field.type)
+            continue
+        columns[field] = pa.array([record.get(name) for record in records], field.type)
+    table = pa.table(list(columns.values()), schema=pa.schema(list(columns)))
+    pq.write_table(table, path, compression="zstd")
     return len(records)
-
-
-def _scalar_type(name: str, values: Iterable[Any]) -> pa.DataType | None:
-    """Return the type that a known scalar field can be written as without loss; None: as JSON text."""
-    types = {type(value) for value in values if value is not None}
-    if name in _TEXTS and types <= {str}:
-        return pa.string()
-    if name in _NUMBERS and types <= {float}:
-        return pa.float64()
-    if name in _NUMBERS and types == {int}:
-        return pa.int64()
-    return None

@@ -31,45 +31,16 @@ Object = dict[str, Any]
 ORIGINAL = "tencost_original"
 SCHEMA_VERSION = "0.1"
 
-COLUMNS_FIELDS = (
-    "timestamp",
-    "schema_version",
-    "additional_info",
-    "workload",
-    "workload_args",
-    "engine",
-    "engine_version",
-    "engine_config",
-    "target",
-    "build_config",
-    "env_name",
-    "hw_model",
-    "runtime_config",
-    "execution_config",
-    "execution_elapsed_ms_mean",
-    "execution_elapsed_ms_std",
-)
-JSON_FIELDS = (
-    "workload",
-    "engine",
-    "hardware",
-    "runtime_ms_mean",
-    "runtime_ms_std",
-    "timestamp",
-    "schema_version",
-    "metadata",
-    "workload_args",
-    "workload_metadata",
-    "engine_version",
-    "engine_config",
-    "compilation_config",
-    "software_config",
-    "runtime_config",
-    "hardware_config",
-    "execution_config",
-    "metrics",
-    "runtime_raw",
-)
+_COLUMNS = """
+timestamp schema_version additional_info workload workload_args engine engine_version engine_config target build_config
+env_name hw_model runtime_config execution_config execution_elapsed_ms_mean execution_elapsed_ms_std
+"""
+_JSON = """
+workload engine hardware runtime_ms_mean runtime_ms_std timestamp schema_version metadata workload_args
+workload_metadata engine_version engine_config compilation_config software_config runtime_config hardware_config
+execution_config metrics runtime_raw
+"""
+COLUMNS_FIELDS, JSON_FIELDS = tuple(_COLUMNS.split()), tuple(_JSON.split())
 METRICS = {
     "validation_accuracy": "accuracy",
     "device_memory_usage": "device_memory_usage",
@@ -79,7 +50,13 @@ METRICS = {
 """What the mail puts into additional_info and the docs into metrics; units are not stated and not changed."""
 SOFTWARE = ("os", "cudnn", "cuda_driver")
 """What the mail puts into runtime_config and the docs into software_config."""
-_PLAIN = {
+_MEMBERS = (
+    ("additional_info", "metrics", METRICS),
+    ("runtime_config", "software_config", {name: name for name in SOFTWARE}),
+)
+"""An object of the mail, the object of the docs that some of its members are in, and the names of these."""
+_FIELDS = {
+    "additional_info": "metadata",
     "build_config": "compilation_config",
     "execution_elapsed_ms_mean": "runtime_ms_mean",
     "execution_elapsed_ms_std": "runtime_ms_std",
@@ -96,33 +73,33 @@ def to_columns(record: Mapping[str, Any]) -> Object:
     return _renamed(record, "json", _column_names, json_names)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Say whether two JSON values are written alike: 1 is not 1.0, NaN is NaN."""
-    if one is other:
+    if first is second:
         return True
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    return repr(first) == repr(second) if isinstance(first, float) else bool(first == second)
 
 
-def difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Object, list[str]]:
-    """Return (keys to set, keys to remove) that make `found` the `wanted` one; see :func:`apply`."""
+def difference(target: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Object, list[str]]:
+    """Return (keys to set, keys to remove) that make `base` the `target`; see :func:`apply`."""
     keep = {
-        key: value
-        for key, value in wanted.items()
-        if key not in found or not same(found[key], value)
+        key: member
+        for key, member in target.items()
+        if key not in base or not same(base[key], member)
     }
-    return keep, [key for key in found if key not in wanted]
+    return keep, [key for key in base if key not in target]
 
 
-def apply(found: Mapping[str, Any], keep: Mapping[str, Any], absent: Iterable[str]) -> Object:
-    """Return `found` with the keys `keep` set and the keys `absent` removed."""
+def apply(base: Mapping[str, Any], keep: Mapping[str, Any], absent: Iterable[str]) -> Object:
+    """Return `base` with the keys `keep` set and the keys `absent` removed."""
     removed = set(absent)
-    return {key: value for key, value in {**found, **keep}.items() if key not in removed}
+    return {key: member for key, member in {**base, **keep}.items() if key not in removed}
 
 
 def _renamed(
@@ -132,110 +109,95 @@ def _renamed(
     back: Callable[[Object], Object],
 ) -> Object:
     """Rename a record of `version`; add what the way back does not give by itself."""
-    other = record.get(ORIGINAL)
-    if isinstance(other, dict) and _is_original(other) and other["version"] != version:
-        plain = {key: value for key, value in record.items() if key != ORIGINAL}
-        return apply(forth(plain), other["keep"], other["absent"])
-    result = forth({key: value for key, value in record.items() if key != ORIGINAL})
-    keep, absent = difference(record, back(result))
+    renamed = forth({key: member for key, member in record.items() if key != ORIGINAL})
+    match record.get(ORIGINAL):
+        case {
+            "version": "columns" | "json" as other,
+            "keep": dict(keep),
+            "absent": [*absent],
+            **rest,
+        } if other != version and not rest and all(isinstance(key, str) for key in absent):
+            return apply(renamed, keep, absent)
+    keep, absent = difference(record, back(renamed))
     if keep or absent:
-        result[ORIGINAL] = {"version": version, "keep": keep, "absent": absent}
-    return result
-
-
-def _is_original(value: Object) -> bool:
-    return (
-        set(value) == {"version", "keep", "absent"}
-        and value["version"] in ("columns", "json")
-        and isinstance(value["keep"], dict)
-        and isinstance(value["absent"], list)
-        and all(isinstance(key, str) for key in value["absent"])
-    )
+        renamed[ORIGINAL] = {"version": version, "keep": keep, "absent": absent}
+    return renamed
 
 
 def json_names(record: Object) -> Object:
     """Return a record of the columns version with the names of the json version, without ORIGINAL."""
     rest = dict(record)
-    out: Object = {new: rest.pop(old) for old, new in _PLAIN.items() if old in rest}
-    if "additional_info" in rest:
-        info = rest.pop("additional_info")
-        out["metadata"], metrics = _split(info, METRICS)
-        _add(rest, out, "metrics", {METRICS[key]: value for key, value in metrics.items()})
+    for source, destination, names in _MEMBERS:
+        remaining, members = _split(rest.get(source), names)
+        if members:
+            rest[source] = remaining
+            _add(rest, destination, {names[key]: member for key, member in members.items()})
     if "target" in rest and isinstance(rest.get("engine_config", {}), dict):
-        out["engine_config"] = rest.pop("engine_config", {}) | {"tvm_target": rest.pop("target")}
-    if "runtime_config" in rest:
-        out["runtime_config"], software = _split(rest.pop("runtime_config"), SOFTWARE)
-        _add(rest, out, "software_config", software)
+        _add(rest, "engine_config", {"tvm_target": rest.pop("target")})
     details: Object = {}
-    if "hardware" in rest:
-        out["hardware"] = rest.pop("hardware")
-        if "env_name" in rest:
-            details["env_name"] = rest.pop("env_name")
-    elif rest.get("env_name") is not None:
-        out["hardware"] = rest.pop("env_name")
-    elif rest.get("hw_model") is not None:
-        out["hardware"] = rest["hw_model"]
+    if "hardware" in rest and "env_name" in rest:
+        details["env_name"] = rest.pop("env_name")
+    elif "hardware" not in rest and rest.get("env_name") is not None:
+        rest["hardware"] = rest.pop("env_name")
+    elif "hardware" not in rest and rest.get("hw_model") is not None:
+        rest["hardware"] = rest["hw_model"]
     if rest.get("hw_model") is not None:
         details["cpu_platform"] = rest.pop("hw_model")
-    _add(rest, out, "hardware_config", details)
-    return _ordered({**rest, **out}, JSON_FIELDS)
+    if details:
+        _add(rest, "hardware_config", details)
+    return _with_fields(rest, _FIELDS, JSON_FIELDS)
 
 
 def _column_names(record: Object) -> Object:
     rest = dict(record)
-    out: Object = {old: rest.pop(new) for old, new in _PLAIN.items() if new in rest}
-    names = {new: old for old, new in METRICS.items()}
-    metrics = {names[key]: value for key, value in _take(rest, "metrics", names).items()}
-    if "metadata" in rest or metrics:
-        info = rest.pop("metadata", {})
-        out["additional_info"] = {**info, **metrics} if isinstance(info, dict) else info
+    for destination, source, names in _MEMBERS:
+        places = {name: key for key, name in names.items()}
+        members = {places[key]: member for key, member in _take(rest, source, places).items()}
+        if members:
+            destination = _FIELDS.get(destination, destination)
+            if isinstance(rest.get(destination, {}), dict):
+                _add(rest, destination, members)
     target = _take(rest, "engine_config", ("tvm_target",))
     if target:
-        out["target"] = target["tvm_target"]
-    software = _take(rest, "software_config", SOFTWARE)
-    if software:
-        config = rest.pop("runtime_config", {})
-        out["runtime_config"] = {**config, **software} if isinstance(config, dict) else config
+        rest["target"] = target["tvm_target"]
     details = _take(rest, "hardware_config", ("env_name", "cpu_platform"))
     if "env_name" in details:
-        out["env_name"] = details["env_name"]
-    elif "hardware" in rest and not same(rest["hardware"], details.get("cpu_platform")):
-        out["env_name"] = rest.pop("hardware")
+        rest["env_name"] = details["env_name"]
     else:
-        rest.pop("hardware", None)
+        hardware = rest.pop("hardware", details.get("cpu_platform"))
+        if not same(hardware, details.get("cpu_platform")):
+            rest["env_name"] = hardware
     if "cpu_platform" in details:
-        out["hw_model"] = details["cpu_platform"]
-    return _ordered({**rest, **out}, COLUMNS_FIELDS)
+        rest["hw_model"] = details["cpu_platform"]
+    return _with_fields(rest, {new: old for old, new in _FIELDS.items()}, COLUMNS_FIELDS)
 
 
-def _split(value: Any, names: Iterable[str]) -> tuple[Any, Object]:
-    """Return (what is left, the members of those names) of a value; a value that is no object is left."""
-    if not isinstance(value, dict):
-        return value, {}
-    taken = {key: value[key] for key in names if key in value}
-    return {key: item for key, item in value.items() if key not in taken}, taken
+def _split(container: Any, names: Iterable[str]) -> tuple[Any, Object]:
+    """Return (the remaining members, those of the names) of an object; anything else has no members."""
+    if not isinstance(container, dict):
+        return container, {}
+    members = {key: container[key] for key in names if key in container}
+    return {key: member for key, member in container.items() if key not in members}, members
 
 
-def _add(rest: Object, out: Object, name: str, members: Object) -> None:
-    """Put members into out[name] beside those that a key of that name in `rest` has."""
+def _add(record: Object, name: str, members: Object) -> None:
+    """Put members into the object record[name]; anything else that is there is replaced."""
+    container = record.get(name)
+    record[name] = {**container, **members} if isinstance(container, dict) else members
+
+
+def _take(record: Object, name: str, names: Iterable[str]) -> Object:
+    """Remove members from the object record[name] and return them; an object that they leave empty goes."""
+    remaining, members = _split(record.get(name), names)
     if members:
-        own = rest.pop(name, {})
-        out[name] = {**own, **members} if isinstance(own, dict) else members
+        record[name] = remaining
+        if not remaining:
+            del record[name]
+    return members
 
 
-def _take(rest: Object, name: str, names: Iterable[str]) -> Object:
-    """Remove the members of those names from the object rest[name] and return them; an object left empty goes."""
-    if name not in rest:
-        return {}
-    left, taken = _split(rest[name], names)
-    if taken and left:
-        rest[name] = left
-    elif taken:
-        del rest[name]
-    return taken
-
-
-def _ordered(record: Object, names: tuple[str, ...]) -> Object:
-    """Return a record with its known keys first, in the version's order."""
-    known = {name: record[name] for name in names if name in record}
-    return {**known, **{key: value for key, value in record.items() if key not in known}}
+def _with_fields(record: Object, renames: Mapping[str, str], order: Iterable[str]) -> Object:
+    """Return a record with fields renamed, the known ones first in the version's order."""
+    renamed = {renames[name]: record.pop(name) for name in renames if name in record}
+    record |= renamed
+    return {name: record.pop(name) for name in order if name in record} | record

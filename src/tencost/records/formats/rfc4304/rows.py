@@ -1,15 +1,29 @@
-"""One RFC 4304 record as a row of the record schema, and back; see rfc4304.py for what the fields mean."""
+"""One RFC 4304 record as a row of the record schema, and back; the package's docstring says what the fields mean.
+
+An RFC 4304 record has no field for a program and its measurements, so our own records carry them along::
+
+    "tencost": {"record_id": ..., "program_id": ..., "workload_id": ..., "task_name": ..., "networks": [...],
+                "program_format": ..., "program": ..., "timestamp": ..., "run_secs": [...], "wall_s": ...,
+                "foreign": ..., "measurements": [...], "generator": ...}
+
+Members are the columns of those names. A record of a program read without it would be known by its workload and the
+second of its time stamp, which many programs share, and seconds that were written as milliseconds lose a digit. It is
+believed only where it says the same as the record itself; otherwise it is a key like any other that is not known.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from tencost.records.formats.rfc4304.names import (
+    COLUMNS_FIELDS,
+    JSON_FIELDS,
     SCHEMA_VERSION,
     Object,
     Version,
@@ -19,14 +33,17 @@ from tencost.records.formats.rfc4304.names import (
     to_columns,
     to_json,
 )
-from tencost.records.formats.rfc4304.own import OURS, OWN_COLUMNS, own_columns
+from tencost.records.formats.table.checks import Measurement, Network
 from tencost.records.reading.jsonfloats import finite, from_floats, with_floats
+from tencost.records.reading.protocol import shorten
 from tencost.records.reading.targets import parse_target
 from tencost.records.reading.timestamps import epoch_seconds
 from tencost.store.ids import canonical_json, canonical_target, text_id
+from tencost.store.record import PROGRAM_FORMATS
 from tencost.store.status import FAILURE_SECONDS, Status, Timing, timing_from_log
 
 NAME = "rfc4304"
+OURS = "tencost"
 VERSION_NOTE = "rfc4304_schema_version"
 """Key of additional_info that holds another schema version than ours."""
 
@@ -34,80 +51,91 @@ _REQUIRED = {
     "columns": ("timestamp", "schema_version", "workload", "engine"),
     "json": ("workload", "engine"),
 }
-_COLUMNS_KEYS = frozenset({"additional_info", "target", "build_config", "env_name", "hw_model"})
-_JSON_KEYS = frozenset(
-    [
-        "hardware",
-        "metadata",
-        "workload_metadata",
-        "compilation_config",
-        "software_config",
-        "hardware_config",
-        "metrics",
-    ]
-)
-_IN_JSON = {
+_MEAN, _DEVIATION = "execution_elapsed_ms_mean", "execution_elapsed_ms_std"
+_JSON_MESSAGE_NAMES = {
     "target": "engine_config.tvm_target",
-    "execution_elapsed_ms_mean": "runtime_ms_mean",
-    "execution_elapsed_ms_std": "runtime_ms_std",
+    _MEAN: "runtime_ms_mean",
+    _DEVIATION: "runtime_ms_std",
 }
-"""Names of fields in messages about records of the json version."""
-_OBJECTS = ("engine_config", "build_config", "runtime_config", "execution_config")
-_GOOD = frozenset({"ok", "success", "correct"})
-_STATUSES = frozenset(item.value for item in Status)
+_JSON_COLUMNS = tuple(
+    name for name in COLUMNS_FIELDS if name.endswith(("_info", "_args", "_config"))
+)
+_CELLS = {name: name in _JSON_COLUMNS for name in COLUMNS_FIELDS[2:-2]}
+"""Columns of one field each, and whether they hold JSON; not the timestamp, the schema version and the times."""
+_GOOD = ("ok", "success", "correct")
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _FLOAT32_MAX = 3.4e38
+_Id = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class BadRecordError(ValueError):
-    """A record that cannot be kept; the message names the field."""
+    """A record that cannot be read: its field, and what is wrong with that."""
+
+    def __init__(self, field: str, error: Exception | str) -> None:
+        reason = "not Unicode text" if isinstance(error, UnicodeEncodeError) else str(error)
+        super().__init__(f"{field}: {reason}")
+        self.field, self.reason = field, reason
 
 
-class NoHardwareError(BadRecordError):
-    """A record that names no device, and none was told."""
+class NoHardwareError(ValueError):
+    """A record that names no device, where the reader was given none."""
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Times as the log has them, milliseconds; `raw`: they are the entries of runtime_raw, not the mean."""
-
-    timing: Timing
-    raw: bool
+class _OwnColumns(msgspec.Struct, forbid_unknown_fields=True):
+    record_id: _Id
+    program_id: _Id
+    workload_id: _Id
+    task_name: str
+    networks: list[Network] | None
+    program_format: Literal[PROGRAM_FORMATS]  # type: ignore[valid-type]
+    program: str
+    timestamp: float | None
+    run_secs: list[float] | None
+    wall_s: float | None
+    foreign: str | None
+    measurements: list[Measurement] | None
+    generator: str | None = None
 
 
 def version_of(record: Mapping[str, Any]) -> Version:
     """Return which version a record is: by its names of the times, else by which version's names it has more of."""
-    if any(name in record for name in ("execution_elapsed_ms_mean", "execution_elapsed_ms_std")):
+    if _MEAN in record or _DEVIATION in record:
         return "columns"
-    if any(name in record for name in ("runtime_ms_mean", "runtime_ms_std")):
+    if "runtime_ms_mean" in record or "runtime_ms_std" in record:
         return "json"
-    of_json = len(_JSON_KEYS & record.keys())
-    return "json" if of_json > len(_COLUMNS_KEYS & record.keys()) else "columns"
+    # runtime_raw is in the records of both versions that we write
+    names = record.keys() - {"runtime_raw"}
+    of_columns, of_json = names & set(COLUMNS_FIELDS), names & set(JSON_FIELDS)
+    return "json" if len(of_json - of_columns) > len(of_columns - of_json) else "columns"
 
 
 def row_of(record: Object, hardware: str | None) -> dict[str, Any]:
-    """Return the columns of a record, all but networks, source, schema_version and the constant ones.
+    """Return the columns of a record, all but source, schema_version and, mostly, networks.
 
     Args:
         record: the record as read, of either version.
         hardware: the device, where the record does not name it.
 
     Raises:
-        BadRecordError: a required field is missing, or a field is not what it must be; the message names it.
+        NoHardwareError: neither the record nor `hardware` names the device.
+        ValueError: a required field is missing, or a field is not what it must be; the message names it.
     """
     version = version_of(record)
     for name in _REQUIRED[version]:
         if name not in record or (record[name] is None and name != "timestamp"):
-            raise BadRecordError(f"{name}: missing")
+            raise BadRecordError(name, "missing")
     columns = record if version == "columns" else to_columns(record)
+    device = _device(record, version) or hardware
+    if device is None:
+        raise NoHardwareError
     try:
-        row, mean_only = _row(columns, _hardware(record, version, hardware))
+        row, mean_only = _columns_row({**columns, "hardware": device})
     except BadRecordError as error:
         if version == "columns":
             raise
-        name, colon, reason = str(error).partition(":")
-        raise type(error)(f"{_IN_JSON.get(name, name)}{colon}{reason}") from error
+        field = _JSON_MESSAGE_NAMES.get(error.field, error.field)
+        raise BadRecordError(field, error.reason) from error
     foreign: Object = {"format": NAME, "version": version}
     keep, absent = difference(record, _generated(row, version, mean_only))
     if keep:
@@ -117,10 +145,8 @@ def row_of(record: Object, hardware: str | None) -> dict[str, Any]:
     if mean_only:
         foreign["run_secs"] = "mean"
     row["foreign"] = _ENCODE(foreign)
-    row |= own_columns(record.get(OURS), row)
-    for name, value in row.items():
-        if isinstance(value, str):
-            _unicode(name, value)
+    if OURS in record:
+        row |= _own_columns(record[OURS], row)
     return row
 
 
@@ -130,59 +156,90 @@ def object_of(row: Mapping[str, Any], version: Version) -> Object:
     A row that was read from this format comes back as it was read, renamed where the version is the other one. Of
     any other row, the times and what was measured are written, not the program.
     """
-    foreign = json.loads(row["foreign"]) if row["foreign"] else {}
+    foreign = json.loads(row["foreign"] or "{}")
     if foreign.get("format") != NAME or row["measurements"]:
-        columns = _columns_object(row, mean_only=False) | _names_of_device(row)
+        columns = _columns_object(row, mean_only=False)
+        if row["env_name"] in (None, row["hardware"]):
+            columns["env_name"] = row["hardware"]
+        else:
+            columns["hardware"] = row["hardware"]
         if columns["target"] == "{}":  # ours for none: what a reader takes for one has a kind
             del columns["target"]
-        columns[OURS] = {name: row[name] for name in OWN_COLUMNS}
+        columns[OURS] = {name: row[name] for name in _OwnColumns.__struct_fields__}
         return columns if version == "columns" else to_json(columns)
     read: Version = foreign["version"]
-    found = _generated(row, read, foreign.get("run_secs") == "mean")
-    record = apply(found, from_floats(foreign.get("keep", {})), foreign.get("absent", []))
+    generated = _generated(row, read, foreign.get("run_secs") == "mean")
+    record = apply(generated, from_floats(foreign.get("keep", {})), foreign.get("absent", []))
     if read == version:
         return record
     return to_json(record) if version == "json" else to_columns(record)
 
 
-def _row(record: Object, device: str) -> tuple[dict[str, Any], bool]:
+def _own_columns(members: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that a record's key OURS says; none where it contradicts the record's row, or is no such."""
+    try:
+        columns = msgspec.convert(members, _OwnColumns)
+        json.dumps(members, ensure_ascii=False).encode()  # texts that Arrow cannot hold
+        for text in (
+            columns.foreign,
+            columns.program if columns.program_format != "none" else None,
+        ):
+            json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return {}
+    times, own_times = row["run_secs"] or [], columns.run_secs or []
+    alike = len(own_times) == len(times) and all(
+        own_time > 0 and math.isclose(own_time, time, rel_tol=1e-9)
+        for own_time, time in zip(own_times, times, strict=True)
+    )
+    stamped = columns.timestamp == row["timestamp"] and math.isfinite(columns.wall_s or 0.0)
+    return dict(msgspec.to_builtins(columns)) if alike and stamped else {}
+
+
+def _columns_row(record: Object) -> tuple[dict[str, Any], bool]:
     """Return the row of a record of the columns version, and whether its run_secs are the mean alone."""
-    workload = _text(record, "workload")
-    engine = _text(record, "engine")
-    version = record.get("engine_version")
-    version = None if version is None else version if isinstance(version, str) else str(version)
-    target = _target(record.get("target"))
-    timestamp = _timestamp(record.get("timestamp"))
-    objects = {name: _object(record.get(name)) for name in _OBJECTS}
-    times = _times(record)
-    timing = times.timing
-    workload_id = text_id(NAME, workload, canonical_json(finite(record.get("workload_args"))))
-    program_id = text_id(workload_id, str(target.get("kind", "")), "")
-    what = [engine, version, *(objects[name] or {} for name in _OBJECTS[:3]), timestamp]
+    cells: Object = {}
+    for name, read in _READERS.items():
+        try:
+            cells[name] = read(record.get(name))
+        except ValueError as error:
+            raise BadRecordError(name, error) from error
+    times, raw = _times(record)
+    timing = _timing(record.get("status"), cells["error"], times)
+    ids = _ids(cells)
+    elapsed = _elapsed(record, timing.run_secs, raw, cells["execution_config"])
+    schema_version = record.get("schema_version")
+    if schema_version is not None and str(schema_version) != SCHEMA_VERSION:
+        noted = {VERSION_NOTE: finite(schema_version)}
+        cells["additional_info"] = (cells["additional_info"] or {}) | noted
+    for name in (*_JSON_COLUMNS, "target"):
+        cells[name] = None if cells[name] is None else _SORTED(cells[name])
     row: dict[str, Any] = {
-        "record_id": text_id(program_id, canonical_target(target), device, canonical_json(what)),
-        "program_id": program_id,
-        "workload_id": workload_id,
-        "task_name": _task_name(workload),
-        "hardware": device,
-        "timestamp": timestamp,
-        "additional_info": _json(_noted(record)),
-        "workload": workload,
-        "workload_args": _json(finite(record.get("workload_args"))),
-        "engine": engine,
-        "engine_version": version,
-        "target": _json(target),
-        "env_name": _text_or_none(record.get("env_name")),
-        "hw_model": _text_or_none(record.get("hw_model")),
+        **ids,
+        **cells,
+        **elapsed,
+        "task_name": _task_name(cells["workload"]),
         "program_format": "none",
         "program": "",
         "run_secs": list(timing.run_secs) or None,
         "status": timing.status.value,
         "error": timing.error or None,
     }
-    row |= {name: _json(value) for name, value in objects.items()}
-    row |= _elapsed(record, times, objects["execution_config"])
-    return row, bool(timing.run_secs) and not times.raw
+    return row, bool(timing.run_secs) and not raw
+
+
+def _ids(cells: Object) -> dict[str, str]:
+    arguments = canonical_json(cells["workload_args"])
+    workload_id = text_id(NAME, cells["workload"], arguments)
+    program_id = text_id(workload_id, str(cells["target"].get("kind", "")), "")
+    configs = [cells[name] or {} for name in ("engine_config", "build_config", "runtime_config")]
+    measured = [cells["engine"], cells["engine_version"], *configs, cells["timestamp"]]
+    target = canonical_target(cells["target"])
+    return {
+        "record_id": text_id(program_id, target, cells["hardware"], canonical_json(measured)),
+        "program_id": program_id,
+        "workload_id": workload_id,
+    }
 
 
 def _generated(row: Mapping[str, Any], version: Version, mean_only: bool) -> Object:
@@ -193,64 +250,25 @@ def _generated(row: Mapping[str, Any], version: Version, mean_only: bool) -> Obj
 
 def _columns_object(row: Mapping[str, Any], mean_only: bool) -> Object:
     """Return what the columns of a row say, as a record of the columns version."""
-    record: Object = {
-        "timestamp": row["timestamp"],
-        "schema_version": SCHEMA_VERSION,
-        "additional_info": _loaded(row["additional_info"]),
-        "workload": row["workload"],
-        "workload_args": _loaded(row["workload_args"]),
-        "engine": row["engine"],
-        "engine_version": row["engine_version"],
-        "engine_config": _loaded(row["engine_config"]),
-        "target": row["target"],
-        "build_config": _loaded(row["build_config"]),
-        "env_name": row["env_name"],
-        "hw_model": row["hw_model"],
-        "runtime_config": _loaded(row["runtime_config"]),
-        "execution_config": _loaded(row["execution_config"]),
-    }
-    record = {
-        key: value for key, value in record.items() if value is not None or key == "timestamp"
-    }
+    record: Object = {"timestamp": row["timestamp"], "schema_version": SCHEMA_VERSION}
+    for name, is_json in _CELLS.items():
+        cell = row[name]
+        if cell is not None:
+            record[name] = json.loads(cell) if is_json else cell
     if not row["run_secs"]:
-        failure = {"status": row["status"], "error": row["error"]}
-        return record | {key: value for key, value in failure.items() if value}
-    milliseconds = [1e3 * value for value in row["run_secs"]]
-    record["execution_elapsed_ms_mean"] = statistics.fmean(milliseconds)
-    single = len(milliseconds) < 2
-    record["execution_elapsed_ms_std"] = None if single else statistics.stdev(milliseconds)
+        return record | {name: row[name] for name in ("status", "error") if row[name]}
+    milliseconds = [1e3 * seconds for seconds in row["run_secs"]]
+    record[_MEAN] = statistics.fmean(milliseconds)
+    record[_DEVIATION] = statistics.stdev(milliseconds) if len(milliseconds) > 1 else None
     if not mean_only:
-        record["runtime_raw"] = [{"runtime_ms": value} for value in milliseconds]
+        record["runtime_raw"] = [{"runtime_ms": time} for time in milliseconds]
     return record
 
 
-def _names_of_device(row: Mapping[str, Any]) -> Object:
-    """Return the keys that name the device of a row which was not read from this format."""
-    if row["env_name"] in (None, row["hardware"]):
-        return {"env_name": row["hardware"]}
-    return {"hardware": row["hardware"]}
-
-
-def _text(record: Object, name: str) -> str:
-    value = record.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise BadRecordError(f"{name}: expected a text, found {_shorten(value)}")
-    return _unicode(name, value)
-
-
-def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _hardware(record: Object, version: Version, told: str | None) -> str:
+def _device(record: Object, version: Version) -> str | None:
     names = ("hardware", "env_name", "hw_model") if version == "columns" else ("hardware",)
-    for name in names:
-        value = record.get(name)
-        if isinstance(value, str) and value.strip():
-            return _unicode(name, value)
-    if told is None:
-        raise NoHardwareError("hardware: missing")
-    return told
+    devices = (record.get(name) for name in names)
+    return next((device for device in devices if isinstance(device, str) and device.strip()), None)
 
 
 def _task_name(workload: str) -> str:
@@ -259,138 +277,123 @@ def _task_name(workload: str) -> str:
     return (name if domain and name else workload).partition(":")[0] or workload
 
 
-def _target(value: Any) -> Object:
-    if value is None or value == "":
+def _text(text: Any) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"expected a text, found {shorten(text)}")
+    return _unicode(text)
+
+
+def _name(name: Any) -> str | None:
+    return _unicode(name) if isinstance(name, str) else None
+
+
+def _unicode(text: str) -> str:
+    text.encode()  # Arrow cannot hold a lone surrogate
+    return text
+
+
+def _error(error: Any) -> str:
+    text = "" if error is None else error if isinstance(error, str) else json.dumps(finite(error))
+    return _unicode(text)
+
+
+def _target(target: Any) -> Object:
+    if target is None or target == "":
         return {}
-    if isinstance(value, dict):
-        value = json.dumps(finite(value))
-    if not isinstance(value, str):
-        raise BadRecordError(f"target: expected a target, found {_shorten(value)}")
-    try:
-        return parse_target(_unicode("target", value))
-    except BadRecordError:
-        raise
-    except ValueError as error:
-        raise BadRecordError(f"target: {error}") from error
+    if isinstance(target, dict):
+        target = json.dumps(finite(target))
+    if isinstance(target, str):
+        return parse_target(_unicode(target))
+    raise ValueError(f"expected a target, found {shorten(target)}")
 
 
-def _timestamp(value: Any) -> float | None:
-    try:
-        return None if value is None else epoch_seconds(value)
-    except ValueError as error:
-        raise BadRecordError(f"timestamp: {error}") from error
+def _object(members: Any) -> Object | None:
+    """Return an object, also one that is JSON text; None for anything else."""
+    if isinstance(members, str) and members.lstrip().startswith("{"):
+        try:
+            members = json.loads(members)
+        except ValueError:
+            return None
+    return finite(members) if isinstance(members, dict) else None
 
 
-def _noted(record: Object) -> Object | None:
-    info = _object(record.get("additional_info"))
-    version = record.get("schema_version")
-    if version is None or str(version) == SCHEMA_VERSION:
-        return info
-    return {**(info or {}), VERSION_NOTE: finite(version)}
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_JSON_COLUMNS, _object),
+    "workload": _text,
+    "workload_args": finite,
+    "hardware": _text,
+    "engine": _text,
+    "engine_version": lambda version: _name(None if version is None else str(version)),
+    "target": _target,
+    "timestamp": lambda time: None if time is None else epoch_seconds(time),
+    "env_name": _name,
+    "hw_model": _name,
+    "error": _error,
+}
+"""What gives the cell of a column, not yet as JSON, of a field of the columns version."""
 
 
-def _times(record: Object) -> _Times:
-    raw = record.get("runtime_raw")
+def _times(record: Object) -> tuple[list[float | None], bool]:
+    """Return the times in milliseconds, and whether they are the entries of runtime_raw, not the mean."""
+    raw, mean = record.get("runtime_raw"), record.get(_MEAN)
     if raw is not None and not isinstance(raw, list):
-        raise BadRecordError(f"runtime_raw: expected a list, found {_shorten(raw)}")
-    if raw:
-        values = [_raw_time(index, entry) for index, entry in enumerate(raw)]
-    elif record.get("execution_elapsed_ms_mean") is not None:
-        values = [_milliseconds("execution_elapsed_ms_mean", record["execution_elapsed_ms_mean"])]
-    else:
-        values = []
-    return _Times(_timing(record, values), bool(raw))
+        raise BadRecordError("runtime_raw", f"expected a list, found {shorten(raw)}")
+    times: list[float | None] = []
+    for place, run in enumerate(raw or []):
+        time = run.get("runtime_ms") if isinstance(run, dict) else run
+        is_null = time is None and isinstance(run, dict)
+        times.append(None if is_null else _milliseconds(f"runtime_raw[{place}]", time))
+    if not times and mean is not None:
+        times.append(_milliseconds(_MEAN, mean))
+    return times, bool(raw)
 
 
-def _raw_time(index: int, entry: Any) -> float | None:
-    name = f"runtime_raw[{index}]"
-    value = entry.get("runtime_ms") if isinstance(entry, dict) else entry
-    if value is None and isinstance(entry, dict):
-        return None
-    return _milliseconds(name, value)
-
-
-def _milliseconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadRecordError(f"{name}: expected milliseconds, found {_shorten(value)}")
+def _milliseconds(name: str, time: Any) -> float:
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        raise BadRecordError(name, f"expected milliseconds, found {shorten(time)}")
     try:
-        return float(value)
+        return float(time)
     except OverflowError:
         return math.inf
 
 
-def _timing(record: Object, values: list[float | None]) -> Timing:
+def _timing(status: Any, error: str, times: list[float | None]) -> Timing:
     """Return the times in seconds, or the status that the record or its times tell."""
-    said, error = record.get("status"), record.get("error")
-    text = error if isinstance(error, str) else "" if error is None else json.dumps(finite(error))
-    word = said.strip().casefold() if isinstance(said, str) else said
-    if word is not None and not (isinstance(word, str) and word in _GOOD):
-        known = isinstance(word, str) and word in _STATUSES
-        status = Status(word) if known else Status.unknown
-        return Timing(status, (), text or f"the log says status {_shorten(said)}")
-    if text and word is None:
-        return Timing(Status.unknown, (), text)
-    if not values:
+    word = status.strip().casefold() if isinstance(status, str) else ""
+    if status is not None and word not in _GOOD:
+        reported = Status(word) if word in Status.__members__ else Status.unknown
+        return Timing(reported, (), error or f"the log says status {shorten(status)}")
+    if error and status is None:
+        return Timing(Status.unknown, (), error)
+    if not times:
         return Timing(Status.unknown, (), "not measured: no time")
-    for value in values:
-        if value is None:
+    for time in times:
+        if time is None:
             return Timing(Status.unknown, (), "not measured: a time is null")
-        if value >= FAILURE_SECONDS and math.isfinite(value):
-            return Timing(Status.unknown, (), f"the log marks a failure: {value:g} ms")
-    return timing_from_log([value / 1e3 for value in values if value is not None])
+        if FAILURE_SECONDS <= time < math.inf:
+            return Timing(Status.unknown, (), f"the log marks a failure: {time:g} ms")
+    return timing_from_log([time / 1e3 for time in times if time is not None])
 
 
-def _elapsed(record: Object, times: _Times, execution: Object | None) -> dict[str, float | None]:
+def _elapsed(
+    record: Object, run_secs: tuple[float, ...], raw: bool, execution: Object | None
+) -> dict[str, float | None]:
     """Return the two elapsed columns, milliseconds: as the record says, else of its times."""
-    seconds = times.timing.run_secs
-    if not seconds:
-        return {"execution_elapsed_ms_mean": None, "execution_elapsed_ms_std": None}
-    said = _number(record.get("execution_elapsed_ms_mean"))
-    mean = said if said is not None and said > 0 else 1e3 * statistics.fmean(seconds)
-    deviation = _number(record.get("execution_elapsed_ms_std"))
-    single = len(seconds) == 1 if times.raw else (execution or {}).get("repeat") == 1
-    if deviation is None and len(seconds) > 1:
-        deviation = 1e3 * statistics.stdev(seconds)
-    known = deviation is not None and deviation >= 0 and not single
-    return {
-        "execution_elapsed_ms_mean": mean,
-        "execution_elapsed_ms_std": deviation if known else None,
-    }
+    if not run_secs:
+        return {_MEAN: None, _DEVIATION: None}
+    mean, deviation = _float32(record.get(_MEAN)), _float32(record.get(_DEVIATION))
+    if mean is None or mean <= 0:
+        mean = 1e3 * statistics.fmean(run_secs)
+    if deviation is None and len(run_secs) > 1:
+        deviation = 1e3 * statistics.stdev(run_secs)
+    single = len(run_secs) == 1 if raw else (execution or {}).get("repeat") == 1
+    if deviation is not None and (deviation < 0 or single):
+        deviation = None
+    return {_MEAN: mean, _DEVIATION: deviation}
 
 
-def _number(value: Any) -> float | None:
-    """Return a number that fits the elapsed columns (float32); None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _float32(number: Any) -> float | None:
+    """Return a number that fits the elapsed columns; None for anything else."""
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
         return None
-    return float(value) if -_FLOAT32_MAX < value < _FLOAT32_MAX else None
-
-
-def _object(value: Any) -> Object | None:
-    """Return an object, also one that is JSON text; None for anything else."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    return finite(value) if isinstance(value, dict) else None
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else _SORTED(value)
-
-
-def _loaded(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
-
-
-def _unicode(name: str, text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise BadRecordError(f"{name}: not Unicode text") from error
-    return text
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return float(number) if -_FLOAT32_MAX < number < _FLOAT32_MAX else None

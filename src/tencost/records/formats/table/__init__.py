@@ -59,47 +59,52 @@ BATCH_BYTES = 1 << 25
 _CELL = rb'(?:"(?:[^"]++|"")*+"|[^",\r\n]*+)'
 """Arrow itself takes a quote inside a cell for a part of it, and where a row of other cells ends it cannot say."""
 _BOM = b"\xef\xbb\xbf"
+_AS_TEXT = pacsv.ConvertOptions(
+    column_types=dict.fromkeys(SCHEMA.names, pa.string()),
+    strings_can_be_null=True,
+    quoted_strings_can_be_null=False,
+    null_values=[""],
+)
 
 Line = tuple[int, bytes]
 """A line and its number from 1."""
 
-
-def _example(record_id: str, status: str, run_secs: str) -> str:
-    cells = dict.fromkeys(
-        ("program_id", "workload_id", "task_name", "workload", "engine"), "matmul"
-    )
-    cells |= {
-        "record_id": record_id,
-        "hardware": "xeon",
-        "schema_version": "3",
-        "program_format": "none",
-    }
-    cells |= {
-        "target": '"{""kind"":""llvm""}"',
-        "program": '""',
-        "status": status,
-        "run_secs": run_secs,
-    }
-    return ",".join(cells.get(name, "") for name in SCHEMA.names)
-
-
-_EXAMPLE_LINES = (
-    ",".join(SCHEMA.names),
-    _example("0f3a", "ok", '"[0.00096,0.00098]"'),
-    _example("77b1", "build_error", ""),
-    _example("91c2", "ok", '"[0.0013]"'),
+_EXAMPLE_CELLS = {
+    **dict.fromkeys(("program_id", "workload_id", "task_name", "workload", "engine"), "matmul"),
+    "hardware": "xeon",
+    "schema_version": "3",
+    "program_format": "none",
+    "target": '"{""kind"":""llvm""}"',
+    "program": '""',
+}
+_EXAMPLE_MEASUREMENTS = (
+    {"record_id": "0f3a", "status": "ok", "run_secs": '"[0.00096,0.00098]"'},
+    {"record_id": "77b1", "status": "build_error"},
+    {"record_id": "91c2", "status": "ok", "run_secs": '"[0.0013]"'},
 )
+_EXAMPLE = [dict(zip(SCHEMA.names, SCHEMA.names, strict=True))]
+_EXAMPLE += [_EXAMPLE_CELLS | measurement for measurement in _EXAMPLE_MEASUREMENTS]
 
 
 class TencostTableFormat(LogFormat):
     """Tables of the record schema, of any version, as Parquet or CSV."""
 
-    example = MappingProxyType({"table.csv": "\n".join([*_EXAMPLE_LINES, ""])})
+    example = MappingProxyType(
+        {
+            "table.csv": "".join(
+                ",".join(cells.get(name, "") for name in SCHEMA.names) + "\n" for cells in _EXAMPLE
+            )
+        }
+    )
 
     def recognizes(self, path: Path, head: bytes) -> bool:
         """Say whether a file has the record schema's columns: in its Parquet schema or its CSV header."""
         if head.startswith(MAGIC):
-            return not _in_delta_table(path) and parquet_names(path) >= MARKS
+            # Only a Delta table knows whether a file of its counts, and the file's hardware.
+            in_delta = any(
+                (folder / "_delta_log").is_dir() for folder in path.absolute().parents[:2]
+            )
+            return not in_delta and parquet_names(path) >= MARKS
         header = first_line(head.removeprefix(_BOM))
         return b"record_id" in header and set(_names(header)) >= MARKS
 
@@ -109,17 +114,15 @@ class TencostTableFormat(LogFormat):
         Raises:
             RecordError: the file cannot be opened, a column is missing, unknown or of another type.
         """
-        if is_parquet(path):
-            return _read_parquet(path, about, batch_rows)
-        return _read_csv(path, about, batch_rows)
+        tables = _read_parquet if is_parquet(path) else _read_csv
+        for places, table, reasons in tables(path, batch_rows):
+            records, faults = checked(table, str(path))
+            reasons |= {places[row]: fault for row, fault in faults.items()}
+            rejects = (Reject(about.file, place, reasons[place]) for place in sorted(reasons))
+            yield Batch(records, tuple(rejects))
 
 
 FORMAT = TencostTableFormat()
-
-
-def _in_delta_table(path: Path) -> bool:
-    """Say whether a file belongs to a Delta table: whether it counts, and its hardware, only the table knows."""
-    return any((folder / "_delta_log").is_dir() for folder in path.absolute().parents[:2])
 
 
 def write_file(table: Any, path: Path) -> int:
@@ -134,63 +137,65 @@ def write_file(table: Any, path: Path) -> int:
         )
     arrow: pa.Table = table if isinstance(table, pa.Table) else table.to_arrow()
     check_names(arrow.column_names, "the table to write")
-    made = pa.table([_of_schema(arrow, field) for field in SCHEMA], schema=SCHEMA)
+    columns = {
+        field.name: arrow[field.name].cast(field.type)
+        if field.name in arrow.column_names
+        else pa.nulls(arrow.num_rows, field.type)
+        for field in SCHEMA
+    }
     if path.suffix == ".parquet":
-        pq.write_table(made, path, compression="zstd")
-    else:
-        pacsv.write_csv(_flat(made), path)
-    return int(made.num_rows)
+        pq.write_table(pa.table(columns, schema=SCHEMA), path, compression="zstd")
+        return int(arrow.num_rows)
+    for name in NESTED:
+        cells = columns[name].to_pylist()
+        texts = [None if cell is None else orjson.dumps(cell).decode() for cell in cells]
+        columns[name] = pa.array(texts, pa.string())
+    pacsv.write_csv(pa.table(columns), path)
+    return int(arrow.num_rows)
 
 
-def _read_parquet(path: Path, about: About, batch_rows: int) -> Iterator[Batch]:
-    done = 0
+_Part = tuple[Sequence[int], pa.Table, dict[int, str]]
+"""Lines of rows, the rows, and what is wrong with other lines."""
+
+
+def _read_parquet(path: Path, batch_rows: int) -> Iterator[_Part]:
+    rows = 0
     try:
         with open_parquet(path) as file:
             check_names(file.schema_arrow.names, str(path))
             for numbers, table, reasons in parquet_tables(file, batch_rows):
-                batch = _batch(table, numbers, about, str(path))
-                damaged = [Reject(about.file, row, reason) for row, reason in reasons.items()]
-                yield Batch(batch.records, _by_line([*batch.rejects, *damaged]))
-                done += table.num_rows + len(reasons)
+                yield numbers, table, reasons
+                rows += len(numbers) + len(reasons)
     except TruncatedError as error:
-        line = done + 1 if done else 0
-        yield Batch(SCHEMA.empty_table(), (Reject(about.file, line, str(error)),))
+        yield (), SCHEMA.empty_table(), {rows + 1 if rows else 0: str(error)}
 
 
-def _by_line(rejects: list[Reject]) -> tuple[Reject, ...]:
-    return tuple(sorted(rejects, key=lambda item: item.line))
-
-
-def _batch(table: pa.Table, places: Sequence[int], about: About, where: str) -> Batch:
-    good, reasons = checked(table, where)
-    rejects = [Reject(about.file, places[row], reasons[row]) for row in sorted(reasons)]
-    return Batch(good, tuple(rejects))
-
-
-def _read_csv(path: Path, about: About, batch_rows: int) -> Iterator[Batch]:
-    groups = _groups(_unmarked(lines(path)))
+def _read_csv(path: Path, batch_rows: int) -> Iterator[_Part]:
+    groups = _groups(
+        (number, line.removeprefix(_BOM) if number == 1 else line) for number, line in lines(path)
+    )
     try:
         names = _names(b"".join(line for _, line in next(groups, [])))
     except TruncatedError as error:
-        yield Batch(SCHEMA.empty_table(), (Reject(about.file, 1, str(error)),))
+        yield (), SCHEMA.empty_table(), {1: str(error)}
         return
     check_names(names, str(path))
     places: list[int] = []
     texts: list[bytes] = []
-    rejects: list[Reject] = []
+    reasons: dict[int, str] = {}
     size = 0
     for number, text, reason in _rows(groups, len(names)):
         if reason:
-            rejects.append(Reject(about.file, number, reason))
+            reasons[number] = reason
         else:
             places.append(number)
             texts.append(text)
             size += len(text)
-        if len(places) + len(rejects) >= batch_rows or size >= BATCH_BYTES:
-            yield _csv_batch(places, texts, names, about, rejects)
-            places, texts, rejects, size = [], [], [], 0
-    if places or rejects:
-        yield _csv_batch(places, texts, names, about, rejects)
+        if len(places) + len(reasons) >= batch_rows or size >= BATCH_BYTES:
+            yield places, _table(texts, names), reasons
+            places, texts, reasons, size = [], [], {}, 0
+    if places or reasons:
+        yield places, _table(texts, names), reasons
 
 
 def _rows(groups: Iterator[list[Line]], cells: int) -> Iterator[tuple[int, bytes, str]]:
@@ -205,46 +210,16 @@ def _rows(groups: Iterator[list[Line]], cells: int) -> Iterator[tuple[int, bytes
         for whole in groups:
             waiting = [whole]
             while waiting:
-                group = waiting.pop()
-                text = b"".join(line for _, line in group)
-                text += b"" if text.endswith(b"\n") else b"\n"
-                if row.fullmatch(text) and _is_utf8(text):
-                    yield group[0][0], text, ""
-                    continue
-                yield group[0][0], b"", f"not a row of {cells} cells of UTF-8 text"
-                waiting += [*_groups(iter(group[1:]))][::-1]
+                (first, _), *others = group = waiting.pop()
+                text = b"".join(line for _, line in group).removesuffix(b"\n") + b"\n"
+                if row.fullmatch(text) and text.decode(errors="ignore").encode() == text:
+                    yield first, text, ""
+                else:
+                    yield first, b"", f"not a row of {cells} cells of UTF-8 text"
+                    waiting += [*_groups(iter(others))][::-1]
             number = whole[-1][0]
     except TruncatedError as error:
         yield number + 1, b"", str(error)
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _csv_batch(
-    places: list[int], texts: list[bytes], names: list[str], about: About, rejects: list[Reject]
-) -> Batch:
-    if not texts:
-        return Batch(SCHEMA.empty_table(), tuple(rejects))
-    data = b"".join(texts)
-    table = pacsv.read_csv(
-        io.BytesIO(data),
-        pacsv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
-        pacsv.ParseOptions(newlines_in_values=True),
-        pacsv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            null_values=[""],
-        ),
-    )
-    batch = _batch(table, places, about, about.file)
-    return Batch(batch.records, _by_line([*rejects, *batch.rejects]))
 
 
 def _groups(numbered: Iterator[Line]) -> Iterator[list[Line]]:
@@ -265,9 +240,14 @@ def _groups(numbered: Iterator[Line]) -> Iterator[list[Line]]:
         yield group
 
 
-def _unmarked(numbered: Iterator[Line]) -> Iterator[Line]:
-    for number, line in numbered:
-        yield number, line.removeprefix(_BOM) if number == 1 else line
+def _table(rows: list[bytes], names: list[str]) -> pa.Table:
+    """Return rows of CSV as a table of texts."""
+    if not rows:
+        return SCHEMA.empty_table()
+    content = b"".join(rows)
+    reading = pacsv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=names)
+    parsing = pacsv.ParseOptions(newlines_in_values=True)
+    return pacsv.read_csv(io.BytesIO(content), reading, parsing, _AS_TEXT)
 
 
 def _names(header: bytes) -> list[str]:
@@ -276,28 +256,3 @@ def _names(header: bytes) -> list[str]:
         return next(csv.reader([text]), [])
     except csv.Error:
         return []
-
-
-def _of_schema(table: pa.Table, field: pa.Field) -> pa.Array:
-    if field.name not in table.column_names:
-        return pa.nulls(table.num_rows, field.type)
-    values = table[field.name].combine_chunks()
-    if values.type == field.type:
-        return values
-    return (
-        pa.array(values.to_pylist(), field.type)
-        if field.name in NESTED
-        else values.cast(field.type)
-    )
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    """Return a table with JSON text instead of lists and structs."""
-    for name in NESTED:
-        texts = [
-            None if value is None else orjson.dumps(value).decode()
-            for value in table[name].to_pylist()
-        ]
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, name, pa.array(texts, pa.string()))
-    return table
