@@ -104,11 +104,11 @@ def drift(
 
     MODEL is a registered model's name or models:/<name>/<version>; without it all are shown.
     """
-    from tencost.register import drift_command
+    from tencost.register import drift_report
 
     if as_json and add_to is not None:
         raise click.UsageError("expected one of --json and --add-to, found both")
-    drift_command.run(
+    drift_report.run(
         _root(), model=model, store_uri=store, as_json=as_json, plot=plot, add_to=add_to
     )
 

@@ -59,7 +59,7 @@ class Curves:
 def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
     """Bars of the headline figures with their intervals; the floor is a line."""
     names = tuple((metric, metric.replace("_", " ").replace("top", "top-")) for metric in HEADLINE)
-    figure, axes = _figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
+    figure, axes = new_figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
     for axis, (metric, heading) in zip(axes, names, strict=True):
         rows = board.models[::-1]
         means = [row.mean(metric) for row in rows]
@@ -86,7 +86,7 @@ def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
         f"{board.hardware}: {board.part} part of {board.split}; mean, 95 % interval over seeds (black) and over tasks "
         "(yellow); higher is better"
     )
-    return [_save(figure, title, folder / "leaderboard.png")]
+    return [save_figure(figure, title, folder / "leaderboard.png")]
 
 
 def plot_top_k(
@@ -95,7 +95,7 @@ def plot_top_k(
     """Top-k score (mean over networks) against k, models, random floor and oracle."""
     colours = _colours(curves)
     steps = np.arange(1, CURVE_STEPS + 1)
-    figure, (axis,) = _figure(1, 1, 6.0, 3.8)
+    figure, (axis,) = new_figure(1, 1, 6.0, 3.8)
     table: dict[str, Iterable[float]] = {"k": steps}
     for item in curves:
         stack = np.stack([seed.top_k for seed in item.seeds])
@@ -110,7 +110,7 @@ def plot_top_k(
     axis.set_ylabel("top-k score (best latency / latency found)")
     axis.legend(loc="lower right", fontsize=8)
     _write_csv(folder / "top_k.csv", table)
-    png = _save(
+    png = save_figure(
         figure, f"{hardware}: how good are the k best-ranked programs?", folder / "top_k.png"
     )
     return [png, folder / "top_k.csv"]
@@ -120,7 +120,7 @@ def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: 
     """Latency of each network while every task measures its programs in predicted order."""
     columns = min(3, len(truth.networks))
     rows = math.ceil(len(truth.networks) / columns)
-    figure, axes = _figure(rows, columns, 4.4, 3.2)
+    figure, axes = new_figure(rows, columns, 4.4, 3.2)
     written, colours = [], _colours(curves)
     for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=False)):
         of = truth.stratum == index
@@ -160,7 +160,7 @@ def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: 
         axis.set_visible(False)
     axes[0].legend(fontsize=7)
     title = f"{hardware}: replayed search, every task in turn measures its best-ranked program"
-    return [_save(figure, title, folder / "search.png"), *written]
+    return [save_figure(figure, title, folder / "search.png"), *written]
 
 
 def plot_predicted(
@@ -169,7 +169,7 @@ def plot_predicted(
     """Calibrated score against label, one panel a network; failed programs are left out."""
     columns = min(3, len(truth.networks))
     rows = math.ceil(len(truth.networks) / columns)
-    figure, axes = _figure(rows, columns, 3.4, 3.2)
+    figure, axes = new_figure(rows, columns, 3.4, 3.2)
     lines: list[tuple[str, float, float]] = []
     for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=False)):
         tasks = [task for task in truth.tasks if task.network == network]
@@ -196,14 +196,14 @@ def plot_predicted(
     table = {"network": network_column, "measured": measured_column, "predicted": predicted_column}
     _write_csv(path, table)
     title = f"{model} on {hardware}: predicted against measured"
-    return [_save(figure, title, folder / f"predicted-{model}.png"), path]
+    return [save_figure(figure, title, folder / f"predicted-{model}.png"), path]
 
 
 def plot_importance(shares: dict[str, float], model: str, folder: Path) -> list[Path]:
     """Bars of the columns with the largest share of the model's gain."""
     largest = sorted(shares.items(), key=lambda item: (-item[1], item[0]))[:_TOP_COLUMNS]
     names = [name for name, _ in largest]
-    figure, (axis,) = _figure(1, 1, 6.0, 0.8 + 0.22 * len(names))
+    figure, (axis,) = new_figure(1, 1, 6.0, 0.8 + 0.22 * len(names))
     axis.barh(
         range(len(names)), [100 * share for _, share in largest], color=PALETTE[0], height=0.7
     )
@@ -214,7 +214,7 @@ def plot_importance(shares: dict[str, float], model: str, folder: Path) -> list[
     path = folder / f"importance-{model}.csv"
     _write_csv(path, {"column": names, "share": [share for _, share in largest]})
     title = f"{model}: the {len(names)} columns it uses most"
-    return [_save(figure, title, folder / f"importance-{model}.png"), path]
+    return [save_figure(figure, title, folder / f"importance-{model}.png"), path]
 
 
 def plot_losses(board: ProgramBoard, folder: Path) -> list[Path]:
@@ -222,7 +222,7 @@ def plot_losses(board: ProgramBoard, folder: Path) -> list[Path]:
     if not board.losses:
         return []
     shown = board.losses[:_TOP_TASKS]
-    figure, (axis,) = _figure(1, 1, 6.0, 0.8 + 0.22 * len(shown))
+    figure, (axis,) = new_figure(1, 1, 6.0, 0.8 + 0.22 * len(shown))
     shares = [100 * one.share for one in shown]
     axis.barh(range(len(shown)), shares, color=PALETTE[1], height=0.7)
     axis.set_yticks(
@@ -235,10 +235,11 @@ def plot_losses(board: ProgramBoard, folder: Path) -> list[Path]:
     columns = ("network", "task", "lost_ms", "share")
     _write_csv(path, {name: [getattr(one, name) for one in board.losses] for name in columns})
     title = f"{board.hardware}: where the winner loses its time, {len(board.losses)} tasks"
-    return [_save(figure, title, folder / "lost_time.png"), path]
+    return [save_figure(figure, title, folder / "lost_time.png"), path]
 
 
-def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure of rows x columns axes, width x height inches each, in the project's style."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(columns * width, rows * height + 0.3), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
@@ -261,7 +262,8 @@ def _line(axis: Axes, x: Any, stack: Floats, index: int, label: str, every: int)
         )
 
 
-def _save(figure: Figure, title: str, path: Path) -> Path:
+def save_figure(figure: Figure, title: str, path: Path) -> Path:
+    """Write a figure with a title as a PNG, the same bytes each time; return the path."""
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130, metadata={"Software": None})
     return path
