@@ -215,7 +215,7 @@ def _drop_check(
     def difference(counts: Floats) -> Floats:
         return _mean(now, counts[:, len(before) :]) - _mean(before, counts[:, : len(before)])
 
-    change = bootstrap(difference, np.repeat([0, 1], [len(before), len(now)]))
+    change = bootstrap(difference, np.repeat([0, 1], [len(before), len(now)]), seed=1)
     text = f"{change.mean:+z.2f} [{change.low:+z.2f}, {change.high:+z.2f}] against the first {_runs(len(first))}"
     text += f" on {', '.join(sorted(shared))}" if shared else ", which were of other networks"
     text += f", tolerated -{rule.margin:g}"
