@@ -68,12 +68,12 @@ def _root() -> Path:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 def status(as_json: bool) -> None:
     """Print all versions, their verdicts, and why one was refused."""
-    from tencost.register import standing
+    from tencost.register import registry_status
 
     if as_json:
-        standing.print_json(_root())
+        registry_status.print_json(_root())
     else:
-        standing.print_status(_root())
+        registry_status.print_status(_root())
 
 
 @REGISTER.command(
@@ -144,9 +144,9 @@ def promote(model: str, version: int | None, to: str) -> None:
 
     Its hosts pull models:/<name>@<alias>, or set TENCOST_ALIAS. Names and versions: tencost register status
     """
-    from tencost.register import environments
+    from tencost.register import registry_status
 
-    environments.run(_root(), model, to, version)
+    registry_status.promote(_root(), model, to, version)
 
 
 @REGISTER.command("hook", examples=["tencost register hook https://tuner.example.org/promotions"])
@@ -214,6 +214,6 @@ def rollback(model: str, version: int | None) -> None:
 
     Names and versions: tencost register status
     """
-    from tencost.register import standing
+    from tencost.register import registry_status
 
-    standing.rollback(_root(), model, version)
+    registry_status.rollback(_root(), model, version)

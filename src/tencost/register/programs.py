@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import orjson
 import polars as pl
 from rich.console import Console
 
@@ -44,6 +45,8 @@ from tencost.register.start_records import ship, training_starts
 from tencost.register.verdict import Verdict
 from tencost.train.data import Data
 from tencost.train.fit.refit import refit
+
+_JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 @dataclass
@@ -196,7 +199,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
             metrics=notes.run_metrics(verdict),
             texts={
                 "register/verdict.md": text,
-                "register/verdict.json": notes.verdict_json(values),
+                "register/verdict.json": orjson.dumps(values, option=_JSON).decode(),
             },
         )
 

@@ -47,6 +47,9 @@ DIGEST_TAG = "bundle_sha256"
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 """Aliases: the version to tune with, and the one that was proposed last."""
+ALIAS = r"[a-z][a-z0-9-]{0,62}"
+"""What an environment's alias looks like."""
+ALIAS_VARIABLE = "TENCOST_ALIAS"
 EVERY_CPU = "cpu"
 """What models of any CPU are registered as (tencost-cpu): conf/hardware/all.yaml."""
 
@@ -142,6 +145,20 @@ def _unknown(tracking: str, name: str, names: Iterable[str]) -> RegistryError:
         f"the registry {without_secrets(tracking)} has no model {name!r}; it has: {known}. "
         f"Register one with `{_registering(name)}`."
     )
+
+
+def default_alias() -> str:
+    """Return the alias that is pulled where none is named: TENCOST_ALIAS of the environment, or champion.
+
+    Raises:
+        ConfigError: TENCOST_ALIAS is no alias.
+    """
+    alias = os.environ.get(ALIAS_VARIABLE) or CHAMPION
+    if not re.fullmatch(ALIAS, alias):
+        raise ConfigError(
+            f"{ALIAS_VARIABLE} must be an alias such as staging or production, found {alias!r}. Unset it for champion"
+        )
+    return alias
 
 
 def registry_uri(root: Path | None = None) -> str:

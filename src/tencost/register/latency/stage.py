@@ -19,9 +19,8 @@ from tencost.models.networks.bundle import SEEN, GraphBundle, device_index, load
 from tencost.models.networks.bundle.training_range import TrainingRange, range_from_json
 from tencost.networks.graph.canonical import CanonicalNetwork, canonical_network
 from tencost.networks.source import network_to_onnx
-from tencost.register.aliases import default_alias
 from tencost.register.latency.prediction import Latency, latencies
-from tencost.register.pull import pull
+from tencost.register.pull import default_alias, pull
 
 _WIDE = 160
 """Characters of a line that no terminal shows: a row stays one."""
