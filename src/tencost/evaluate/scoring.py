@@ -65,10 +65,6 @@ class Metrics:
     search_score: float
     """0 is random order, 1 the optimum at once, may be negative."""
 
-    def to_dict(self) -> dict[str, float]:
-        """Return name -> value."""
-        return {item.name: float(getattr(self, item.name)) for item in fields(self)}
-
 
 METRIC_NAMES = tuple(item.name for item in fields(Metrics))
 
@@ -193,7 +189,7 @@ def _overall(name: str, truth: Truth, best: Floats, counts: Floats) -> Floats:
     weight = counts * truth.weight
     if name.startswith("pooled_top"):
         k = int(name.removeprefix("pooled_top"))
-        return metrics.pooled_top_k_score(best, truth.optimum_s, weight, k)
+        return metrics.top_k_score(best, truth.optimum_s, weight, k)
     times = np.stack(
         [counts[..., truth.stratum == index].mean(axis=-1) for index in range(len(truth.networks))]
     )
@@ -202,23 +198,23 @@ def _overall(name: str, truth: Truth, best: Floats, counts: Floats) -> Floats:
 
 def _by_network(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats:
     """The same for each network, float64 [M, ...]; one without weight has the figure of all its tasks."""
-    values = []
+    figures = []
     for index in range(len(truth.networks)):
         of = truth.stratum == index
         network_weight, optimum_s = weight[..., of], truth.optimum_s[of]
         absent = network_weight.sum(axis=-1, keepdims=True) == 0
         network_weight = np.where(absent, truth.weight[of], network_weight)
         if name == "search_score":
-            curve = search.network_curve(best[of], network_weight)
-            random_curve = search.network_curve(truth.random_best[of], network_weight)
+            curve = np.asarray(network_weight @ best[of])
+            random_curve = np.asarray(network_weight @ truth.random_best[of])
             total = np.asarray(network_weight @ optimum_s)
-            values.append(
+            figures.append(
                 search.search_score(curve, random_curve, total, int(truth.cutoffs[index]))
             )
         else:
             k = int(name.removeprefix("top"))
-            values.append(metrics.top_k_score(best[of], optimum_s, network_weight, k))
-    return np.stack(values)
+            figures.append(metrics.top_k_score(best[of], optimum_s, network_weight, k))
+    return np.stack(figures)
 
 
 def _mean(values: Floats, times: Floats) -> Floats:

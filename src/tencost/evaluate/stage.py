@@ -25,7 +25,7 @@ from tencost.evaluate import plots
 from tencost.evaluate import run_metrics as tracking
 from tencost.evaluate.choosing import Choice, choices
 from tencost.evaluate.fold_scores import Folds
-from tencost.evaluate.interval import Difference, paired_bootstrap
+from tencost.evaluate.interval import Difference, bootstrap
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (
@@ -192,15 +192,14 @@ def differences(
     truth: Truth, a: Sequence[SeedScore], b: Sequence[SeedScore]
 ) -> dict[str, Difference]:
     """Compare two models on the same tasks: the HEADLINE figures with paired bootstrap intervals."""
-    return {
-        metric: paired_bootstrap(
-            statistic(metric, truth, a),
-            statistic(metric, truth, b),
-            truth.stratum,
-            clusters=truth.network,
+
+    def difference(metric: str) -> Difference:
+        of_a, of_b = statistic(metric, truth, a), statistic(metric, truth, b)
+        return bootstrap(
+            lambda counts: of_a(counts) - of_b(counts), truth.stratum, clusters=truth.network
         )
-        for metric in HEADLINE
-    }
+
+    return {metric: difference(metric) for metric in HEADLINE}
 
 
 def _scored(
@@ -354,7 +353,7 @@ def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
 
 def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
     by_name = {item.model.name: item for item in scored}
-    curves = [plots.Curves(row.model, by_name[row.model].test) for row in board.models]
+    curves = {row.model: by_name[row.model].test for row in board.models}
     plots.plot_leaderboard(board, folder)
     plots.plot_top_k(curves, random_floor(truth), folder, board.hardware)
     plots.plot_search(truth, curves, folder, board.hardware)

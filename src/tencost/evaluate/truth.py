@@ -146,7 +146,7 @@ class Truth:
         for index in range(len(self.networks)):
             of = self.stratum == index
             weight = self.weight[of]
-            curve = search.network_curve(self.random_best[of], weight)
+            curve = weight @ self.random_best[of]
             optimum, median = float(weight @ self.optimum_s[of]), float(weight @ self.median_s[of])
             steps.append(search.cutoff_step(curve, optimum, median))
         return np.array(steps, dtype=np.int64)

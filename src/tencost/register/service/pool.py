@@ -2,8 +2,8 @@
 
 A batch is divided over all workers, `SLICE` programs at a time; requests take turns by slices, in the order in which
 they came, so that a large one does not hold up a small one. What was scored is remembered by module and trace, as they
-were sent: a program that was sent before costs nothing. With a draft, what promises little is guessed from tile columns,
-as a tuner's own scoring does (:mod:`tencost.models.draft_model`).
+were sent: a program that was sent before costs nothing. With a draft, what promises little is guessed from tile
+columns, as a tuner's own scoring does (:mod:`tencost.models.draft_model`).
 """
 
 from __future__ import annotations
