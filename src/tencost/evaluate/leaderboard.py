@@ -182,13 +182,13 @@ def from_json(kind: Any, json: Any) -> Any:
     return math.nan if kind is float and json is None else json
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(json: Any) -> Any:
     """Round every float to 6 digits; orjson writes NaN as null."""
-    if isinstance(value, dict):
-        return {key: _rounded(element) for key, element in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(element) for element in value]
-    return round(value, 6) if isinstance(value, float) else value
+    if isinstance(json, dict):
+        return {key: _rounded(element) for key, element in json.items()}
+    if isinstance(json, list | tuple):
+        return [_rounded(element) for element in json]
+    return round(json, 6) if isinstance(json, float) else json
 
 
 @cache
