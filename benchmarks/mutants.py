@@ -93,7 +93,6 @@ TESTS: dict[str, list[str]] = {
     "register/service/app.py": ["tests/serve/test_serve.py"],
     "register/service/client.py": ["tests/serve/test_serve.py"],
     "register/service/command.py": ["tests/serve/test_serve.py"],
-    "register/service/memory.py": ["tests/serve/test_serve.py"],
     "register/service/metrics.py": ["tests/serve/test_serve.py"],
     "register/service/pool.py": ["tests/serve/test_serve.py"],
     "register/service/reading.py": ["tests/serve/test_serve.py"],

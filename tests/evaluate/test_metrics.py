@@ -75,7 +75,7 @@ def test_mean_of_ratios_is_not_the_pooled_ratio() -> None:
     best, optimum = np.array([[2.0], [10.0]]), np.array([1.0, 9.0])
     per_network = [metrics.top_k_score(best, optimum, np.eye(2)[index], 1) for index in (0, 1)]
     assert np.mean(per_network) == pytest.approx(0.7)
-    assert metrics.pooled_top_k_score(best, optimum, np.ones(2), 1) == pytest.approx(10 / 12)
+    assert metrics.top_k_score(best, optimum, np.ones(2), 1) == pytest.approx(10 / 12)
 
 
 def test_top_k_score_of_many_resamples_at_once() -> None:
@@ -130,8 +130,3 @@ def test_rmse_and_r2() -> None:
     assert metrics.r2(label, label) == 1.0
     assert metrics.r2(predicted, 1.0 - label) == pytest.approx(0.0)
     assert metrics.r2(np.array([1.0, 0.0, 0.5]), np.full(3, 0.5)) == 1.0  # no spread to explain
-
-
-def test_coverage() -> None:
-    coverage = metrics.Coverage(tasks_scored=3, tasks=4, flop_share=0.9, programs=192, failed=1)
-    assert coverage.task_share == 0.75

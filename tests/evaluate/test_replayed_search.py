@@ -44,15 +44,8 @@ def test_expected_trials_equal_the_mean_over_all_orders(
     assert search.expected_trials_within(values, tolerance) == pytest.approx(np.mean(trials))
 
 
-def test_network_curve_and_its_trials() -> None:
-    best = np.array([[4.0, 2.0, 1.0], [3.0, 3.0, 3.0]])  # the second task has a single program
-    weight = np.array([2.0, 1.0])
-    curve = search.network_curve(best, weight)
-    assert curve.tolist() == [11.0, 7.0, 5.0]
-    trials = search.trials_at_step(np.array([3, 1]), 3)
-    assert trials.tolist() == [2, 3, 4]
-    assert search.network_trials_within(curve, trials, 5.0, 0.10) == 4
-    assert search.network_trials_within(curve, trials, 5.0, 0.40) == 3
+def test_trials_at_step() -> None:
+    assert search.trials_at_step(np.array([3, 1]), 3).tolist() == [2, 3, 4]
 
 
 def test_cutoff_step() -> None:

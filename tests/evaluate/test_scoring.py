@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tencost.evaluate import scoring
-from tencost.evaluate.interval import paired_bootstrap
+from tencost.evaluate.interval import bootstrap
 from tencost.evaluate.lost_time import TaskLoss, decisive, task_losses
 from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.truth import Task, Truth
@@ -115,11 +115,9 @@ def test_statistic_on_all_tasks_is_the_printed_figure(truth: Truth) -> None:
 
 def test_bootstrap_of_the_oracle_against_random_order(truth: Truth) -> None:
     best, floor = [scoring.oracle(truth)], [scoring.random_floor(truth)]
-    difference = paired_bootstrap(
-        scoring.statistic("search_score", truth, best),
-        scoring.statistic("search_score", truth, floor),
-        truth.stratum,
-        num_resamples=200,
+    upper, lower = (scoring.statistic("search_score", truth, seeds) for seeds in (best, floor))
+    difference = bootstrap(
+        lambda counts: upper(counts) - lower(counts), truth.stratum, num_resamples=200
     )
     assert difference.mean == pytest.approx(1.0)
     assert difference.low > 0.9

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tencost.errors import ConfigError
-from tencost.evaluate.dataclass_json import from_json
+from tencost.evaluate.leaderboard import from_json
 from tencost.evaluate.networks import report
 from tencost.evaluate.networks.board import GraphBoard, GraphRow, summarize
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow

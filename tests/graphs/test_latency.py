@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tencost.errors import BundleError, GraphError
 from tencost.evaluate.networks.left_out import LeftOut
 from tencost.models.networks.bundle.training_range import (
+    TrainingRange,
     log_error_bounds,
     range_from_json,
     range_to_json,
@@ -25,9 +26,9 @@ from tencost.register.latency.prediction import (
     Latency,
     OperatorCost,
     costliest,
-    latencies,
     node_sizes,
-    warnings_for,
+    novelties,
+    predict_latency,
 )
 from tencost.register.latency.stage import print_latency
 
@@ -55,8 +56,12 @@ class PerOperator(ConstantModel):
         return np.add.reduceat(self.node_costs(graphs), graphs.node_start[:-1], axis=0)
 
 
+def warnings_for(graph: GraphSet, learnt: TrainingRange) -> tuple[str, ...]:
+    return tuple(text for _, text in novelties(graph, learnt))
+
+
 LEARNT = training_range(concatenate([chain(8, 16), chain(4, 4, 4)]))
-BOUNDS = np.log(np.array([[0.5, 2.0], [0.9, 1.2]]))
+BOUNDS = [(np.log(0.5), np.log(2.0)), (np.log(0.9), np.log(1.2))]
 LEFT_OUT = LeftOut(np.log(0.25), np.log(1.5), {"deep": 40, "wide": 30})
 
 
@@ -64,7 +69,7 @@ def test_a_constant_model_answers_without_a_table() -> None:
     model = ConstantModel(ConstantConfig(family="constant"), 1)
     train = LabelledGraphs(chain(8), ("phone",), np.array([[5.0]]))
     model.fit(train, train, seed=0, report=lambda name, value, step: None)
-    (found,) = latencies(chain(8, 16), model, ("phone",), BOUNDS[:1], LEARNT)
+    found = predict_latency(chain(8, 16), model, "phone", 0, BOUNDS[0], LEARNT)
     assert (found.hardware, found.ms, found.costliest) == ("phone", 5.0, ())
     assert (found.low, found.high) == pytest.approx((2.5, 10.0))
     assert found.warnings == ()
@@ -101,8 +106,8 @@ def test_an_interval_is_of_networks_as_new_as_the_one_asked_for_or_there_is_none
 ) -> None:
     model = PerOperator(ConstantConfig(family="constant"), 1)
     model.node_costs = lambda graphs: np.full((len(graphs.operator), 1), 1.0)  # type: ignore[method-assign]
-    (found,) = latencies(
-        graph, model, ("phone",), BOUNDS[:1], LEARNT, unmodelled=unmodelled, left_out=left_out
+    found = predict_latency(
+        graph, model, "phone", 0, BOUNDS[0], LEARNT, unmodelled=unmodelled, left_out=left_out
     )
     assert basis in found.basis
     assert found.warnings[: len(unmodelled)] == unmodelled
@@ -120,8 +125,11 @@ def test_an_interval_is_of_networks_as_new_as_the_one_asked_for_or_there_is_none
 
 def test_an_additive_model_tells_what_costs_most_on_each_device() -> None:
     model = PerOperator(ConstantConfig(family="constant"), 2)
-    phone, host = latencies(
-        chain(8, 32, 16), model, ("phone", "host"), BOUNDS, LEARNT, top=2, left_out=LEFT_OUT
+    phone, host = (
+        predict_latency(
+            chain(8, 32, 16), model, name, device, BOUNDS[device], LEARNT, top=2, left_out=LEFT_OUT
+        )
+        for device, name in enumerate(("phone", "host"))
     )
     assert (phone.ms, host.ms) == (56.0, 112.0)
     assert [(item.node, item.ms) for item in phone.costliest] == [(2, 32.0), (3, 16.0)]
@@ -135,7 +143,7 @@ def test_more_than_one_network_is_refused() -> None:
     model = PerOperator(ConstantConfig(family="constant"), 2)
     both = concatenate([chain(8), chain(16)])
     with pytest.raises(GraphError, match="the graph of one network, found 2"):
-        latencies(both, model, ("phone", "host"), BOUNDS, LEARNT)
+        predict_latency(both, model, "phone", 0, BOUNDS[0], LEARNT)
 
 
 def test_what_was_never_seen_is_told_worst_first() -> None:

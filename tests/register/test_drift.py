@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from scipy import stats
 
 from tencost import cli
 from tencost.errors import RecordError, RegistryError
-from tencost.register import drift_command
+from tencost.evaluate.interval import Difference
+from tencost.register import drift_report
 from tencost.register.drift import (
     Action,
-    Estimate,
+    DriftRule,
     History,
     Ranking,
-    Rule,
     TuningRun,
     histories,
     mean_over,
@@ -170,7 +171,7 @@ def test_the_mean_weighs_programs_and_its_interval_repeats() -> None:
     assert estimate.high is not None
     assert -1.0 <= estimate.low < 0.4 < estimate.high <= 1.0
     assert mean_over(rankings) == estimate
-    assert mean_over(rankings[:1]) == Estimate(1.0, None, None)
+    assert mean_over(rankings[:1]) == Difference(1.0, math.nan, math.nan, 0)
     assert mean_over([]) is None
 
 
@@ -233,9 +234,9 @@ def test_truth_table(history: History, action: Action, why: str) -> None:
 def test_the_rule_can_be_changed() -> None:
     history = told(tuning(0.2), tuning(0.15))
     assert verdict(history).action is Action.keep
-    assert verdict(history, Rule(floor=0.3)).action is Action.retrain
-    assert verdict(history, Rule(min_rounds=30)).action is Action.too_little
-    assert verdict(history, Rule(last_runs=1, margin=0.01)).action is Action.retrain
+    assert verdict(history, DriftRule(floor=0.3)).action is Action.retrain
+    assert verdict(history, DriftRule(min_rounds=30)).action is Action.too_little
+    assert verdict(history, DriftRule(last_runs=1, margin=0.01)).action is Action.retrain
 
 
 @pytest.fixture
@@ -254,7 +255,7 @@ def test_the_command_shows_runs_verdict_and_what_is_next(
     filled: RecordStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plot = tmp_path / "plots" / "drift.png"
-    drift_command.run(tmp_path, model="tencost-toy", plot=plot)
+    drift_report.run(tmp_path, model="tencost-toy", plot=plot)
     out = capsys.readouterr().out
     assert "models:/tencost-toy/1 on toy-1c" in out
     assert out.index("2001-09-09 01:46") < out.index("2004-11-09 11:33")
@@ -279,7 +280,7 @@ def test_a_model_to_retrain_names_the_command_with_the_store(
     backwards = list(zip([0.1, 0.4, 0.5, 0.9], [seconds for _, seconds in GOOD], strict=True))
     for number in range(1, 9):
         store.write(records("a", number, backwards))
-    drift_command.run(tmp_path / "elsewhere", store_uri=store.uri)
+    drift_report.run(tmp_path / "elsewhere", store_uri=store.uri)
     out = " ".join(capsys.readouterr().out.split())
     assert "retrain: worse than a random order" in out
     assert f"next: tencost register drift tencost-toy --store {store.uri} --add-to" in out
@@ -307,60 +308,60 @@ def test_mistakes_are_told(
 
 def test_a_model_that_never_tuned_is_said_so(filled: RecordStore, tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="found those of models:/tencost-toy/1"):
-        drift_command.run(tmp_path, model="tencost-nobody")
+        drift_report.run(tmp_path, model="tencost-nobody")
 
 
 def test_without_a_store_or_tuning_runs(store: RecordStore, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="expected a record store"):
-        drift_command.run(tmp_path)
+        drift_report.run(tmp_path)
     store.write(records("a", 1, GOOD, about={"chosen_by": None}))
     with pytest.raises(RegistryError, match="found none"):
-        drift_command.run(tmp_path)
+        drift_report.run(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("history", "rule", "action", "why"),
     [
         # What is exactly at a limit is not below it.
-        (told(tuning(0.5, 0.0)), Rule(floor=0.5), Action.keep, "floor 0.5"),
-        (told(tuning(0.5, 0.0)), Rule(floor=0.51), Action.retrain, "surely below"),
-        (told(tuning(0.0, 0.0)), Rule(floor=0.0), Action.watch, "cannot be told from a random order"),
-        (told(tuning(0.5, rounds=8)), Rule(), Action.keep, "better than"),
-        (told(tuning(0.12, 0.0)), Rule(), Action.keep, "floor 0.1"),
-        (told(tuning(0.08, 0.0)), Rule(), Action.retrain, "floor of 0.1"),
-        (told(tuning(0.5, 0.0), *[tuning(0.25, 0.0)] * 3), Rule(margin=0.25), Action.keep, "-0.25"),
-        (told(tuning(0.5), *[tuning(0.34)] * 3), Rule(), Action.retrain, "tolerated -0.15"),
-        (told(tuning(0.5), *[tuning(0.36)] * 3), Rule(), Action.keep, "tolerated -0.15"),
+        (told(tuning(0.5, 0.0)), DriftRule(floor=0.5), Action.keep, "floor 0.5"),
+        (told(tuning(0.5, 0.0)), DriftRule(floor=0.51), Action.retrain, "surely below"),
+        (told(tuning(0.0, 0.0)), DriftRule(floor=0.0), Action.watch, "cannot be told from a random order"),
+        (told(tuning(0.5, rounds=8)), DriftRule(), Action.keep, "better than"),
+        (told(tuning(0.12, 0.0)), DriftRule(), Action.keep, "floor 0.1"),
+        (told(tuning(0.08, 0.0)), DriftRule(), Action.retrain, "floor of 0.1"),
+        (told(tuning(0.5, 0.0), *[tuning(0.25, 0.0)] * 3), DriftRule(margin=0.25), Action.keep, "-0.25"),
+        (told(tuning(0.5), *[tuning(0.34)] * 3), DriftRule(), Action.retrain, "tolerated -0.15"),
+        (told(tuning(0.5), *[tuning(0.36)] * 3), DriftRule(), Action.keep, "tolerated -0.15"),
         (
             told(tuning(0.5, rounds=1)),
-            Rule(),
+            DriftRule(),
             Action.too_little,
             "1 round with scores in the latest runs, 8 are needed",
         ),
         # Of the first runs, too, only those on the same network.
-        (told(ELSEWHERE, GOOD_RUN, *[tuning(0.3)] * 3), Rule(), Action.retrain, "first run on net"),
+        (told(ELSEWHERE, GOOD_RUN, *[tuning(0.3)] * 3), DriftRule(), Action.retrain, "first run on net"),
         # Eight rounds on each side are enough to be sure.
-        (told(tuning(0.5, rounds=8), *[tuning(0.3, rounds=4)] * 3), Rule(), Action.retrain, "-0.20"),
+        (told(tuning(0.5, rounds=8), *[tuning(0.3, rounds=4)] * 3), DriftRule(), Action.retrain, "-0.20"),
         (
             told(tuning(0.5, rounds=8), *[tuning(0.3, rounds=2)] * 2, tuning(0.3, rounds=4)),
-            Rule(),
+            DriftRule(),
             Action.retrain,
             "-0.20",
         ),
         # The first three with the last three, and what is between them counts for neither.
         (
             told(*[tuning(0.5)] * 3, *[tuning(-0.9)] * 2, *[tuning(0.5)] * 3),
-            Rule(),
+            DriftRule(),
             Action.keep,
             "+0.00 [-0.02, +0.02] against the first 3 runs",
         ),
-        (told(*[tuning(0.5)] * 5), Rule(), Action.keep, "against the first 2 runs on net"),
-        (told(*[tuning(0.5)] * 9), Rule(), Action.keep, "against the first 3 runs on net"),
-        (told(*[tuning(0.5)] * 9), Rule(), Action.keep, "over the last 3 runs"),
+        (told(*[tuning(0.5)] * 5), DriftRule(), Action.keep, "against the first 2 runs on net"),
+        (told(*[tuning(0.5)] * 9), DriftRule(), Action.keep, "against the first 3 runs on net"),
+        (told(*[tuning(0.5)] * 9), DriftRule(), Action.keep, "over the last 3 runs"),
     ],
 )  # fmt: skip
 def test_what_the_verdict_tolerates_in_figures(
-    history: History, rule: Rule, action: Action, why: str
+    history: History, rule: DriftRule, action: Action, why: str
 ) -> None:
     drift = verdict(history, rule)
     assert drift.action is action, drift
@@ -390,7 +391,8 @@ def test_the_interval_is_that_of_95_percent() -> None:
     assert estimate.low == pytest.approx(0.402, abs=0.01)
     assert estimate.high == pytest.approx(0.598, abs=0.01)
     two = mean_over([Ranking(0.0, 8), Ranking(1.0, 8)])
-    assert two == Estimate(0.5, 0.0, 1.0)
+    assert two is not None
+    assert (two.mean, two.low, two.high) == (0.5, 0.0, 1.0)
 
 
 def test_what_a_store_says_of_a_run(store: RecordStore) -> None:
@@ -406,7 +408,7 @@ def test_what_a_store_says_of_a_run(store: RecordStore) -> None:
     assert (first.programs, first.measured) == (5, 5)
     assert (second.programs, second.measured, second.tvm) == (4, 4, "0.27.1")
     assert (history.trained_on, history.unscored) == ("0.27.2", 0)
-    assert first.estimate == Estimate(1.0, None, None)
+    assert first.estimate == Difference(1.0, math.nan, math.nan, 0)
 
 
 def test_runs_are_in_order_of_time_whatever_their_names(store: RecordStore) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from tencost import cli
 from tencost.errors import ConfigError, RegistryError
-from tencost.register import environments, registry
-from tencost.register.aliases import default_alias
-from tencost.register.pull import pull
+from tencost.register import registry
+from tencost.register.pull import default_alias, pull
+from tencost.register.registry_status import point_alias
 
 MakeBundle = Callable[..., Path]
 NAME = "tencost-toy-1c"
@@ -38,11 +38,11 @@ def versions(client: Any, run_id: str, make_bundle: MakeBundle) -> list[registry
 def test_a_version_goes_from_staging_to_production(
     versions: list[registry.Version], client: Any, project: Path, tmp_path: Path
 ) -> None:
-    version, before = environments.point(client, NAME, "staging")
+    version, before = point_alias(client, NAME, "staging")
     assert (version.number, before) == (2, None)
-    version, before = environments.point(client, NAME, "production", 1)
+    version, before = point_alias(client, NAME, "production", 1)
     assert (version.number, before) == (1, None)
-    version, before = environments.point(client, NAME, "production", 3)
+    version, before = point_alias(client, NAME, "production", 3)
     assert (version.number, before) == (3, 1)
     found = {item.number: item for item in registry.list_versions(client, NAME)}
     assert found[2].aliases == ("champion", "staging")
@@ -57,15 +57,15 @@ def test_aliases_that_are_not_a_persons(
     versions: list[registry.Version], client: Any, alias: str
 ) -> None:
     with pytest.raises(RegistryError, match="expected an environment's alias"):
-        environments.point(client, NAME, alias)
+        point_alias(client, NAME, alias)
     assert registry.find_champion(client, NAME) is not None
 
 
 def test_what_is_not_there(versions: list[registry.Version], client: Any, run_id: str) -> None:
-    with pytest.raises(RegistryError, match="has no version 9; versions: 1, 2, 3"):
-        environments.point(client, NAME, "staging", 9)
+    with pytest.raises(RegistryError, match="has no version 9; it has: 1, 2, 3"):
+        point_alias(client, NAME, "staging", 9)
     with pytest.raises(RegistryError, match=f"no model 'tencost-other'; it has: {NAME}"):
-        environments.point(client, "tencost-other", "staging")
+        point_alias(client, "tencost-other", "staging")
 
 
 def test_the_command_says_what_it_did(

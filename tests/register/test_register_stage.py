@@ -24,7 +24,7 @@ from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker import make_ranker
 from tencost.register import programs, registry
-from tencost.register import standing as status
+from tencost.register import registry_status as status
 from tencost.register.promotion import METRICS, ProgramVerdict
 from tencost.register.pull import pull
 from tencost.tracking import runs as tracking

@@ -94,20 +94,21 @@ def _in_turns(
 
     A task with one program has its turn last: it teaches nothing.
     """
-    lists: list[list[int]] = []
+    queues: list[list[int]] = []
     for task in tasks:
         of_task = pool.group == task
-        own = np.flatnonzero(of_task if free is None else of_task & free)
-        if len(own):
-            ranked = own[np.argsort(-score[own], kind="stable")]
-            lists.append(_spread_over(ranked, per_task, generator))
-    lists.sort(key=lambda found: len(found) < 2)
-    chosen: list[int] = []
-    turn = 0
-    while len(chosen) < count and any(len(found) > turn for found in lists):
-        for found in lists:
-            chosen += found[turn : turn + per_task]
-        turn += per_task
+        members = np.flatnonzero(of_task if free is None else of_task & free)
+        if len(members):
+            ranked = members[np.argsort(-score[members], kind="stable")]
+            queues.append(_spread_over(ranked, per_task, generator))
+    queues.sort(key=lambda queue: len(queue) < 2)
+    longest = max(map(len, queues), default=0)
+    chosen = [
+        program
+        for turn in range(0, longest, per_task)
+        for queue in queues
+        for program in queue[turn : turn + per_task]
+    ]
     return np.asarray(chosen[:count], np.int64)
 
 
@@ -116,7 +117,8 @@ def _spread_over(ranked: IntArray, per_task: int, generator: np.random.Generator
     shares = np.linspace(0.0, 1.0, per_task) ** _TOWARDS_BEST
     first = np.unique(np.round(shares * (len(ranked) - 1)).astype(np.int64))
     others = np.setdiff1d(np.arange(len(ranked)), first)
-    return [int(one) for one in (*ranked[first], *ranked[generator.permutation(others)])]
+    order = np.concatenate([first, generator.permutation(others)])
+    return [int(program) for program in ranked[order]]
 
 
 def _centred(scores: Scores, group: IntArray) -> Scores:

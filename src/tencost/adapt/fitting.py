@@ -108,7 +108,7 @@ def adapt(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> Adapte
     Raises:
         TrainError: scratch without labels, or fine_tune of a family that cannot go on learning.
     """
-    own = base_config(source.info.model_config)
+    config = base_config(source.info.model_config)
     teaches = len(labels) > 0 and bool(np.bincount(labels.group).max() > 1)
     if mode is AdaptMode.fine_tune and not isinstance(source.ranker, Tunable):
         raise TrainError(
@@ -121,20 +121,20 @@ def adapt(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> Adapte
                 "adapt.mode=scratch: expected labels to learn from, found no task with two of them. Ask for more: "
                 "labels=100"
             )
-        own = _splitting(own)
-        ranker = make_ranker(own, source.spec)
+        config = _splitting(config)
+        ranker = make_ranker(config, source.spec)
         train, valid = _halves(labels)
         ranker.fit(train, valid, seed=seed, log=lambda *_: None)
-        return Adapted(own, ranker)
+        return Adapted(config, ranker)
     if mode is AdaptMode.zero_shot or not teaches:
-        return Adapted(own, source.ranker)
+        return Adapted(config, source.ranker)
     if mode is AdaptMode.fine_tune:
         assert isinstance(source.ranker, Tunable)
-        return Adapted(own, source.ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed))
-    config = correction(source, labels)
-    corrected = CorrectedRanker(config, source.spec)
+        return Adapted(config, source.ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed))
+    settings = correction(source, labels)
+    corrected = CorrectedRanker(settings, source.spec)
     corrected.correct(source.ranker, source.spread, featurized(labels), seed)
-    return Adapted(config, corrected)
+    return Adapted(settings, corrected)
 
 
 def _splitting(config: ModelConfig) -> ModelConfig:
@@ -145,8 +145,10 @@ def _splitting(config: ModelConfig) -> ModelConfig:
     if isinstance(config, XgbConfig):
         return replace(config, min_child_weight=_SCRATCH_LEAF)
     if isinstance(config, BlendConfig):
-        smaller = {"min_child_weight": _SCRATCH_LEAF}
-        members = [{**one, **(smaller if one["family"] == "xgb" else {})} for one in config.members]
+        members = [
+            {**member, "min_child_weight": _SCRATCH_LEAF} if member["family"] == "xgb" else member
+            for member in config.members
+        ]
         return replace(config, members=members)
     return config
 
@@ -177,9 +179,8 @@ def score_weight(scaled: Scores, labels: Samples) -> float:
     """
     loss = RankingLoss("pairwise", labels.label, labels.group, power=0.5)
     slopes = [abs(float(loss(weight * scaled)[0] @ scaled)) for weight in _WEIGHTS]
-    return float(
-        _WEIGHTS[int(np.argmin(slopes))]
-    )  # convex in the weight: least where its slope is nothing
+    # Convex in the weight: least where its slope is nothing.
+    return float(_WEIGHTS[int(np.argmin(slopes))])
 
 
 def left_out(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> dict[str, LeftOut]:
@@ -205,14 +206,12 @@ def left_out(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> dic
     )
     if len(before) < LEAST_TASKS:
         return {}
-    return {
-        name: LeftOut(
-            float(np.mean([one[name] for one in before])),
-            float(np.mean([one[name] for one in after])),
-            seed_interval([new[name] - old[name] for old, new in zip(before, after, strict=True)]),
-        )
-        for name in ("pairwise", "top1")
-    }
+    figures = {}
+    for name in ("pairwise", "top1"):
+        old, new = (np.array([task[name] for task in tasks]) for tasks in (before, after))
+        gain = seed_interval((new - old).tolist())
+        figures[name] = LeftOut(float(old.mean()), float(new.mean()), gain)
+    return figures
 
 
 def gains(figures: dict[str, LeftOut]) -> bool:
@@ -226,13 +225,14 @@ def gains(figures: dict[str, LeftOut]) -> bool:
 
 def _by_task(labels: Samples, scores: Scores) -> list[dict[str, float]]:
     """Return the metrics of each task whose labels differ."""
-    found = []
+    metrics = []
     for task in range(int(labels.group.max()) + 1):
-        own = labels.group == task
-        if len(np.unique(labels.label[own])) > 1:
-            group = np.zeros(int(own.sum()), np.int64)
-            found.append(RankingMetrics(labels.label[own], group)(scores[own]))
-    return found
+        of_task = labels.group == task
+        label = labels.label[of_task]
+        if len(np.unique(label)) > 1:
+            group = np.zeros(len(label), np.int64)
+            metrics.append(RankingMetrics(label, group)(scores[of_task]))
+    return metrics
 
 
 def committee(
@@ -241,14 +241,14 @@ def committee(
     """Return what corrections say that were learnt from tasks drawn with replacement, float64 [N] each."""
     generator = np.random.default_rng(seed)
     tasks = int(labels.group.max()) + 1 if len(labels) else 0
-    found: list[Scores] = []
+    opinions: list[Scores] = []
     for member in range(members if tasks > 1 else 0):
         drawn = np.isin(labels.group, np.unique(generator.integers(tasks, size=tasks)))
         if not _of_two(labels, drawn):
             continue
         model = adapt(source, AdaptMode.residual, _some(labels, drawn), seed + member)
-        found.append(model.ranker.predict(features))
-    return found or [source.ranker.predict(features) / source.spread]
+        opinions.append(model.ranker.predict(features))
+    return opinions or [source.ranker.predict(features) / source.spread]
 
 
 def _of_two(labels: Samples, chosen: npt.NDArray[np.bool_]) -> bool:

@@ -89,14 +89,10 @@ class Correction:
         log_ratio = np.zeros(len(predicted_ms))
         if self.settings:
             raw = (np.log(predicted_ms)[:, None], *features)
-            inputs = [known.standardise(each) for known, each in zip(self.blocks, raw, strict=True)]
-            for (block, *setting), dual in zip(self.settings, self.duals, strict=True):
-                covariance = _kernel(
-                    (inputs[0], inputs[block]),
-                    (self.blocks[0].values, self.blocks[block].values),
-                    *setting,
-                )
-                log_ratio += covariance @ dual
+            inputs = [block.standardise(each) for block, each in zip(self.blocks, raw, strict=True)]
+            for (index, *setting), dual in zip(self.settings, self.duals, strict=True):
+                learnt = self.blocks[0].values, self.blocks[index].values
+                log_ratio += _kernel((inputs[0], inputs[index]), learnt, *setting) @ dual
         corrected: Floats = predicted_ms * np.exp(log_ratio)
         return corrected
 
@@ -115,26 +111,26 @@ def fit_correction(
     Raises:
         TrainError: a prediction or label is not positive.
     """
-    known = ~np.isnan(labels_ms)
-    predicted_ms, labels_ms = predicted_ms[known], labels_ms[known]
-    for name, values in (("predictions", predicted_ms), ("labels", labels_ms)):
-        wrong = values[~((values > 0) & np.isfinite(values))]
+    labelled = ~np.isnan(labels_ms)
+    predicted_ms, labels_ms = predicted_ms[labelled], labels_ms[labelled]
+    for name, times in (("predictions", predicted_ms), ("labels", labels_ms)):
+        wrong = times[~((times > 0) & np.isfinite(times))]
         if len(wrong):
             raise TrainError(
                 f"expected {name} in milliseconds, positive and finite, found {wrong[0]}"
             )
     if not len(labels_ms):
         return Correction((), (), np.zeros((0, 0)))
-    own = [np.asarray(each)[known] for each in features]
-    raw = (np.log(predicted_ms)[:, None], *own)
+    of_labelled = [np.asarray(each)[labelled] for each in features]
+    raw = (np.log(predicted_ms)[:, None], *of_labelled)
     blocks = tuple(_Block.of(np.asarray(each, dtype=np.float64)) for each in raw)
     log_ratio = np.log(labels_ms / predicted_ms)
     correction = _fit(blocks, log_ratio)
     for _ in range(_ROUNDS if len(log_ratio) >= _FEWEST else 0):
-        told = np.log(correction.apply(predicted_ms, own) / predicted_ms)
-        off = log_ratio - told
-        limit = max(_OUTLIER * float(np.median(np.abs(off))), _LEAST_LIMIT)
-        correction = _fit(blocks, told + np.clip(off, -limit, limit))
+        learnt = np.log(correction.apply(predicted_ms, of_labelled) / predicted_ms)
+        error = log_ratio - learnt
+        limit = max(_OUTLIER * float(np.median(np.abs(error))), _LEAST_LIMIT)
+        correction = _fit(blocks, learnt + np.clip(error, -limit, limit))
     return correction
 
 
@@ -144,11 +140,11 @@ def _fit(blocks: tuple[_Block, ...], log_ratio: Floats) -> Correction:
     for block, (slope, slope_prior), (part, part_prior), length in product(
         range(min(1, len(blocks) - 1), len(blocks)), _SLOPES.items(), _PARTS.items(), _LENGTHS
     ):
-        own = blocks[0].values, blocks[block].values
-        values, vectors = np.linalg.eigh(_kernel(own, own, slope, part, length))
+        inputs = blocks[0].values, blocks[block].values
+        eigenvalues, vectors = np.linalg.eigh(_kernel(inputs, inputs, slope, part, length))
         turned = vectors.T @ log_ratio
         for noise, noise_prior in _NOISES.items():
-            variance = np.maximum(values, 0) + noise**2
+            variance = np.maximum(eigenvalues, 0) + noise**2
             settings.append((block, slope, part, length))
             prior = np.log(slope_prior * part_prior * noise_prior)
             shares.append(prior - 0.5 * (turned**2 / variance + np.log(variance)).sum())

@@ -54,7 +54,7 @@ class Labeller:
                 f"expected programs in {raw}/to_measure_programs, found none: only measured programs of MetaSchedule "
                 f"can be timed again. Fetch the dataset: tencost fetch dataset={cfg.dataset.name}"
             )
-        self._where = self._index()
+        self._places = self._index()
 
     def measure(self, program_ids: Sequence[str]) -> npt.NDArray[np.float64]:
         """Return the median seconds of programs, float64 [n]; NaN for one that failed.
@@ -65,7 +65,7 @@ class Labeller:
             MeasureError: a program is not in the raw dataset; or as `tencost measure run`.
             HardwareError: they would crash on this host, or the devices cannot be reached.
         """
-        absent = [one for one in program_ids if one not in self._where]
+        absent = [identity for identity in program_ids if identity not in self._places]
         if absent:
             raise MeasureError(
                 f"expected {len(program_ids)} programs in data/raw/{self._cfg.dataset.name}, found all but "
@@ -74,48 +74,48 @@ class Labeller:
             )
         self._write(program_ids)
         measuring.run(self._cfg, self._root)
-        known = self._times()
-        return np.array([known.get(one, float("nan")) for one in program_ids], np.float64)
+        times = self._times()
+        return np.array([times.get(identity, np.nan) for identity in program_ids], np.float64)
 
-    def has(self, one: str) -> bool:
+    def has(self, program: str) -> bool:
         """Say whether the raw dataset has a program."""
-        return one in self._where
+        return program in self._places
 
     def _index(self) -> dict[str, tuple[Collection, CollectedTask, int]]:
         """Return where each program stands: its collection, task, and place among the task's programs."""
-        found: dict[str, tuple[Collection, CollectedTask, int]] = {}
+        places: dict[str, tuple[Collection, CollectedTask, int]] = {}
         for source in self._sources:
             for task in source.tasks(0.0):
                 for place, program in enumerate(source.programs(task)):
-                    found.setdefault(_identity(program), (source, task, place))
-        return found
+                    places.setdefault(_identity(program), (source, task, place))
+        return places
 
     def _write(self, program_ids: Sequence[str]) -> None:
         """Add programs to those of the collection that are to be measured."""
-        wanted: dict[tuple[int, str], list[tuple[int, str]]] = {}
-        for one in program_ids:
-            source, task, place = self._where[one]
-            key = (self._sources.index(source), task.workload_id)
-            wanted.setdefault(key, []).append((place, one))
-        for (index, workload), items in wanted.items():
-            source = self._sources[index]
-            _, task, _ = self._where[items[0][1]]
+        by_task: dict[tuple[Path, str], dict[str, int]] = {}
+        for identity in program_ids:
+            source, task, place = self._places[identity]
+            by_task.setdefault((source.path, task.workload_id), {})[identity] = place
+        for (_, workload), places in by_task.items():
+            source, task, _ = self._places[next(iter(places))]
             self._networks(source, task)
-            own = next(one for one in self.collection.tasks(0.0) if one.workload_id == workload)
-            present = self.collection.programs(own)
-            known = {_identity(program) for program in present}
-            programs, lines = source.programs(task), source.program_lines(task)
-            fresh = [place for place, one in items if one not in known]
+            target = next(
+                task for task in self.collection.tasks(0.0) if task.workload_id == workload
+            )
+            present = {_identity(program) for program in self.collection.programs(target)}
+            fresh = [place for identity, place in places.items() if identity not in present]
             if not fresh:
                 continue
+            programs, lines = source.programs(task), source.program_lines(task)
             # A line that is no program stands in the file, too: places count programs.
             texts = [lines[programs[place].line - 1] for place in fresh]
-            kept = self.collection.program_lines(own)
-            before = self.collection.origin(own) or Origin(self._cfg.measure.seed, False, ())
+            before = self.collection.origin(target) or Origin(self._cfg.measure.seed, False, ())
             origins = (*before.origins, *[f"chosen of {source.name}"] * len(fresh))
-            shash = programs[fresh[0]].workload.shash
             self.collection.write_programs(
-                own, shash, [*kept, *texts], Origin(before.seed, False, origins)
+                target,
+                programs[fresh[0]].workload.shash,
+                [*self.collection.program_lines(target), *texts],
+                Origin(before.seed, False, origins),
             )
         self.collection.write_index()
 
@@ -131,12 +131,12 @@ class Labeller:
                     (folder / f".{path.name}.partial").replace(folder / path.name)
 
     def _times(self) -> dict[str, float]:
-        found = {}
+        seconds = {}
         for task in self.collection.tasks(0.0):
             for program in self.collection.measured(self._cfg.hardware.name, task):
                 times = timing_from_log(program.run_secs).run_secs
-                found[_identity(program)] = float(np.median(times)) if times else float("nan")
-        return found
+                seconds[_identity(program)] = float(np.median(times)) if times else np.nan
+        return seconds
 
 
 def _identity(program: LoggedProgram) -> str:

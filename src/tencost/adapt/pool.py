@@ -65,14 +65,14 @@ class Pool:
         seconds = self.latency_s[chosen] if latency_s is None else latency_s
         _, group = np.unique(self.group[chosen], return_inverse=True)
         label, keep = speed_labels(seconds, group.astype(np.int64))
-        kept = np.flatnonzero(keep)
-        _, dense = np.unique(group[kept], return_inverse=True)
+        used = np.flatnonzero(keep)
+        _, dense = np.unique(group[used], return_inverse=True)
         return Samples(
-            self.features.take(chosen[kept]),
-            label[kept],
+            self.features.take(chosen[used]),
+            label[used],
             dense.astype(np.int64),
-            seconds[kept],
-            self.program_id[chosen[kept]],
+            seconds[used],
+            self.program_id[chosen[used]],
         )
 
 
@@ -117,8 +117,8 @@ def read_pool(
     workloads = chosen["workload_id"].to_numpy()
     group = dense_groups(workloads)
     score = (ranker or bundle.ranker).predict(rows)
-    known = pl.when((pl.col("status") == "ok") & (pl.col("hardware") == hardware.name))
-    latency = chosen.select(known.then(pl.col("latency_s")).fill_null(float("nan"))).to_series()
+    measured = pl.when((pl.col("status") == "ok") & (pl.col("hardware") == hardware.name))
+    latency = chosen.select(measured.then(pl.col("latency_s")).fill_null(float("nan"))).to_series()
     return Pool(
         np.asarray(chosen["program_id"].to_list(), dtype=np.str_),
         np.asarray(workloads, dtype=np.str_),
@@ -154,6 +154,6 @@ def device_values(spec: FeatureSpec, hardware: HardwareConfig) -> dict[str, floa
     """Return what the spec's device columns are made of on a hardware; empty where it has none."""
     if not spec.device_columns:
         return {}
-    found = attributes(hardware)
-    constant = all(name in found for name in spec.device_columns)
-    return {name: found[name] for name in spec.device_columns} if constant else found
+    numbers = attributes(hardware)
+    constant = all(name in numbers for name in spec.device_columns)
+    return {name: numbers[name] for name in spec.device_columns} if constant else numbers

@@ -33,7 +33,7 @@ from tencost.adapt.measuring import Labeller
 from tencost.adapt.pool import Pool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
-from tencost.features.rows.ragged import FloatArray, IntArray, Ragged
+from tencost.features.rows.ragged import IntArray
 from tencost.features.rows.summary import summarize
 from tencost.models.programs.bundle import (
     Bundle,
@@ -70,24 +70,75 @@ class Chosen:
     latency_s: npt.NDArray[np.float64]
     how: str
 
+    @property
+    def failed(self) -> float:
+        """Programs that failed."""
+        return float(np.isnan(self.latency_s).sum())
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class _Outcome:
-    """What a version says of its adaptation.
+    """What became of an adaptation, as the version and the terminal say it.
 
     Attributes:
         mode: that was asked for.
         chosen: what was labelled.
         figures: of labelled tasks left out.
-        refused: whether the model as it was is offered, as the labels did not show the adapted one to be better.
-        source: content digest of the model that was adapted.
+        champion: of the hardware before; None where it had none.
     """
 
     mode: AdaptMode
     chosen: Chosen
     figures: dict[str, LeftOut]
-    refused: bool
-    source: str
+    champion: Version | None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the labels did not show the adapted model to be better: the model as it was stands in for it."""
+        return self.mode is not AdaptMode.zero_shot and not gains(self.figures)
+
+    @property
+    def used(self) -> AdaptMode:
+        """The mode of the model that is registered."""
+        return AdaptMode.zero_shot if self.refused else self.mode
+
+    @property
+    def count(self) -> int:
+        """Labels that the registered model has learnt from."""
+        return 0 if self.refused else len(self.chosen.positions)
+
+    def report(self) -> list[str]:
+        """Return the figures, a line each, and why the adapted model is refused where it is."""
+        lines = [
+            f"{metric} of labelled tasks left out: {figure.before:.3f} as it was, {figure.after:.3f} "
+            f"{self.mode.value}, difference {figure.gain.mean:+.3f} [{figure.gain.low:+.3f}, {figure.gain.high:+.3f}]"
+            for metric, figure in self.figures.items()
+        ]
+        if not self.refused:
+            return lines
+        if DECIDES in self.figures:
+            reason = (
+                f"{self.mode.value} is not better than the model as it was beyond the 95 % interval ({DECIDES} of "
+                "tasks left out), so it is not registered."
+            )
+        else:
+            reason = (
+                f"These labels cannot show whether {self.mode.value} is better than the model as it was (expected at "
+                f"least {LEAST_TASKS} tasks with programs to compare), so it is not registered. Ask for more: "
+                "labels=100."
+            )
+        return [*lines, reason]
+
+    def result(self, version: Version) -> str:
+        """Return what became of the version."""
+        if self.champion is None:
+            as_it_was = " as it was" if self.refused else ""
+            return f"registered{as_it_was}, champion: the hardware had none"
+        if self.refused:
+            return "stays champion, nothing is registered"
+        if version.number != self.champion.number and registry.CHAMPION in version.aliases:
+            return f"registered, champion: better than version {self.champion.number}, the model as it was"
+        return "registered, challenger; the champion stays"
 
 
 def run(cfg: Config, root: Path) -> Version:
@@ -105,7 +156,6 @@ def run(cfg: Config, root: Path) -> Version:
         TrainError: fewer programs than labels.
         MeasureError: they cannot be measured.
     """
-    console = Console(stderr=True)
     hardware = resolve_hardware(cfg.hardware)
     cfg = replace(cfg, hardware=hardware)
     bundle = _source(cfg, root)
@@ -132,42 +182,38 @@ def run(cfg: Config, root: Path) -> Version:
                 f"expected programs that run on {hardware.name}, found {len(chosen.positions)} that all failed "
                 f"({chosen.how}). Look at their errors: tencost records query stats"
             )
-        made = adapt(source, mode, labels, cfg.seeds[0])
-        _check_ranks(made, pool, labels)
+        adapted = adapt(source, mode, labels, cfg.seeds[0])
+        _check_ranks(adapted, pool, labels)
         figures = left_out(source, mode, labels, cfg.seeds[0])
-        for name, figure in figures.items():
-            tracked.log_metrics(
-                {
-                    f"adapt/as_it_was_{name}": figure.before,
-                    f"adapt/left_out_{name}": figure.after,
-                    f"adapt/gain_low_{name}": figure.gain.low,
-                }
-            )
-        tracked.log_metrics(
-            {"adapt/labels": float(len(chosen.positions)), "adapt/failed": _failed(chosen)}
-        )
+        tracked.log_metrics(_metrics(chosen, figures))
         client = registry.connect(tracking.setup(root, cfg.experiment_name))
         champion = registry.find_champion(client, registry.model_name(hardware.name))
-        refused = mode is not AdaptMode.zero_shot and not gains(figures)
-        if refused and champion is not None:
+        outcome = _Outcome(mode=mode, chosen=chosen, figures=figures, champion=champion)
+        if outcome.refused and champion is not None:
             version = champion
         else:
-            if refused:
-                labels = pool.labelled(np.zeros(0, np.int64))
-                made = adapt(source, AdaptMode.zero_shot, labels, cfg.seeds[0])
-            info = _info(cfg, data, bundle, made, pool, labels, {} if refused else figures)
+            if outcome.refused:
+                figures, labels = {}, pool.labelled(np.zeros(0, np.int64))
+                adapted = adapt(source, AdaptMode.zero_shot, labels, cfg.seeds[0])
+            info = _info(cfg, data, bundle, adapted, pool, labels, figures)
             with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
                 folder = Path(scratch) / "bundles" / f"seed{cfg.seeds[0]}"
-                save_bundle(folder, made.ranker, info)
+                save_bundle(folder, adapted.ranker, info)
                 tracked.set_tag(tracking.BUNDLES_TAG, training_digest(folder.parent))
                 tracked.log_artifacts(folder.parent, registry.BUNDLES)
                 starts = shipped_starts(bundle.folder)
-                offered = (
-                    folder if starts is None else ship(folder, starts, Path(scratch) / folder.name)
+                if starts is not None:
+                    folder = ship(folder, starts, Path(scratch) / folder.name)
+                version, _ = registry.register_bundle(
+                    client,
+                    folder,
+                    run_id=tracked.run_id,
+                    hardware_text=hardware.description or hardware.name,
+                    description=_description(cfg, outcome),
+                    programs=pool.features,
                 )
-                outcome = _Outcome(mode, chosen, figures, refused, content_digest(bundle.info))
-                version = _register(cfg, client, tracked, offered, outcome, champion, pool.features)
-    _say(console, version, chosen, pool, mode, figures, champion, refused=refused)
+            version = _settle(client, version, cfg, outcome, content_digest(bundle.info))
+    _print(version, pool, outcome)
     return version
 
 
@@ -182,7 +228,7 @@ def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: 
         seed: of the choice.
         ask: positions -> seconds.
     """
-    columns, per_task = columns_of(pool, source), cfg.adapt.programs_per_task
+    columns, per_task = summarize(pool.features, source.spec), cfg.adapt.programs_per_task
     first = count - int(cfg.adapt.uncertain_share * count) // per_task * per_task
     positions = diverse(pool, columns, first, per_task, seed)
     seconds = ask(positions)
@@ -193,11 +239,6 @@ def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: 
         seconds = np.concatenate([seconds, ask(further)])
         positions = np.concatenate([positions, further])
     return Chosen(positions, seconds, "")
-
-
-def columns_of(pool: Pool, source: Source) -> FloatArray:
-    """Return the columns that programs are compared by: float32 [N, C]."""
-    return summarize(pool.features, source.spec)
 
 
 def _source(cfg: Config, root: Path) -> Bundle:
@@ -238,25 +279,23 @@ def _label(
             f"{len(pool)} in {cfg.dataset.name}. Ask for fewer: labels={len(pool)}"
         )
     if recorded:
-        found = choose(pool, source, count, cfg, cfg.seeds[0], lambda one: pool.latency_s[one])
-        return replace(found, how=f"records of {cfg.dataset.name}")
+        chosen = choose(
+            pool, source, count, cfg, cfg.seeds[0], lambda positions: pool.latency_s[positions]
+        )
+        return replace(chosen, how=f"records of {cfg.dataset.name}")
     labeller = Labeller(cfg, root)
-    found = choose(
-        pool,
-        source,
-        count,
-        cfg,
-        cfg.seeds[0],
-        lambda one: labeller.measure(pool.program_id[one].tolist()),
-    )
-    return replace(
-        found, how=f"measured here, kept in {labeller.collection.path.relative_to(root)}"
-    )
+
+    def measure(positions: IntArray) -> npt.NDArray[np.float64]:
+        return labeller.measure(pool.program_id[positions].tolist())
+
+    chosen = choose(pool, source, count, cfg, cfg.seeds[0], measure)
+    folder = labeller.collection.path.relative_to(root)
+    return replace(chosen, how=f"measured here, kept in {folder}")
 
 
-def _check_ranks(made: Adapted, pool: Pool, labels: Samples) -> None:
+def _check_ranks(adapted: Adapted, pool: Pool, labels: Samples) -> None:
     """Refuse a model that scores all programs alike, as one from a handful of labels may: it could not be loaded."""
-    if len(np.unique(made.ranker.predict(pool.features))) == 1:
+    if len(np.unique(adapted.ranker.predict(pool.features))) == 1:
         raise TrainError(
             f"expected a model that tells programs apart, found one that learnt nothing from {len(labels)} labels and "
             f"scores all {len(pool)} alike. Ask for more labels=..., or keep the model: adapt=residual"
@@ -267,16 +306,15 @@ def _info(
     cfg: Config,
     data: Data,
     bundle: Bundle,
-    made: Adapted,
+    adapted: Adapted,
     pool: Pool,
     labels: Samples,
     figures: dict[str, LeftOut],
 ) -> BundleInfo:
     """Say what the adapted model is; its scores have the spread that the first model's have on the same programs."""
-    same = made.ranker is bundle.ranker
     calibration = bundle.info.calibration
-    if not same:
-        raw = made.ranker.predict(pool.features)
+    if adapted.ranker is not bundle.ranker:
+        raw = adapted.ranker.predict(pool.features)
         calibration = fit_calibration(raw, calibration(pool.score).astype(np.float32))
     learnt = pl.DataFrame(
         {"program_id": labels.record_id.tolist(), "latency_s": labels.latency_s.tolist()},
@@ -284,8 +322,8 @@ def _info(
     )
     return replace(
         bundle.info,
-        family=made.config.family,
-        model_config=plain_config(made.config),
+        family=adapted.config.family,
+        model_config=plain_config(adapted.config),
         hardware=cfg.hardware.name,
         target_kind=str(cfg.hardware.target.get("kind", "llvm")),
         calibration=calibration,
@@ -302,131 +340,79 @@ def _info(
     )
 
 
-def _register(
-    cfg: Config,
-    client: Any,
-    tracked: tracking.TrackedRun,
-    folder: Path,
-    outcome: _Outcome,
-    champion: Version | None,
-    programs: Ragged,
-) -> Version:
-    """Make it a version.
-
-    It is promoted where the hardware has no champion, or the champion is the very model, as it was, that it is better
-    than; otherwise the rule judges models by held-out records.
-    """
-    name = registry.model_name(cfg.hardware.name)
-    used = AdaptMode.zero_shot if outcome.refused else outcome.mode
+def _description(cfg: Config, outcome: _Outcome) -> str:
     count = len(outcome.chosen.positions)
     lines = [
-        f"Adapted ({used.value}) from `{cfg.model_uri}` with {0 if outcome.refused else count} labels.",
+        f"Adapted ({outcome.used.value}) from `{cfg.model_uri}` with {outcome.count} labels.",
         *([f"Labels: {count}, {outcome.chosen.how}."] if count else []),
-        *(
-            f"- {_figure(metric, figure, outcome.mode)}"
-            for metric, figure in outcome.figures.items()
-        ),
-        *([_refusal(outcome.mode, outcome.figures)] if outcome.refused else []),
+        *(f"- {line}" for line in outcome.report()),
     ]
-    version, _ = registry.register_bundle(
-        client,
-        folder,
-        run_id=tracked.run_id,
-        hardware_text=cfg.hardware.description or cfg.hardware.name,
-        description="\n".join(lines),
-        programs=programs,
-    )
+    return "\n".join(lines)
+
+
+def _settle(client: Any, version: Version, cfg: Config, outcome: _Outcome, source: str) -> Version:
+    """Tag a version, and promote it where the rule, which judges by held-out records, is not asked; return it anew.
+
+    It is promoted where the hardware has no champion, or the champion is the very model, as it was, that it is better
+    than.
+
+    Args:
+        client: of the registry.
+        version: new.
+        cfg: names the model that was adapted.
+        outcome: of the adaptation.
+        source: content digest of the model that was adapted.
+    """
     tags = {
         "adapted_from": str(cfg.model_uri),
-        "adapt_mode": used.value,
-        "labels": "0" if outcome.refused else str(count),
-        _SOURCE_TAG: outcome.source,
+        "adapt_mode": outcome.used.value,
+        "labels": str(outcome.count),
+        _SOURCE_TAG: source,
     }
-    for key, value in tags.items():
-        client.set_model_version_tag(name, str(version.number), key, value)
-    if champion is None or (used is not AdaptMode.zero_shot and _is_source(champion, outcome)):
+    for tag, text in tags.items():
+        client.set_model_version_tag(version.name, str(version.number), tag, text)
+    before = outcome.champion
+    as_it_was = {_SOURCE_TAG: source, "adapt_mode": AdaptMode.zero_shot.value}
+    if before is None or (
+        outcome.used is not AdaptMode.zero_shot and as_it_was.items() <= before.tags.items()
+    ):
         registry.promote(client, version)
-    found = registry.list_versions(client, name)
-    return next(one for one in found if one.number == version.number)
+    return registry.numbered(registry.list_versions(client, version.name), version.number)
 
 
-def _is_source(champion: Version, outcome: _Outcome) -> bool:
-    """Say whether a champion is the model that was adapted, as it was."""
-    tags = champion.tags
-    same = tags.get(_SOURCE_TAG) == outcome.source
-    return same and tags.get("adapt_mode") == AdaptMode.zero_shot.value
-
-
-def _figure(metric: str, figure: LeftOut, mode: AdaptMode) -> str:
-    return (
-        f"{metric} of labelled tasks left out: {figure.before:.3f} as it was, {figure.after:.3f} {mode.value}, "
-        f"difference {figure.gain.mean:+.3f} [{figure.gain.low:+.3f}, {figure.gain.high:+.3f}]"
-    )
-
-
-def _refusal(mode: AdaptMode, figures: dict[str, LeftOut]) -> str:
-    """Say why what was adapted is not offered."""
-    if figures:
-        return (
-            f"{mode.value} is not better than the model as it was beyond the 95 % interval ({DECIDES} of tasks left "
-            "out), so it is not registered."
-        )
-    return (
-        f"These labels cannot show whether {mode.value} is better than the model as it was (expected at least "
-        f"{LEAST_TASKS} tasks with programs to compare), so it is not registered. Ask for more: labels=100."
-    )
+def _metrics(chosen: Chosen, figures: dict[str, LeftOut]) -> dict[str, float]:
+    metrics = {"adapt/labels": float(len(chosen.positions)), "adapt/failed": chosen.failed}
+    for name, figure in figures.items():
+        metrics[f"adapt/as_it_was_{name}"] = figure.before
+        metrics[f"adapt/left_out_{name}"] = figure.after
+        metrics[f"adapt/gain_low_{name}"] = figure.gain.low
+    return metrics
 
 
 def _parameters(cfg: Config) -> dict[str, str]:
-    found = {
+    parameters = {
         "model_uri": str(cfg.model_uri),
         "labels": str(cfg.labels),
         "split.name": cfg.split_name,
+        "dataset.name": cfg.dataset.name,
+        "hardware.name": cfg.hardware.name,
     }
-    tracking.flatten("adapt", vars(cfg.adapt), found)
-    return {**found, "dataset.name": cfg.dataset.name, "hardware.name": cfg.hardware.name}
+    tracking.flatten("adapt", vars(cfg.adapt), parameters)
+    return parameters
 
 
-def _failed(chosen: Chosen) -> float:
-    return float(np.isnan(chosen.latency_s).sum())
-
-
-def _say(
-    console: Console,
-    version: Version,
-    chosen: Chosen,
-    pool: Pool,
-    mode: AdaptMode,
-    figures: dict[str, LeftOut],
-    champion: Version | None,
-    *,
-    refused: bool,
-) -> None:
+def _print(version: Version, pool: Pool, outcome: _Outcome) -> None:
+    console, chosen = Console(stderr=True), outcome.chosen
     count = len(chosen.positions)
     if count:
         tasks = len(np.unique(pool.group[chosen.positions]))
         console.print(
-            f"{count} labels of {tasks} of {pool.num_tasks} tasks ({chosen.how}), {_failed(chosen):.0f} failed"
+            f"{count} labels of {tasks} of {pool.num_tasks} tasks ({chosen.how}), {chosen.failed:.0f} failed"
         )
-    for metric, figure in figures.items():
-        console.print(_figure(metric, figure, mode), soft_wrap=True, markup=False)
-    if refused:
-        console.print(_refusal(mode, figures), soft_wrap=True, markup=False)
+    for line in outcome.report():
+        console.print(line, soft_wrap=True, markup=False)
     console.print(
-        f"{version.name} version {version.number} ({version.semver}): "
-        + _became(version, champion, refused=refused),
+        f"{version.name} version {version.number} ({version.semver}): {outcome.result(version)}",
         style="bold",
         soft_wrap=True,
     )
-
-
-def _became(version: Version, champion: Version | None, *, refused: bool) -> str:
-    """Say what became of a version; `champion` is the hardware's before."""
-    if champion is None:
-        as_it_was = " as it was" if refused else ""
-        return f"registered{as_it_was}, champion: the hardware had none"
-    if refused:
-        return "stays champion, nothing is registered"
-    if version.number != champion.number and registry.CHAMPION in version.aliases:
-        return f"registered, champion: better than version {champion.number}, the model as it was"
-    return "registered, challenger; the champion stays"

@@ -68,12 +68,12 @@ def _root() -> Path:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 def status(as_json: bool) -> None:
     """Print all versions, their verdicts, and why one was refused."""
-    from tencost.register import standing
+    from tencost.register import registry_status
 
     if as_json:
-        standing.print_json(_root())
+        registry_status.print_json(_root())
     else:
-        standing.print_status(_root())
+        registry_status.print_status(_root())
 
 
 @REGISTER.command(
@@ -104,11 +104,11 @@ def drift(
 
     MODEL is a registered model's name or models:/<name>/<version>; without it all are shown.
     """
-    from tencost.register import drift_command
+    from tencost.register import drift_report
 
     if as_json and add_to is not None:
         raise click.UsageError("expected one of --json and --add-to, found both")
-    drift_command.run(
+    drift_report.run(
         _root(), model=model, store_uri=store, as_json=as_json, plot=plot, add_to=add_to
     )
 
@@ -144,9 +144,9 @@ def promote(model: str, version: int | None, to: str) -> None:
 
     Its hosts pull models:/<name>@<alias>, or set TENCOST_ALIAS. Names and versions: tencost register status
     """
-    from tencost.register import environments
+    from tencost.register import registry_status
 
-    environments.run(_root(), model, to, version)
+    registry_status.promote(_root(), model, to, version)
 
 
 @REGISTER.command("hook", examples=["tencost register hook https://tuner.example.org/promotions"])
@@ -214,6 +214,6 @@ def rollback(model: str, version: int | None) -> None:
 
     Names and versions: tencost register status
     """
-    from tencost.register import standing
+    from tencost.register import registry_status
 
-    standing.rollback(_root(), model, version)
+    registry_status.rollback(_root(), model, version)

@@ -143,12 +143,12 @@ TRAIN = StageCommand(
 def _show_leaderboards(config: Config, root: Path) -> None:
     from tencost.evaluate.networks.report import print_boards
     from tencost.evaluate.report import print_leaderboards
-    from tencost.register import standing
+    from tencost.register import registry_status
 
     reports = root / config.paths.reports
     if not print_boards(root, config.paths) or any(reports.glob("*/*/leaderboard.json")):
         print_leaderboards(reports)
-    standing.print_champions(root)
+    registry_status.print_champions(root)
 
 
 LEADERBOARD = StageCommand(

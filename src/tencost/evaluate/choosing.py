@@ -51,33 +51,34 @@ def choices(figures: Mapping[str, Figures]) -> dict[str, Choice]:
     if not figures or not all(figures.values()):
         return {}
     names = sorted(figures)
-    parts = np.mean([_advantage([figures[name] for name in names], one) for one in METRICS], axis=0)
+    candidates = [figures[name] for name in names]
+    composites = np.mean([_advantage(candidates, metric) for metric in METRICS], axis=0)
     return {
         name: Choice(
-            composite=float(part), folds={key: dict(value) for key, value in figures[name].items()}
+            composite=float(composite),
+            folds={fold: dict(metrics) for fold, metrics in figures[name].items()},
         )
-        for name, part in zip(names, parts, strict=True)
+        for name, composite in zip(names, composites, strict=True)
     }
 
 
 def _advantage(candidates: Sequence[Figures], metric: str) -> Floats:
     """Least squares of x = a_c + b_f + e over the figures there are: (a_c - mean a) / spread of e, float64 [C]."""
-    folds = sorted({fold for one in candidates for fold in one})
+    folds = sorted({fold for figures in candidates for fold in figures})
     cells = [
-        (at, folds.index(fold), values[metric])
-        for at, one in enumerate(candidates)
-        for fold, values in one.items()
-        if not math.isnan(values[metric])
+        (index, folds.index(fold), metrics[metric])
+        for index, figures in enumerate(candidates)
+        for fold, metrics in figures.items()
+        if not math.isnan(metrics[metric])
     ]
     if not cells:
         return np.zeros(len(candidates))
     design = np.zeros((len(cells), len(candidates) + len(folds)))
-    found = np.array([value for _, _, value in cells])
     for row, (candidate, fold, _) in enumerate(cells):
-        design[row, candidate] = design[row, len(candidates) + fold] = 1.0
-    solved, _, rank, _ = np.linalg.lstsq(design, found)
-    own = solved[: len(candidates)]
-    free = len(cells) - int(rank)
-    error = found - design @ solved
-    spread = math.sqrt(float(error @ error) / free) if free > 0 else 1.0
-    return np.asarray((own - own.mean()) / max(spread, _LEAST_SPREAD))
+        design[row, [candidate, len(candidates) + fold]] = 1.0
+    target = np.array([figure for _, _, figure in cells])
+    solution, _, rank, _ = np.linalg.lstsq(design, target)
+    parts, error = solution[: len(candidates)], target - design @ solution
+    degrees = len(cells) - int(rank)
+    spread = math.sqrt(float(error @ error) / degrees) if degrees > 0 else 1.0
+    return np.asarray((parts - parts.mean()) / max(spread, _LEAST_SPREAD))

@@ -32,17 +32,17 @@ class Folds:
         if not (folder / FILE).is_file():
             return {}
         scores = pl.read_parquet(folder / FILE)
-        found = {}
-        for at, networks in enumerate(RunFile.read(folder).folds):
-            one = scores.filter(pl.col("fold") == at)
-            if one.is_empty():
+        figures = {}
+        for fold, networks in enumerate(RunFile.read(folder).folds):
+            of_fold = scores.filter(pl.col("fold") == fold)
+            if of_fold.is_empty():
                 continue
-            truth = self.truth(networks, one["record_id"].to_list())
-            known = dict(one.select("record_id", "raw").iter_rows())
-            raw = np.array([known.get(key) for key in truth.record_id.tolist()], dtype=np.float64)
+            truth = self.truth(networks, of_fold["record_id"].to_list())
+            by_record = dict(of_fold.select("record_id", "raw").iter_rows())
+            raw = np.array([by_record.get(key) for key in truth.record_id.tolist()], np.float64)
             overall = score_records(truth, raw, raw).overall
-            found[", ".join(networks)] = {name: float(getattr(overall, name)) for name in METRICS}
-        return found
+            figures[", ".join(networks)] = {name: float(getattr(overall, name)) for name in METRICS}
+        return figures
 
     def truth(self, networks: Sequence[str], record_ids: Sequence[str]) -> Truth:
         """Return what was measured of a fold.
@@ -55,14 +55,14 @@ class Folds:
         if name not in self._truths:
             records = self._data.judged_records
             split = pl.DataFrame({"record_id": record_ids}).with_columns(part=pl.lit("test"))
-            found = {}
+            truths = {}
             for hardware in self._data.hardware():
-                own = records.filter(pl.col("hardware") == hardware)
-                if own.join(split, on="record_id", how="semi").is_empty():
+                measured = records.filter(pl.col("hardware") == hardware)
+                if measured.join(split, on="record_id", how="semi").is_empty():
                     continue  # the networks of this fold were not measured on it
-                found[hardware] = build_truth(
-                    own, split, self._data.tasks, hardware, "test", networks
+                truths[hardware] = build_truth(
+                    measured, split, self._data.tasks, hardware, "test", networks
                 )
             several = bool(self._data.cfg.hardware.members)
-            self._truths[name] = joined(found) if several else next(iter(found.values()))
+            self._truths[name] = joined(truths) if several else next(iter(truths.values()))
         return self._truths[name]

@@ -45,14 +45,13 @@ class Interval:
 
 def seed_interval(values: Sequence[float]) -> Interval:
     """Mean ± t_{0.975, S−1} · s / √S over S seeds (Student's t; s divides by S − 1)."""
-    known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
-    if len(known) == 0:
-        return Interval(math.nan, math.nan, 0)
-    mean = float(known.mean())
-    if len(known) == 1:
-        return Interval(mean, math.nan, 1)
-    quantile = float(student_t.ppf(0.5 + LEVEL / 2, len(known) - 1))
-    return Interval(mean, quantile * float(known.std(ddof=1)) / math.sqrt(len(known)), len(known))
+    figures = np.array([figure for figure in values if not math.isnan(figure)], dtype=np.float64)
+    count = len(figures)
+    if count < 2:
+        return Interval(float(figures[0]) if count else math.nan, math.nan, count)
+    quantile = float(student_t.ppf(0.5 + LEVEL / 2, count - 1))
+    half_width = quantile * float(figures.std(ddof=1)) / math.sqrt(count)
+    return Interval(float(figures.mean()), half_width, count)
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,11 @@ def resample_tasks(
     times = np.ones((num_resamples, 1), dtype=np.int64)
     cluster = np.zeros(len(stratum), dtype=np.int64)
     if clusters is not None:
-        values, cluster = np.unique(clusters, return_inverse=True)
-        equal = np.full(len(values), 1.0 / len(values))
-        times = generator.multinomial(len(values), equal, size=num_resamples)
-    for value in np.unique(stratum):
-        members = np.flatnonzero(stratum == value)
+        names, cluster = np.unique(clusters, return_inverse=True)
+        equal = np.full(len(names), 1.0 / len(names))
+        times = generator.multinomial(len(names), equal, size=num_resamples)
+    for network in np.unique(stratum):
+        members = np.flatnonzero(stratum == network)
         share = np.full(len(members), 1.0 / len(members))
         draws = len(members) * times[:, cluster[members[0]]]
         counts[:, members] = generator.multinomial(draws, share)
@@ -99,34 +98,20 @@ def resample_tasks(
 
 
 def bootstrap(
-    a: Statistic,
+    statistic: Statistic,
     stratum: Ints,
     *,
     seed: int = 0,
     num_resamples: int = 2000,
     clusters: Ints | None = None,
 ) -> Difference:
-    """a(tasks) on all tasks, with its 2.5 and 97.5 percentiles over resampled tasks: the difference to nothing."""
-    counts = resample_tasks(stratum, num_resamples, seed, clusters=clusters)
-    return _difference(a(np.ones((1, len(stratum)))), a(counts))
+    """statistic(tasks) on all tasks, with its 2.5 and 97.5 percentiles over resampled tasks.
 
-
-def paired_bootstrap(
-    a: Statistic,
-    b: Statistic,
-    stratum: Ints,
-    *,
-    seed: int = 0,
-    num_resamples: int = 2000,
-    clusters: Ints | None = None,
-) -> Difference:
-    """a(tasks) − b(tasks) on all tasks, with its 2.5 and 97.5 percentiles over resampled tasks.
-
-    Both statistics see the same resamples, so what makes a task hard for both cancels.
+    A statistic that is the difference of two figures makes a paired comparison: both see the same resamples, so what
+    makes a task hard for both cancels.
     """
-    full = np.ones((1, len(stratum)))
     counts = resample_tasks(stratum, num_resamples, seed, clusters=clusters)
-    return _difference(a(full) - b(full), a(counts) - b(counts))
+    return _difference(statistic(np.ones((1, len(stratum)))), statistic(counts))
 
 
 def seeded_bootstrap(
@@ -138,7 +123,7 @@ def seeded_bootstrap(
     num_resamples: int = 2000,
     clusters: Ints | None = None,
 ) -> Difference:
-    """As `paired_bootstrap`, of means over training seeds, with tasks and seeds both resampled.
+    """A minus b as `bootstrap`, of means over training seeds, with tasks and seeds both resampled.
 
     The seeds of a and of b are drawn apart: two trainings with the same seed have nothing in common. A side with one
     seed is taken as it is.
@@ -158,9 +143,10 @@ def seeded_bootstrap(
     def drawn(seeds: Sequence[Statistic]) -> Floats:
         size = len(seeds)
         times = generator.multinomial(size, np.full(size, 1.0 / size), size=num_resamples)
-        return np.asarray(sum(times[:, k] * one(counts) for k, one in enumerate(seeds)) / size)
+        figures = [statistic(counts) for statistic in seeds]
+        return np.asarray(np.einsum("bs,sb->b", times, figures) / size)
 
-    means = [np.mean([one(full) for one in seeds], axis=0) for seeds in (a, b)]
+    means = [np.mean([statistic(full) for statistic in seeds], axis=0) for seeds in (a, b)]
     return _difference(means[0] - means[1], drawn(a) - drawn(b))
 
 
@@ -169,5 +155,5 @@ def _difference(full: Floats, resampled: Floats) -> Difference:
     if np.isnan(resampled).all():
         low = high = math.nan
     else:
-        low, high = (float(value) for value in np.nanpercentile(resampled, [tail, 100 - tail]))
+        low, high = np.nanpercentile(resampled, [tail, 100 - tail]).tolist()
     return Difference(float(full[0]), low, high, len(resampled))

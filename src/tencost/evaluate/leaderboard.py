@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import ClassVar, Generic, Self, TypeVar
+from types import NoneType
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
 
 from tencost.errors import ConfigError
-from tencost.evaluate.dataclass_json import from_json, rounded
 from tencost.evaluate.interval import Interval
 
 TEST = "test"
@@ -126,7 +127,7 @@ class Board(ABC, Generic[R]):
 
     def save(self, path: Path) -> None:
         """Write the file."""
-        values = rounded({"format_version": self.FORMAT_VERSION, **asdict(self)})
+        values = _rounded({"format_version": self.FORMAT_VERSION, **asdict(self)})
         path.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
 
     @classmethod
@@ -154,6 +155,45 @@ class Board(ABC, Generic[R]):
             f"{path}: expected format_version {cls.FORMAT_VERSION}, found {version!r}. "
             f"Make it again: {cls.COMMAND}"
         )
+
+
+def from_json(kind: Any, json: Any) -> Any:
+    """Return an instance of a type from the JSON values that `dataclasses.asdict` and orjson make of it.
+
+    Args:
+        kind: a dataclass, or float (null is NaN), str, int, bool, tuple[X, ...], dict[str, X] or X | None of such
+            types. A dataclass may list, in a class variable REMOVED_FIELDS, fields that only older files have.
+        json: what orjson reads.
+
+    Raises:
+        TypeError, KeyError, AttributeError: the JSON does not have that form: a field is missing or unknown.
+    """
+    arguments = get_args(kind)
+    if NoneType in arguments:
+        return None if json is None else from_json(arguments[0], json)
+    if get_origin(kind) is tuple:
+        return tuple(from_json(arguments[0], element) for element in json)
+    if get_origin(kind) is dict:
+        return {key: from_json(arguments[1], element) for key, element in json.items()}
+    if is_dataclass(kind) and isinstance(kind, type):
+        types, removed = _field_types(kind), getattr(kind, "REMOVED_FIELDS", ())
+        fields = {name: field for name, field in json.items() if name not in removed}
+        return kind(**{name: from_json(types[name], field) for name, field in fields.items()})
+    return math.nan if kind is float and json is None else json
+
+
+def _rounded(json: Any) -> Any:
+    """Round every float to 6 digits; orjson writes NaN as null."""
+    if isinstance(json, dict):
+        return {key: _rounded(element) for key, element in json.items()}
+    if isinstance(json, list | tuple):
+        return [_rounded(element) for element in json]
+    return round(json, 6) if isinstance(json, float) else json
+
+
+@cache
+def _field_types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _means(intervals: dict[str, Interval]) -> dict[str, dict[str, float]]:

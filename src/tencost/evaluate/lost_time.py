@@ -62,32 +62,29 @@ def task_losses(
     """
     chosen_s = np.mean([seed.best[:, 0] for seed in seeds], axis=0)
     lost_s = truth.weight * (chosen_s - truth.optimum_s)
-    of_network = np.array([lost_s[truth.stratum == index].sum() for index in truth.stratum])
-    found = []
-    for place, task in enumerate(truth.tasks):
-        if lost_s[place] <= 0:
-            continue
-        identity = task.workload_id
-        found.append(
-            TaskLoss(
-                network=task.network,
-                task=names.get((task.network, identity), identity[:12]),
-                workload_id=identity,
-                weight=task.weight,
-                chosen_ms=1e3 * float(chosen_s[place]),
-                best_ms=1e3 * float(truth.optimum_s[place]),
-                share=float(lost_s[place] / lost_s.sum()),
-                network_share=float(lost_s[place] / of_network[place]),
-            )
+    network_s = np.bincount(truth.stratum, weights=lost_s)[truth.stratum]
+    losses = [
+        TaskLoss(
+            network=task.network,
+            task=names.get((task.network, task.workload_id), task.workload_id[:12]),
+            workload_id=task.workload_id,
+            weight=task.weight,
+            chosen_ms=1e3 * float(chosen_s[index]),
+            best_ms=1e3 * float(truth.optimum_s[index]),
+            share=float(lost_s[index] / lost_s.sum()),
+            network_share=float(lost_s[index] / network_s[index]),
         )
-    return tuple(sorted(found, key=lambda one: (-one.share, one.network, one.task)))
+        for index, task in enumerate(truth.tasks)
+        if lost_s[index] > 0
+    ]
+    return tuple(sorted(losses, key=lambda loss: (-loss.share, loss.network, loss.task)))
 
 
 def decisive(losses: Sequence[TaskLoss]) -> Sequence[TaskLoss]:
     """Return the first of them that make up MOST of the lost time, NAMED at most."""
     total = 0.0
-    for count, one in enumerate(losses[:NAMED], start=1):
-        total += one.share
+    for count, loss in enumerate(losses[:NAMED], start=1):
+        total += loss.share
         if total >= MOST:
             return losses[:count]
     return losses[:NAMED]

@@ -76,9 +76,8 @@ def expected_best_so_far(latency_s: Floats) -> Floats:
 def _expected_best(values: Floats) -> Floats:
     """Expected best of k values drawn without replacement, k = 1..n; best value first."""
     n = len(values)
-    gaps = np.diff(
-        values, prepend=0.0
-    )  # Σ_i x_i P(best = i) = Σ_i gap_i P(best ≥ i), and P(best ≥ 1) = 1
+    # Σ_i x_i P(best = i) = Σ_i gap_i P(best ≥ i), and P(best ≥ 1) = 1
+    gaps = np.diff(values, prepend=0.0)
     remaining = np.arange(n, 0, -1, dtype=np.float64)  # values at or after position i
     none_before = np.ones(n)  # P(all k draws are at or after position i)
     expected = np.empty(n)
@@ -93,7 +92,8 @@ def top_k_score(best: Floats, optimum_s: Floats, weight: Floats, k: int) -> Floa
 
     The share of the best recorded network latency that measuring only the k best-ranked programs of
     each task reaches. Higher is better, 1 is the oracle. TenSet's average is the mean of it over
-    networks; for TLP's, see `pooled_top_k_score`.
+    networks; TLP's is that of the tasks of all networks as if they were one, Σ_m L*(m) / Σ_m L_k(m), so that slow
+    networks weigh more.
 
     Args:
         best: float64 [T, K], `best_so_far` of each task, rows padded with their last value.
@@ -139,15 +139,6 @@ def geo1(log_speeds: Floats, count: Floats) -> Floats:
     return np.asarray(np.exp((count @ log_speeds) / count.sum(axis=-1)))
 
 
-def pooled_top_k_score(best: Floats, optimum_s: Floats, weight: Floats, k: int) -> Floats:
-    """Σ_m L*(m) / Σ_m L_k(m): TLP's average, all networks pooled, so slow networks weigh more.
-
-    Higher is better. The same sum as `top_k_score`, over the tasks of all networks; not the same
-    statistic as TenSet's mean of ratios.
-    """
-    return top_k_score(best, optimum_s, weight, k)
-
-
 def peak_score(latency_s: Floats, score: Floats, k: int) -> float:
     """mean_{i=1..k} ( max_{j≤i} y[π(j)] ) / max(y), π = argsort(-score): one task.
 
@@ -187,9 +178,8 @@ def kendall_tau(score: Floats, label: Floats) -> float:
     """
     if len(label) < 2 or np.all(label == label[0]):
         return float("nan")
-    ranks = np.empty(len(score))
     p = np.where(np.isnan(score), -np.inf, score)
-    ranks[:] = np.unique(p, return_inverse=True)[1]  # infinities have no rank for scipy
+    ranks = np.unique(p, return_inverse=True)[1]  # infinities have no rank for scipy
     if np.all(ranks == ranks[0]):
         return 0.0
     return float(kendalltau(ranks, label).statistic)
@@ -234,8 +224,3 @@ class Coverage:
     flop_share: float
     programs: int
     failed: int
-
-    @property
-    def task_share(self) -> float:
-        """tasks_scored / tasks, in [0, 1]."""
-        return self.tasks_scored / self.tasks if self.tasks else 0.0

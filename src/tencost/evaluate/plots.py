@@ -2,11 +2,10 @@
 
     lost_time.png, lost_time.csv    where the winner loses its time; columns network, task, lost_ms, share
     leaderboard.png                 the headline figures of every model, with intervals over seeds and over tasks
-    top_k.png, top_k.csv            top-k score for k = 1..32; columns k, one a model, random_floor,
-    oracle search.png, search-<net>.csv    latency of a network against trials; columns trials, one
-    a model, ... predicted-<model>.png, .csv     predicted score against measured label; columns
-    network, measured, predicted importance-<model>.png, .csv    share of the model's gain by
-    column, the 20 largest; columns column, share
+    top_k.png, top_k.csv            top-k score for k = 1..32; columns k, one a model, random_floor, oracle
+    search.png, search-<net>.csv    latency of a network against trials; columns trials, one a model, ...
+    predicted-<model>.png, .csv     predicted score against measured label; columns network, measured, predicted
+    importance-<model>.png, .csv    share of the model's gain by column, the 20 largest; columns column, share
 
 Colours are Okabe and Ito's, which colour-blind readers can tell apart. Files repeat byte for byte.
 """
@@ -15,8 +14,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +46,14 @@ _TOP_COLUMNS = 20
 _TOP_TASKS = 20
 
 
-@dataclass(frozen=True)
-class Curves:
-    """The seeds of one model, ready to be drawn."""
-
-    model: str
-    seeds: tuple[SeedScore, ...]
+Curves = Mapping[str, Sequence[SeedScore]]
+"""Model -> its seeds."""
 
 
 def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
     """Bars of the headline figures with their intervals; the floor is a line."""
     names = tuple((metric, metric.replace("_", " ").replace("top", "top-")) for metric in HEADLINE)
-    figure, axes = _figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
+    figure, axes = new_figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
     for axis, (metric, heading) in zip(axes, names, strict=True):
         rows = board.models[::-1]
         means = [row.mean(metric) for row in rows]
@@ -86,21 +80,19 @@ def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
         f"{board.hardware}: {board.part} part of {board.split}; mean, 95 % interval over seeds (black) and over tasks "
         "(yellow); higher is better"
     )
-    return [_save(figure, title, folder / "leaderboard.png")]
+    return [save_figure(figure, title, folder / "leaderboard.png")]
 
 
-def plot_top_k(
-    curves: Sequence[Curves], floor: SeedScore, folder: Path, hardware: str
-) -> list[Path]:
+def plot_top_k(curves: Curves, floor: SeedScore, folder: Path, hardware: str) -> list[Path]:
     """Top-k score (mean over networks) against k, models, random floor and oracle."""
     colours = _colours(curves)
     steps = np.arange(1, CURVE_STEPS + 1)
-    figure, (axis,) = _figure(1, 1, 6.0, 3.8)
+    figure, (axis,) = new_figure(1, 1, 6.0, 3.8)
     table: dict[str, Iterable[float]] = {"k": steps}
-    for item in curves:
-        stack = np.stack([seed.top_k for seed in item.seeds])
-        table[item.model] = stack.mean(axis=0)
-        _line(axis, steps, stack, colours[item.model], item.model, every=6)
+    for model, seeds in curves.items():
+        stack = np.stack([seed.top_k for seed in seeds])
+        table[model] = stack.mean(axis=0)
+        _line(axis, steps, stack, colours[model], model, every=6)
     axis.plot(steps, floor.top_k, color=_GREY, linestyle="--", label="random order, expected")
     axis.axhline(1.0, color="black", linestyle=":", linewidth=1.2, label="oracle")
     table |= {FLOOR: floor.top_k, ORACLE: np.ones(CURVE_STEPS)}
@@ -110,38 +102,27 @@ def plot_top_k(
     axis.set_ylabel("top-k score (best latency / latency found)")
     axis.legend(loc="lower right", fontsize=8)
     _write_csv(folder / "top_k.csv", table)
-    png = _save(
+    png = save_figure(
         figure, f"{hardware}: how good are the k best-ranked programs?", folder / "top_k.png"
     )
     return [png, folder / "top_k.csv"]
 
 
-def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: str) -> list[Path]:
+def plot_search(truth: Truth, curves: Curves, folder: Path, hardware: str) -> list[Path]:
     """Latency of each network while every task measures its programs in predicted order."""
-    columns = min(3, len(truth.networks))
-    rows = math.ceil(len(truth.networks) / columns)
-    figure, axes = _figure(rows, columns, 4.4, 3.2)
+    figure, axes = _panels(len(truth.networks), 4.4, 3.2)
     written, colours = [], _colours(curves)
-    for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=False)):
+    for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=True)):
         of = truth.stratum == index
         weight, optimum = truth.weight[of], float(truth.weight[of] @ truth.optimum_s[of])
-        random_ms = 1e3 * search.network_curve(truth.random_best[of], weight)
+        random_ms = 1e3 * (weight @ truth.random_best[of])
         trials = search.trials_at_step(truth.num_programs[of], len(random_ms))
         shown = max(2, min(len(trials), 2 * int(truth.cutoffs[index])))
         table: dict[str, Iterable[float]] = {"trials": trials[:shown]}
-        for item in curves:
-            stack = np.stack(
-                [1e3 * search.network_curve(seed.best[of], weight) for seed in item.seeds]
-            )
-            table[item.model] = stack.mean(axis=0)[:shown]
-            _line(
-                axis,
-                trials[:shown],
-                stack[:, :shown],
-                colours[item.model],
-                item.model,
-                every=max(1, shown // 6),
-            )
+        for model, seeds in curves.items():
+            stack = np.stack([1e3 * (weight @ seed.best[of, :shown]) for seed in seeds])
+            table[model] = stack.mean(axis=0)
+            _line(axis, trials[:shown], stack, colours[model], model, every=max(1, shown // 6))
         axis.plot(
             trials[:shown], random_ms[:shown], color=_GREY, linestyle="--", label="random order"
         )
@@ -156,22 +137,18 @@ def plot_search(truth: Truth, curves: Sequence[Curves], folder: Path, hardware: 
         axis.set_ylabel("latency of its scored tasks, ms")
         written.append(folder / f"search-{network}.csv")
         _write_csv(written[-1], table)
-    for axis in axes[len(truth.networks) :]:
-        axis.set_visible(False)
     axes[0].legend(fontsize=7)
     title = f"{hardware}: replayed search, every task in turn measures its best-ranked program"
-    return [_save(figure, title, folder / "search.png"), *written]
+    return [save_figure(figure, title, folder / "search.png"), *written]
 
 
 def plot_predicted(
     truth: Truth, score: Floats, model: str, folder: Path, hardware: str
 ) -> list[Path]:
     """Calibrated score against label, one panel a network; failed programs are left out."""
-    columns = min(3, len(truth.networks))
-    rows = math.ceil(len(truth.networks) / columns)
-    figure, axes = _figure(rows, columns, 3.4, 3.2)
+    figure, axes = _panels(len(truth.networks), 3.4, 3.2)
     lines: list[tuple[str, float, float]] = []
-    for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=False)):
+    for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=True)):
         tasks = [task for task in truth.tasks if task.network == network]
         measured = np.concatenate([metrics.labels(truth.latency_s[task.rows]) for task in tasks])
         predicted = np.concatenate([score[task.rows] for task in tasks])
@@ -189,65 +166,71 @@ def plot_predicted(
         axis.set_title(f"{network}, {len(measured)} programs", fontsize=9)
         axis.set_xlabel("measured: fastest / latency")
         axis.set_ylabel("predicted score")
-    for axis in axes[len(truth.networks) :]:
-        axis.set_visible(False)
     path = folder / f"predicted-{model}.csv"
     network_column, measured_column, predicted_column = zip(*lines, strict=True)
     table = {"network": network_column, "measured": measured_column, "predicted": predicted_column}
     _write_csv(path, table)
     title = f"{model} on {hardware}: predicted against measured"
-    return [_save(figure, title, folder / f"predicted-{model}.png"), path]
+    return [save_figure(figure, title, folder / f"predicted-{model}.png"), path]
 
 
 def plot_importance(shares: dict[str, float], model: str, folder: Path) -> list[Path]:
     """Bars of the columns with the largest share of the model's gain."""
-    largest = sorted(shares.items(), key=lambda item: (-item[1], item[0]))[:_TOP_COLUMNS]
+    largest = sorted(shares.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP_COLUMNS]
     names = [name for name, _ in largest]
-    figure, (axis,) = _figure(1, 1, 6.0, 0.8 + 0.22 * len(names))
-    axis.barh(
-        range(len(names)), [100 * share for _, share in largest], color=PALETTE[0], height=0.7
-    )
-    axis.set_yticks(range(len(names)), names, fontsize=8)
-    axis.invert_yaxis()
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel("share of the model's gain, %")
+    figure = _bars(names, [share for _, share in largest], PALETTE[0], 8)
+    figure.axes[0].set_xlabel("share of the model's gain, %")
     path = folder / f"importance-{model}.csv"
     _write_csv(path, {"column": names, "share": [share for _, share in largest]})
     title = f"{model}: the {len(names)} columns it uses most"
-    return [_save(figure, title, folder / f"importance-{model}.png"), path]
+    return [save_figure(figure, title, folder / f"importance-{model}.png"), path]
 
 
 def plot_losses(board: ProgramBoard, folder: Path) -> list[Path]:
     """Bars of the tasks in which the winner loses most; nothing where it loses nowhere."""
     if not board.losses:
         return []
-    shown = board.losses[:_TOP_TASKS]
-    figure, (axis,) = _figure(1, 1, 6.0, 0.8 + 0.22 * len(shown))
-    shares = [100 * one.share for one in shown]
-    axis.barh(range(len(shown)), shares, color=PALETTE[1], height=0.7)
-    axis.set_yticks(
-        range(len(shown)), [f"{one.network} {one.task[:40]}" for one in shown], fontsize=7
-    )
-    axis.invert_yaxis()
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel("share of the time lost by the program ranked first, %")
+    largest = board.losses[:_TOP_TASKS]
+    names = [f"{loss.network} {loss.task[:40]}" for loss in largest]
+    figure = _bars(names, [loss.share for loss in largest], PALETTE[1], 7)
+    figure.axes[0].set_xlabel("share of the time lost by the program ranked first, %")
     path = folder / "lost_time.csv"
     columns = ("network", "task", "lost_ms", "share")
-    _write_csv(path, {name: [getattr(one, name) for one in board.losses] for name in columns})
+    _write_csv(path, {name: [getattr(loss, name) for loss in board.losses] for name in columns})
     title = f"{board.hardware}: where the winner loses its time, {len(board.losses)} tasks"
-    return [_save(figure, title, folder / "lost_time.png"), path]
+    return [save_figure(figure, title, folder / "lost_time.png"), path]
 
 
-def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure of rows x columns axes, width x height inches each, in the project's style."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(columns * width, rows * height + 0.3), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.ravel())
 
 
-def _colours(curves: Sequence[Curves]) -> dict[str, int]:
+def _bars(names: Sequence[str], shares: Sequence[float], colour: str, fontsize: int) -> Figure:
+    """Return horizontal bars of shares in percent, the first on top."""
+    figure, (axis,) = new_figure(1, 1, 6.0, 0.8 + 0.22 * len(names))
+    axis.barh(range(len(names)), [100 * share for share in shares], color=colour, height=0.7)
+    axis.set_yticks(range(len(names)), names, fontsize=fontsize)
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    return figure
+
+
+def _panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure of so many axes, three in a row."""
+    columns = min(3, count)
+    figure, axes = new_figure(math.ceil(count / columns), columns, width, height)
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return figure, axes[:count]
+
+
+def _colours(curves: Curves) -> dict[str, int]:
     """Number the models by name, so that a model keeps its colour whatever its rank."""
-    return {name: index for index, name in enumerate(sorted(item.model for item in curves))}
+    return {name: index for index, name in enumerate(sorted(curves))}
 
 
 def _line(axis: Axes, x: Any, stack: Floats, index: int, label: str, every: int) -> None:
@@ -261,7 +244,8 @@ def _line(axis: Axes, x: Any, stack: Floats, index: int, label: str, every: int)
         )
 
 
-def _save(figure: Figure, title: str, path: Path) -> Path:
+def save_figure(figure: Figure, title: str, path: Path) -> Path:
+    """Write a figure with a title as a PNG, the same bytes each time; return the path."""
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130, metadata={"Software": None})
     return path
@@ -274,7 +258,7 @@ def _write_csv(path: Path, table: dict[str, Any]) -> None:
         for row in zip(*table.values(), strict=True):
             writer.writerow(
                 [
-                    value if isinstance(value, str | int | np.integer) else f"{value:.6g}"
-                    for value in row
+                    cell if isinstance(cell, str | int | np.integer) else f"{cell:.6g}"
+                    for cell in row
                 ]
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,12 +72,12 @@ def find_models(folder: Path) -> list[Path]:
     Raises:
         TrainError: there is none.
     """
-    found = sorted({path.parents[1] for path in folder.glob(f"*/seed*/{MANIFEST}")})
-    if not found:
+    folders = sorted({path.parents[1] for path in folder.glob(f"*/seed*/{MANIFEST}")})
+    if not folders:
         raise TrainError(
             f"expected trained models in {folder}, found none. Train one: tencost train"
         )
-    return found
+    return folders
 
 
 def load_model(folder: Path) -> Model:
@@ -87,10 +87,10 @@ def load_model(folder: Path) -> Model:
         TrainError: no bundle there.
         BundleError: one is damaged.
     """
-    seeds = sorted(folder.glob(f"seed*/{MANIFEST}"))
-    if not seeds:
+    bundles = [load_bundle(path.parent) for path in folder.glob(f"seed*/{MANIFEST}")]
+    if not bundles:
         raise TrainError(f"expected bundles in {folder}/seed*, found none. Train: tencost train")
-    bundles = sorted((load_bundle(path.parent) for path in seeds), key=lambda item: item.info.seed)
+    bundles.sort(key=lambda bundle: bundle.info.seed)
     return Model(folder.name, folder, tuple(bundles))
 
 
@@ -103,9 +103,5 @@ def predict(bundle: Bundle, rows: Ragged) -> Prediction:
 def predict_ms(bundle: Bundle, rows: Ragged) -> float:
     """Return the milliseconds that 1,000 programs take whose features are at hand: the best of three runs."""
     sample = rows.take(np.resize(np.arange(len(rows)), _TIMED_PROGRAMS))
-    taken = []
-    for _ in range(_TIMED_REPEATS):
-        start = time.perf_counter()
-        bundle.scores(sample)
-        taken.append(time.perf_counter() - start)
-    return 1e3 * min(taken) * 1000 / _TIMED_PROGRAMS
+    seconds = min(timeit.repeat(lambda: bundle.scores(sample), number=1, repeat=_TIMED_REPEATS))
+    return 1e3 * seconds * 1000 / _TIMED_PROGRAMS

@@ -17,7 +17,7 @@ from tencost.evaluate.interval import Difference, Interval, seed_interval
 from tencost.evaluate.leaderboard import TEST, Board, Row
 from tencost.evaluate.lost_time import TaskLoss
 from tencost.evaluate.metrics import Coverage
-from tencost.evaluate.scoring import HEADLINE, METRIC_NAMES, SeedScore, over_tasks
+from tencost.evaluate.scoring import HEADLINE, METRIC_NAMES, Metrics, SeedScore, over_tasks
 from tencost.evaluate.truth import LeftOut, Truth
 
 FLOOR, ORACLE = "random_floor", "oracle"
@@ -107,8 +107,8 @@ class ProgramBoard(Board[ProgramRow]):
         if not candidates or len(tried) < len(candidates):
             return by_validation(self)
         most = max(len(choice.folds) for choice in tried.values())
-        able = [row for row in candidates if len(tried[row.model].folds) == most]
-        return max(able, key=lambda row: (tried[row.model].composite, row.model))
+        eligible = [row for row in candidates if len(tried[row.model].folds) == most]
+        return max(eligible, key=lambda row: (tried[row.model].composite, row.model))
 
 
 def by_validation(board: ProgramBoard) -> ProgramRow | None:
@@ -127,29 +127,32 @@ def by_validation(board: ProgramBoard) -> ProgramRow | None:
 
 def regret(board: ProgramBoard, chosen: ProgramRow) -> dict[str, float]:
     """Return headline metric -> figure of the best candidate on the evaluated part - that of the chosen one, from 0."""
-    found = {}
+    figures = {}
     for metric in HEADLINE:
-        values = [row.mean(metric) for row in board.candidates]
-        known = [value for value in values if not math.isnan(value)]
-        found[metric] = max(known) - chosen.mean(metric) if known else math.nan
-    return found
+        means = [row.mean(metric) for row in board.candidates]
+        defined = [mean for mean in means if not math.isnan(mean)]
+        figures[metric] = max(defined) - chosen.mean(metric) if defined else math.nan
+    return figures
 
 
 def summarize(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Any]:
     """Return the fields `metrics`, `tasks` and `networks` of a row."""
-    networks = tuple(seeds[0].networks)
+
+    def intervals(figures: Sequence[Metrics]) -> dict[str, Interval]:
+        return {
+            name: seed_interval([getattr(seed, name) for seed in figures]) for name in METRIC_NAMES
+        }
+
+    by_network = {
+        network: intervals([seed.networks[network] for seed in seeds])
+        for network in seeds[0].networks
+    }
     return {
-        "metrics": {
-            name: seed_interval([getattr(seed.overall, name) for seed in seeds])
-            for name in METRIC_NAMES
-        },
+        "metrics": intervals([seed.overall for seed in seeds]),
         "tasks": over_tasks(truth, seeds),
         "networks": {
-            network: {
-                name: seed_interval([getattr(seed.networks[network], name) for seed in seeds]).mean
-                for name in METRIC_NAMES
-            }
-            for network in networks
+            network: {name: interval.mean for name, interval in figures.items()}
+            for network, figures in by_network.items()
         },
     }
 
@@ -159,7 +162,7 @@ def headline(board: ProgramBoard) -> dict[str, str | float]:
     row = board.winner() or next(iter(board.models), None)
     if row is None:
         return {}
-    figures = {name: round(row.mean(name), 6) for name in HEADLINE}
+    means = {name: round(row.mean(name), 6) for name in HEADLINE}
     return {"model": row.model} | {
-        name: value for name, value in figures.items() if not math.isnan(value)
+        name: mean for name, mean in means.items() if not math.isnan(mean)
     }

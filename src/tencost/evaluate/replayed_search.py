@@ -31,35 +31,16 @@ def expected_trials_within(latency_s: Floats, tolerance: float) -> float:
     return (len(latency_s) + 1) / (num_good + 1)
 
 
-def network_curve(best: Floats, weight: Floats) -> Floats:
-    """S_k = Σ_t w_t · b_{t,k}: latency of a network once every task has measured k programs.
-
-    Args:
-        best: float64 [T, K], `best_so_far` of each task, rows padded with their last value,
-            seconds.
-        weight: float64 [..., T], how often a task occurs in the network.
-
-    Returns:
-        float64 [..., K], seconds, never increasing, lower is better.
-    """
-    return np.asarray(weight @ best)
-
-
 def trials_at_step(num_programs: Ints, num_steps: int) -> Ints:
     """Σ_t min(k, n_t), k = 1..num_steps: trials spent once every task has measured k programs."""
     steps = np.arange(1, num_steps + 1)
     return np.minimum(steps[:, None], num_programs[None, :]).sum(axis=1).astype(np.int64)
 
 
-def network_trials_within(curve: Floats, trials: Ints, optimum_s: float, tolerance: float) -> int:
-    """Least trials_k with S_k ≤ (1 + tolerance) · S*: trials of a network; lower is better."""
-    return int(trials[int(np.argmax(curve <= (1.0 + tolerance) * optimum_s * (1 + 1e-12)))])
-
-
 def cutoff_step(random_curve: Floats, optimum_s: float, median_s: float) -> int:
     """Least k with R_k ≤ S* + (1 − CUTOFF_SHARE) · (median − S*): where the comparison ends.
 
-    From autotuning_methodology (FGCS 2024); R is the curve of random search.
+    From autotuning_methodology (FGCS 2024); R is the curve of random search, as `curve` of `search_score`.
     """
     reached = random_curve <= optimum_s + (1.0 - CUTOFF_SHARE) * (median_s - optimum_s)
     return int(np.argmax(reached)) + 1 if reached.any() else len(random_curve)
@@ -73,7 +54,8 @@ def search_score(curve: Floats, random_curve: Floats, optimum_s: Floats, num_ste
     − random) of the paper for times.
 
     Args:
-        curve: float64 [..., K], latency of the network by step, seconds.
+        curve: float64 [..., K], S_k = Σ_t w_t · b_{t,k}: latency of the network once every task has measured k
+            programs, seconds.
         random_curve: float64 [..., K], its expectation under random order, seconds.
         optimum_s: float64 [...], sum of the best recorded programs, seconds.
         num_steps: the cut-off, see `cutoff_step`.

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tencost.errors import ConfigError
 from tencost.evaluate.leaderboard_table import markdown_table, print_tables, terminal_table, wide
-from tencost.evaluate.lost_time import TaskLoss, decisive
+from tencost.evaluate.lost_time import decisive
 from tencost.evaluate.program_board import ProgramBoard, by_validation, regret
 
 HEADINGS = {
@@ -82,12 +82,12 @@ def _losses_table(board: ProgramBoard) -> str:
         "| network | task | weight | chosen, ms | best, ms | share | of its network's |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in board.losses[:_ROWS]:
-        times = f"{one.chosen_ms:.4g} | {one.best_ms:.4g}"
-        shares = f"{one.share:.1%} | {one.network_share:.1%}"
-        lines.append(f"| {one.network} | {one.task} | {one.weight:g} | {times} | {shares} |")
+    for loss in board.losses[:_ROWS]:
+        times = f"{loss.chosen_ms:.4g} | {loss.best_ms:.4g}"
+        shares = f"{loss.share:.1%} | {loss.network_share:.1%}"
+        lines.append(f"| {loss.network} | {loss.task} | {loss.weight:g} | {times} | {shares} |")
     if rest := board.losses[_ROWS:]:
-        share = sum(one.share for one in rest)
+        share = sum(loss.share for loss in rest)
         lines.append(f"| {len(rest)} other tasks | | | | | {share:.1%} | |")
     return "\n".join(lines) + "\n"
 
@@ -118,41 +118,46 @@ def _notes(board: ProgramBoard) -> list[str]:
     ]
     for gain in board.gains:
         parts = [
-            f"{COLUMNS[name]} {item.mean:+.3f} [{item.low:+.3f}, {item.high:+.3f}]"
-            for name, item in gain.differences.items()
+            f"{COLUMNS[name]} {difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+            for name, difference in gain.differences.items()
         ]
         lines.append(
             f"{gain.model} minus {gain.opponent}, 95 % bootstrap over networks and tasks: {', '.join(parts)}"
         )
     lines += _choice_notes(board)
     if board.losses:
-        named = decisive(board.losses)
-        share = sum(one.share for one in named)
-        where = "; ".join(_loss(one) for one in named)
-        judged = sum(one.tasks_scored for one in board.coverage.values())
-        lost = sum(one.lost_ms for one in board.losses)
+        largest = decisive(board.losses)
+        share = sum(loss.share for loss in largest)
+        where = "; ".join(
+            f"{loss.network} {loss.task} x {loss.weight:g} {loss.share:.0%}" for loss in largest
+        )
+        judged = sum(coverage.tasks_scored for coverage in board.coverage.values())
+        lost_ms = sum(loss.lost_ms for loss in board.losses)
         lines.append(
-            f"share of the lost time: of {lost:.3g} ms that {_winner(board)}'s first choices lose, {share:.0%} are in "
-            f"{len(named)} of the {judged} tasks judged: {where}"
+            f"share of the lost time: of {lost_ms:.3g} ms that {_winner(board)}'s first choices lose, {share:.0%} are "
+            f"in {len(largest)} of the {judged} tasks judged: {where}"
         )
     if board.left_out:
-        shown = sorted(board.left_out, key=lambda one: -one.weight * one.best_ms)[:_LISTED]
-        told = "; ".join(f"{one.network} {one.task} x {one.weight:g} ({one.why})" for one in shown)
-        more = len(board.left_out) - len(shown)
+        heaviest = sorted(board.left_out, key=lambda task: -task.weight * task.best_ms)[:_LISTED]
+        tasks = "; ".join(
+            f"{task.network} {task.task} x {task.weight:g} ({task.why})" for task in heaviest
+        )
+        more = len(board.left_out) - len(heaviest)
         rest = f"; {more} more in leaderboard.json" if more else ""
-        lines.append(f"listed, not summed: {len(board.left_out)} task(s): {told}{rest}")
+        lines.append(f"listed, not summed: {len(board.left_out)} task(s): {tasks}{rest}")
+    bare = []
     for network, coverage in board.coverage.items():
         if not coverage.programs:
+            bare.append(network)
             continue
-        flop = (
-            "" if math.isnan(coverage.flop_share) else f", {coverage.flop_share:.0%} of its FLOPs"
-        )
+        share = coverage.flop_share
+        flop = "" if math.isnan(share) else f", {share:.0%} of its FLOPs"
         failed = f", {coverage.failed} failed" if coverage.failed else ""
         lines.append(
             f"coverage {network}: {coverage.tasks_scored} of {coverage.tasks} tasks{flop}, "
             f"{coverage.programs} programs{failed}"
         )
-    if bare := [network for network, coverage in board.coverage.items() if not coverage.programs]:
+    if bare:
         lines.append(f"not measured: {', '.join(bare)}")
     return lines
 
@@ -162,26 +167,20 @@ def _choice_notes(board: ProgramBoard) -> list[str]:
     best, before = board.winner(), by_validation(board)
     if best is None or before is None or len(board.candidates) < 2:
         return []
-    lines = []
     tried = [(row.choice, row.model) for row in board.candidates if row.choice is not None]
+    lines = ["chosen by pairwise on the validation part"]
     if len(tried) == len(board.candidates):
-        ordered = sorted(tried, key=lambda item: -item[0].composite)
-        told = ", ".join(
-            f"{model} {choice.composite:+.2f} ({len(choice.folds)})" for choice, model in ordered
+        composites = ", ".join(
+            f"{model} {choice.composite:+.2f} ({len(choice.folds)})"
+            for choice, model in sorted(tried, key=lambda pair: -pair[0].composite)
         )
-        lines.append(
+        lines = [
             "chosen by leaving networks of the training side out: pairwise, geo1 and search score, each over its "
-            f"spread between folds, mean advantage (folds tried): {told}"
-        )
-    else:
-        lines.append("chosen by pairwise on the validation part")
+            f"spread between folds, mean advantage (folds tried): {composites}"
+        ]
     for how, row in (("chosen", best), ("by validation pairwise", before)):
         behind = ", ".join(
-            f"{HEADINGS[name]} {value:.3f}" for name, value in regret(board, row).items()
+            f"{HEADINGS[name]} {figure:.3f}" for name, figure in regret(board, row).items()
         )
         lines.append(f"regret, the best candidate minus the one {how}: {row.model}: {behind}")
     return lines
-
-
-def _loss(one: TaskLoss) -> str:
-    return f"{one.network} {one.task} x {one.weight:g} {one.share:.0%}"

@@ -21,7 +21,7 @@ from tencost.evaluate import runs_view
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow
 from tencost.evaluate.scoring import HEADLINE
 from tencost.models.programs.bundle import training_digest
-from tencost.tracking import orphaned_runs as ended
+from tencost.tracking import orphaned_runs
 from tencost.tracking import runs as tracking
 
 
@@ -38,10 +38,9 @@ def log_model_scores(
         )
         return
     figures = {**run_metrics(row), "evaluate/predict_ms_per_1000": predict_ms}
-    model_id = tracking.logged_model(client, run_id)
-    headline = {f"evaluate/{name}" for name in HEADLINE}
-    _log_metrics(client, run_id, {name: figures[name] for name in figures if name not in headline})
-    _log_metrics(client, run_id, {name: figures[name] for name in headline}, model_id)
+    headline = {f"evaluate/{name}": figures.pop(f"evaluate/{name}") for name in HEADLINE}
+    _log_metrics(client, run_id, figures)
+    _log_metrics(client, run_id, headline, tracking.logged_model(client, run_id))
     for path in files:
         client.log_artifact(run_id, str(path), "plots")
 
@@ -55,9 +54,8 @@ def run_metrics(row: ProgramRow) -> dict[str, float]:
     for name, over in row.tasks.items():
         figures[f"evaluate_tasks_low/{name}"] = over.low
         figures[f"evaluate_tasks_high/{name}"] = over.high
-    for network, values in row.networks.items():
-        for name in HEADLINE:
-            figures[f"evaluate/{name}/{network}"] = values[name]
+    for network, means in row.networks.items():
+        figures |= {f"evaluate/{name}/{network}": means[name] for name in HEADLINE}
     return figures
 
 
@@ -65,29 +63,24 @@ def log_comparison(root: Path, cfg: Config, board: ProgramBoard, report: Path) -
     """Log the leaderboard, its plots and the main figures of all models as one run; return its id."""
     client = _client(root, cfg.experiment_name)
     experiment = client.get_experiment_by_name(cfg.experiment_name)
-    tags = {"tencost.stage": "evaluate", "hardware": board.hardware, "dataset": board.dataset}
-    run = client.create_run(
-        experiment.experiment_id,
-        run_name=f"evaluate {board.hardware}",
-        tags={
-            **tags,
-            **ended.process_tags(),
-            "split": board.split,
-            "mlflow.note.content": (report / "leaderboard.md").read_text(),
-        },
-    )
+    tags = {
+        "tencost.stage": "evaluate",
+        "hardware": board.hardware,
+        "dataset": board.dataset,
+        "split": board.split,
+        "mlflow.note.content": (report / "leaderboard.md").read_text(),
+        **orphaned_runs.process_tags(),
+    }
+    name = f"evaluate {board.hardware}"
+    run_id = str(client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id)
     figures = {
         f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in HEADLINE
     }
-    _log_metrics(client, run.info.run_id, figures)
+    _log_metrics(client, run_id, figures)
     runs_view.keep(client, cfg.experiment_name)
-    for path in sorted(report.iterdir()):
-        if path.is_dir():
-            client.log_artifacts(run.info.run_id, str(path), path.name)
-        else:
-            client.log_artifact(run.info.run_id, str(path))
-    client.set_terminated(run.info.run_id)
-    return str(run.info.run_id)
+    client.log_artifacts(run_id, str(report))
+    client.set_terminated(run_id)
+    return run_id
 
 
 def _log_metrics(
@@ -97,14 +90,12 @@ def _log_metrics(
     from mlflow.entities import Metric
 
     now = int(1000 * time.time())
-    client.log_batch(
-        run_id,
-        metrics=[
-            Metric(name, value, now, 0, model_id=model_id)
-            for name, value in figures.items()
-            if not math.isnan(value)
-        ],
-    )
+    metrics = [
+        Metric(name, figure, now, 0, model_id=model_id)
+        for name, figure in figures.items()
+        if not math.isnan(figure)
+    ]
+    client.log_batch(run_id, metrics=metrics)
 
 
 def _client(root: Path, experiment: str) -> Any:

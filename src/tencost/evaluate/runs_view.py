@@ -20,8 +20,6 @@ WORKFLOW = "machine_learning"
 PARAMETERS = ("model.name", "features.name", "hardware.name", "split.name", "seeds")
 ORDER = "metrics.`evaluate/pairwise`"
 """What decides the order: of the headline figures the one that scatters least over tasks."""
-
-
 SETTINGS = ("model.num_rounds", "model.max_depth", "model.eta")
 """Of models, the settings that parallel coordinates begin with; the page offers all."""
 
@@ -49,8 +47,8 @@ def state() -> dict[str, Any]:
 
 def _chart(kind: str, section: str, name: str, **fields: Any) -> dict[str, Any]:
     """Return a chart that is the person's own, so that the page does not make others in its place."""
-    made = {"uuid": f"{section}/{name}", "type": kind, "metricSectionId": section}
-    return {**made, "deleted": False, "isGenerated": False, "runsCountToCompare": 20, **fields}
+    chart = {"uuid": f"{section}/{name}", "type": kind, "metricSectionId": section}
+    return {**chart, "deleted": False, "isGenerated": False, "runsCountToCompare": 20, **fields}
 
 
 def _bars(metric: str) -> dict[str, Any]:
@@ -59,21 +57,23 @@ def _bars(metric: str) -> dict[str, Any]:
 
 def _coordinates() -> dict[str, Any]:
     """Return parallel coordinates, which end with the figure that decides the order."""
-    selected = {"selectedParams": [*SETTINGS, "features.name"]}
-    metrics = ["evaluate/geo1", "evaluate/top1", "evaluate/pairwise"]
     return _chart(
-        "PARALLEL", "settings", "coordinates", **selected, selectedMetrics=metrics, showAllRuns=True
+        "PARALLEL",
+        "settings",
+        "coordinates",
+        selectedParams=[*SETTINGS, "features.name"],
+        selectedMetrics=["evaluate/geo1", "evaluate/top1", "evaluate/pairwise"],
+        showAllRuns=True,
     )
 
 
 def keep(client: Any, experiment: str) -> str | None:
     """Write the view into an experiment; return the page's path on an MLflow server, None if there is no such one."""
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
+    stored = client.get_experiment_by_name(experiment)
+    if stored is None:
         return None
-    name, value = f"mlflow.sharedViewState.{KEY}", orjson.dumps(state()).decode()
-    if found.tags.get(name) != value:
-        client.set_experiment_tag(found.experiment_id, name, value)
-    return (
-        f"/#/experiments/{found.experiment_id}/runs?viewStateShareKey={KEY}&workflowType={WORKFLOW}"
-    )
+    number, tag = stored.experiment_id, f"mlflow.sharedViewState.{KEY}"
+    text = orjson.dumps(state()).decode()
+    if stored.tags.get(tag) != text:
+        client.set_experiment_tag(number, tag, text)
+    return f"/#/experiments/{number}/runs?viewStateShareKey={KEY}&workflowType={WORKFLOW}"

@@ -8,8 +8,9 @@ all networks together and for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -65,12 +66,8 @@ class Metrics:
     search_score: float
     """0 is random order, 1 the optimum at once, may be negative."""
 
-    def to_dict(self) -> dict[str, float]:
-        """Return name -> value."""
-        return {item.name: float(getattr(self, item.name)) for item in fields(self)}
 
-
-METRIC_NAMES = tuple(item.name for item in fields(Metrics))
+METRIC_NAMES = tuple(field.name for field in fields(Metrics))
 
 
 @dataclass(frozen=True)
@@ -109,40 +106,44 @@ def score_records(truth: Truth, raw: Floats, score: Floats) -> SeedScore:
         task_raw, task_score = raw[task.rows], score[task.rows]
         label = metrics.labels(latency)
         counted = ~np.isnan(latency) & ~np.isnan(task_score)
-        known = counted.any()
+        scored, measured = task_score[counted], label[counted]
         figures = {
             "log_speed": metrics.log_speed(latency, task_raw),
             "peak1": metrics.peak_score(latency, task_raw, 1),
             "peak5": metrics.peak_score(latency, task_raw, 5),
             "pairwise": metrics.pairwise_accuracy(task_raw, label),
             "tau": metrics.kendall_tau(task_raw, label),
-            "rmse": metrics.rmse(task_score[counted], label[counted]) if known else math.nan,
-            "r2": metrics.r2(task_score[counted], label[counted]) if known else math.nan,
+            "rmse": metrics.rmse(scored, measured) if len(scored) else math.nan,
+            "r2": metrics.r2(scored, measured) if len(scored) else math.nan,
         }
         for name, tolerance in TOLERANCES.items():
             figures[name] = float(search.trials_within(latency, task_raw, tolerance))
-        for name, value in figures.items():
-            per_task.setdefault(name, []).append(value)
+        for name, figure in figures.items():
+            per_task.setdefault(name, []).append(figure)
         curves.append(metrics.best_so_far(latency, task_raw))
-    return _summarize(truth, truth.stack(curves), {k: np.array(v) for k, v in per_task.items()})
+    arrays = {name: np.array(figures) for name, figures in per_task.items()}
+    return _summarize(truth, truth.stack(curves), arrays)
 
 
 def random_floor(truth: Truth) -> SeedScore:
     """Return what uniformly random order is expected to reach, exact; RMSE and R² are NaN."""
-    count = len(truth.tasks)
-    per_task = {
-        "log_speed": np.array([metrics.expected_log_speed(latency) for latency in truth.latencies]),
-        "peak1": np.array([metrics.expected_peak_score(latency, 1) for latency in truth.latencies]),
-        "peak5": np.array([metrics.expected_peak_score(latency, 5) for latency in truth.latencies]),
-        "pairwise": np.full(count, 0.5),
-        "tau": np.zeros(count),
-        "rmse": np.full(count, math.nan),
-        "r2": np.full(count, math.nan),
+    expected: dict[str, Callable[[Floats], float]] = {
+        "log_speed": metrics.expected_log_speed,
+        "peak1": lambda latency: metrics.expected_peak_score(latency, 1),
+        "peak5": lambda latency: metrics.expected_peak_score(latency, 5),
+        "pairwise": lambda _: 0.5,
+        "tau": lambda _: 0.0,
+        "rmse": lambda _: math.nan,
+        "r2": lambda _: math.nan,
+        **{
+            name: partial(search.expected_trials_within, tolerance=tolerance)
+            for name, tolerance in TOLERANCES.items()
+        },
     }
-    for name, tolerance in TOLERANCES.items():
-        per_task[name] = np.array(
-            [search.expected_trials_within(latency, tolerance) for latency in truth.latencies]
-        )
+    per_task = {
+        name: np.array([figure(latency) for latency in truth.latencies])
+        for name, figure in expected.items()
+    }
     return _summarize(truth, truth.random_best, per_task)
 
 
@@ -193,7 +194,7 @@ def _overall(name: str, truth: Truth, best: Floats, counts: Floats) -> Floats:
     weight = counts * truth.weight
     if name.startswith("pooled_top"):
         k = int(name.removeprefix("pooled_top"))
-        return metrics.pooled_top_k_score(best, truth.optimum_s, weight, k)
+        return metrics.top_k_score(best, truth.optimum_s, weight, k)
     times = np.stack(
         [counts[..., truth.stratum == index].mean(axis=-1) for index in range(len(truth.networks))]
     )
@@ -202,30 +203,30 @@ def _overall(name: str, truth: Truth, best: Floats, counts: Floats) -> Floats:
 
 def _by_network(name: str, truth: Truth, best: Floats, weight: Floats) -> Floats:
     """The same for each network, float64 [M, ...]; one without weight has the figure of all its tasks."""
-    values = []
+    figures = []
     for index in range(len(truth.networks)):
         of = truth.stratum == index
         network_weight, optimum_s = weight[..., of], truth.optimum_s[of]
         absent = network_weight.sum(axis=-1, keepdims=True) == 0
         network_weight = np.where(absent, truth.weight[of], network_weight)
         if name == "search_score":
-            curve = search.network_curve(best[of], network_weight)
-            random_curve = search.network_curve(truth.random_best[of], network_weight)
+            curve = np.asarray(network_weight @ best[of])
+            random_curve = np.asarray(network_weight @ truth.random_best[of])
             total = np.asarray(network_weight @ optimum_s)
-            values.append(
+            figures.append(
                 search.search_score(curve, random_curve, total, int(truth.cutoffs[index]))
             )
         else:
             k = int(name.removeprefix("top"))
-            values.append(metrics.top_k_score(best[of], optimum_s, network_weight, k))
-    return np.stack(values)
+            figures.append(metrics.top_k_score(best[of], optimum_s, network_weight, k))
+    return np.stack(figures)
 
 
-def _mean(values: Floats, times: Floats) -> Floats:
+def _mean(figures: Floats, times: Floats) -> Floats:
     """Mean over the first axis of what is defined, each counted so many times; NaN where nothing is."""
-    counted = np.where(np.isnan(values), 0.0, times)
+    counted = np.where(np.isnan(figures), 0.0, times)
     count = counted.sum(axis=0)
-    total = (np.where(np.isnan(values), 0.0, values) * counted).sum(axis=0)
+    total = (np.nan_to_num(figures) * counted).sum(axis=0)
     return np.asarray(np.where(count > 0, total / np.where(count > 0, count, 1.0), np.nan))
 
 
@@ -236,13 +237,12 @@ def _summarize(truth: Truth, best: Floats, per_task: dict[str, Floats]) -> SeedS
     overall = {name: float(_overall(name, truth, best, once)) for name in CURVE_METRICS}
     by_network = {}
     for index, network in enumerate(truth.networks):
-        values = {
+        curve_figures = {
             name: float(_by_network(name.removeprefix("pooled_"), truth, best, weight)[index])
             for name in CURVE_METRICS
         }
-        by_network[network] = Metrics(
-            **values, **_task_means(truth, per_task, truth.stratum == index)
-        )
+        means = _task_means(truth, per_task, truth.stratum == index)
+        by_network[network] = Metrics(**curve_figures, **means)
     every = np.ones(len(truth.tasks), dtype=np.bool_)
     top_k = [float(_overall(f"top{k}", truth, best, once)) for k in range(1, CURVE_STEPS + 1)]
     return SeedScore(
@@ -268,6 +268,8 @@ def _task_means(
     return means | {name: float(per_task[name][of].mean()) for name in TOLERANCES}
 
 
-def _weighted_mean(values: Floats, weight: Floats) -> float:
-    known = ~np.isnan(values)
-    return float(values[known] @ weight[known] / weight[known].sum()) if known.any() else math.nan
+def _weighted_mean(figures: Floats, weight: Floats) -> float:
+    defined = ~np.isnan(figures)
+    if not defined.any():
+        return math.nan
+    return float(figures[defined] @ weight[defined] / weight[defined].sum())

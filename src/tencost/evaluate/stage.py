@@ -8,13 +8,13 @@ predictions.parquet (record_id, model, seed, raw, score, latency_s), plots/.
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import polars as pl
 from rich.console import Console
@@ -25,7 +25,7 @@ from tencost.evaluate import plots
 from tencost.evaluate import run_metrics as tracking
 from tencost.evaluate.choosing import Choice, choices
 from tencost.evaluate.fold_scores import Folds
-from tencost.evaluate.interval import Difference, paired_bootstrap
+from tencost.evaluate.interval import Difference, bootstrap
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (
@@ -101,30 +101,31 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
     console = Console(stderr=True)
     data = data or Data(cfg, root)
     truth, valid = load_truth(data, "test"), load_valid(data)
-    scored = []
     folders = find_models(root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name)
     with console.status("evaluate") as status:
-        models = []
-        for folder in folders:
-            model = load_model(folder)
-            if model.info.split_hash == data.split_hash:
-                models.append(model)
-            else:
-                console.print(f"left out: {_stale(model, cfg)}", style="yellow")
-        for item in _scored(cfg, data, truth, valid, models):
-            status.update(f"evaluate: {item.model.name} is done")
-            scored.append(item)
-        if not scored:
-            raise SplitError(_stale(model, cfg))
-        scored = _chosen_from(data, scored)
+        models = [load_model(folder) for folder in folders]
+        stale = [model for model in models if model.info.split_hash != data.split_hash]
+        for model in stale:
+            console.print(f"left out: {_stale(model, cfg)}", style="yellow")
+        if len(stale) == len(models):
+            raise SplitError(_stale(stale[-1], cfg))
+        scored = []
+        current = [model for model in models if model not in stale]
+        for result in _scored(cfg, data, truth, valid, current):
+            status.update(f"evaluate: {result.model.name} is done")
+            scored.append(result)
+        scored = _with_choices(data, scored)
         board = _board(data, root, truth, scored)
         status.update("evaluate: plots")
         report = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
         _write_report(report, board, truth, scored)
     tracking.log_comparison(root, cfg, board, report)
-    for item in scored:
-        files = _plots_of(report / "plots", item.model.name)
-        tracking.log_model_scores(root, cfg, _row_of(board, item), item.predict_ms, files)
+    rows = {row.model: row for row in board.rows}
+    plot_files = sorted((report / "plots").iterdir())
+    for result in scored:
+        name = result.model.name
+        files = [path for path in plot_files if path.stem.endswith(f"-{name}")]
+        tracking.log_model_scores(root, cfg, rows[name], result.predict_ms, files)
     print_board(board)
     return board
 
@@ -144,13 +145,8 @@ def score_run(data: Data, model_folder: Path) -> ProgramRow:
     scored = _score(model, data, truth, valid)
     row = scored.row(root, truth)
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
-        tracking.log_model_scores(
-            root,
-            cfg,
-            row,
-            scored.predict_ms,
-            _plot_model(truth, scored, Path(scratch), cfg.hardware.name),
-        )
+        files = _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+        tracking.log_model_scores(root, cfg, row, scored.predict_ms, files)
     figures = ", ".join(f"{name} {row.mean(metric):.3f}" for metric, name in HEADINGS.items())
     Console(stderr=True).print(f"{row.model} on the test part: {figures}")
     return row
@@ -172,12 +168,11 @@ def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> 
     if networks is None:
         held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
         networks = cfg.split.test if held_out else []
-    chosen = data.hardware()
-    found = {
+    truths = {
         name: build_truth(data.judged_records, data.split, data.tasks, name, part, networks)
-        for name in chosen
+        for name in data.hardware()
     }
-    return joined(found) if cfg.hardware.members else found[chosen[0]]
+    return joined(truths) if cfg.hardware.members else next(iter(truths.values()))
 
 
 def load_valid(data: Data) -> Truth | None:
@@ -192,15 +187,14 @@ def differences(
     truth: Truth, a: Sequence[SeedScore], b: Sequence[SeedScore]
 ) -> dict[str, Difference]:
     """Compare two models on the same tasks: the HEADLINE figures with paired bootstrap intervals."""
-    return {
-        metric: paired_bootstrap(
-            statistic(metric, truth, a),
-            statistic(metric, truth, b),
-            truth.stratum,
-            clusters=truth.network,
+
+    def difference(metric: str) -> Difference:
+        of_a, of_b = statistic(metric, truth, a), statistic(metric, truth, b)
+        return bootstrap(
+            lambda counts: of_a(counts) - of_b(counts), truth.stratum, clusters=truth.network
         )
-        for metric in HEADLINE
-    }
+
+    return {metric: difference(metric) for metric in HEADLINE}
 
 
 def _scored(
@@ -226,38 +220,43 @@ def _scored(
 
 def _score_folder(shared: Any, folder: Path) -> list[Any]:
     cfg, root, truth, valid = shared
-    item = _score(load_model(folder), Data(cfg, root), truth, valid)
-    return [(item.predictions, item.test, item.valid, item.predict_ms)]
+    result = _score(load_model(folder), Data(cfg, root), truth, valid)
+    return [(result.predictions, result.test, result.valid, result.predict_ms)]
 
 
 def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Scored:
     rows = program_rows(data, model.info, truth)
     predictions = tuple(predict(bundle, rows) for bundle in model.bundles)
-    test = tuple(score_records(truth, item.raw, item.score) for item in predictions)
-    valid_scores: tuple[SeedScore, ...] = ()
+    test = _seed_scores(truth, predictions)
+    of_valid: tuple[SeedScore, ...] = ()
     if valid is not None:
         valid_rows = program_rows(data, model.info, valid)
-        on_valid = [predict(bundle, valid_rows) for bundle in model.bundles]
-        valid_scores = tuple(score_records(valid, item.raw, item.score) for item in on_valid)
-    return Scored(model, predictions, test, valid_scores, predict_ms(model.bundles[0], rows))
+        of_valid = _seed_scores(valid, [predict(bundle, valid_rows) for bundle in model.bundles])
+    return Scored(model, predictions, test, of_valid, predict_ms(model.bundles[0], rows))
 
 
-def _chosen_from(data: Data, scored: Sequence[Scored]) -> list[Scored]:
+def _seed_scores(truth: Truth, predictions: Sequence[Prediction]) -> tuple[SeedScore, ...]:
+    return tuple(
+        score_records(truth, prediction.raw, prediction.score) for prediction in predictions
+    )
+
+
+def _with_choices(data: Data, scored: Sequence[Scored]) -> list[Scored]:
     """Add how each candidate did on the networks left out of its training."""
     folds = Folds(data)
-    found = choices(
+    by_model = choices(
         {
-            item.model.name: folds.figures(item.model.folder)
-            for item in scored
-            if not item.model.info.model_config.get("reference", False)
+            result.model.name: folds.figures(result.model.folder)
+            for result in scored
+            if not result.model.info.model_config.get("reference", False)
         }
     )
-    return [replace(item, choice=found.get(item.model.name)) for item in scored]
+    return [replace(result, choice=by_model.get(result.model.name)) for result in scored]
 
 
 def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> ProgramBoard:
     cfg = data.cfg
-    rows = sorted((item.row(root, truth) for item in scored), key=lambda row: -row.mean("geo1"))
+    rows = sorted((result.row(root, truth) for result in scored), key=lambda row: -row.mean("geo1"))
     ends = [
         ProgramRow(model=FLOOR, **summarize(truth, [random_floor(truth)])),
         ProgramRow(model=ORACLE, **summarize(truth, [oracle(truth)])),
@@ -276,30 +275,25 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Pr
     best = board.winner()
     if best is None:
         return board
-    by_name = {item.model.name: item for item in scored}
+    seeds = {result.model.name: result.test for result in scored}
     gains = tuple(
         Gain(
             model=best.model,
             opponent=row.model,
-            differences=differences(truth, by_name[best.model].test, by_name[row.model].test),
+            differences=differences(truth, seeds[best.model], seeds[row.model]),
         )
         for row in sorted(board.models, key=lambda row: row.reference)
         if row.model != best.model
     )
+    tasks = data.tasks.select("network", "workload_id", "task_name").rows()
+    hardware = data.hardware() if cfg.hardware.members else []
     names = {
-        (network, workload): name
-        for network, workload, name in data.tasks.select(
-            "network", "workload_id", "task_name"
-        ).iter_rows()
+        (place, workload): task
+        for network, workload, task in tasks
+        for place in ([on_hardware(network, name) for name in hardware] or [network])
     }
-    if cfg.hardware.members:
-        names = {
-            (on_hardware(network, hardware), workload): name
-            for (network, workload), name in names.items()
-            for hardware in data.hardware()
-        }
-    losses = task_losses(truth, by_name[best.model].test, names)
-    return ProgramBoard(**{**vars(board), "gains": gains, "losses": losses})
+    losses = task_losses(truth, seeds[best.model], names)
+    return replace(board, gains=gains, losses=losses)
 
 
 def _stale(model: Model, cfg: Config) -> str:
@@ -308,10 +302,6 @@ def _stale(model: Model, cfg: Config) -> str:
         f"({model.info.split}), so what is tested here may have been learnt from. "
         f"Train it again: tencost train split={cfg.split_name}, or remove {model.folder}"
     )
-
-
-def _row_of(board: ProgramBoard, item: Scored) -> ProgramRow:
-    return next(row for row in board.rows if row.model == item.model.name)
 
 
 def _write_report(
@@ -339,47 +329,39 @@ def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
         pl.DataFrame(
             {
                 "record_id": truth.record_id,
-                "model": item.model.name,
+                "model": result.model.name,
                 "seed": bundle.info.seed,
                 "raw": prediction.raw,
                 "score": prediction.score,
                 "latency_s": truth.latency_s,
             }
         ).with_columns(pl.col("raw", "latency_s").fill_nan(None))
-        for item in scored
-        for bundle, prediction in zip(item.model.bundles, item.predictions, strict=True)
+        for result in scored
+        for bundle, prediction in zip(result.model.bundles, result.predictions, strict=True)
     ]
     return pl.concat(frames)
 
 
 def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
-    by_name = {item.model.name: item for item in scored}
-    curves = [plots.Curves(row.model, by_name[row.model].test) for row in board.models]
+    seeds = {result.model.name: result.test for result in scored}
+    curves = {row.model: seeds[row.model] for row in board.models}
     plots.plot_leaderboard(board, folder)
     plots.plot_top_k(curves, random_floor(truth), folder, board.hardware)
     plots.plot_search(truth, curves, folder, board.hardware)
     plots.plot_losses(board, folder)
-    for item in scored:
-        _plot_model(truth, item, folder, board.hardware)
+    for result in scored:
+        _plot_model(truth, result, folder, board.hardware)
 
 
-def _plot_model(truth: Truth, item: Scored, folder: Path, hardware: str) -> list[Path]:
+def _plot_model(truth: Truth, result: Scored, folder: Path, hardware: str) -> list[Path]:
     """Plot the seed that did best on the validation part."""
-    chosen = best_seed(item.valid or item.test)
-    name = item.model.name
-    written = plots.plot_predicted(truth, item.predictions[chosen].score, name, folder, hardware)
-    shares = item.model.bundles[chosen].ranker.importance()
-    if shares:
-        written += plots.plot_importance(shares, name, folder)
-    return written
-
-
-def _plots_of(folder: Path, name: str) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.stem.endswith(f"-{name}")]
+    seed, name = best_seed(result.valid or result.test), result.model.name
+    written = plots.plot_predicted(truth, result.predictions[seed].score, name, folder, hardware)
+    shares = result.model.bundles[seed].ranker.importance()
+    return written + (plots.plot_importance(shares, name, folder) if shares else [])
 
 
 def best_seed(scores: Sequence[SeedScore]) -> int:
     """Return the position of the seed with the highest pairwise accuracy, the first one on ties."""
-    values = [score.overall.pairwise for score in scores]
-    known = [-math.inf if math.isnan(value) else value for value in values]
-    return known.index(max(known))
+    pairwise = [score.overall.pairwise for score in scores]
+    return int(np.argmax(np.nan_to_num(pairwise, nan=-np.inf)))

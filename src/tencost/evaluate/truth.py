@@ -99,15 +99,14 @@ class Truth:
     @cached_property
     def stratum(self) -> Ints:
         """Index of the network of each task, int64 [T]."""
-        index = {name: position for position, name in enumerate(self.networks)}
-        return np.array([index[task.network] for task in self.tasks], dtype=np.int64)
+        return np.array([self.networks.index(task.network) for task in self.tasks], np.int64)
 
     @cached_property
     def network(self) -> Ints:
         """Index of the network of each task whatever hardware it was measured on, int64 [T], see `joined`."""
         names = [task.network.split(_ON)[0] for task in self.tasks]
-        index = {name: position for position, name in enumerate(dict.fromkeys(names))}
-        return np.array([index[name] for name in names], dtype=np.int64)
+        distinct = list(dict.fromkeys(names))
+        return np.array([distinct.index(name) for name in names], np.int64)
 
     @cached_property
     def weight(self) -> Floats:
@@ -146,7 +145,7 @@ class Truth:
         for index in range(len(self.networks)):
             of = self.stratum == index
             weight = self.weight[of]
-            curve = search.network_curve(self.random_best[of], weight)
+            curve = weight @ self.random_best[of]
             optimum, median = float(weight @ self.optimum_s[of]), float(weight @ self.median_s[of])
             steps.append(search.cutoff_step(curve, optimum, median))
         return np.array(steps, dtype=np.int64)
@@ -187,61 +186,54 @@ def build_truth(
         .sort("record_id")
     )
     latency = chosen["latency_s"].cast(pl.Float64).fill_null(math.nan).to_numpy()
-    rows: dict[str, list[int]] = {}
-    for row, workload in enumerate(chosen["workload_id"].to_list()):
-        rows.setdefault(workload, []).append(row)
-    known = {key: np.array(value, dtype=np.int64) for key, value in rows.items()}
-    works = {key for key, value in known.items() if not np.isnan(latency[value]).all()}
-    why = _left_out(chosen, {key: known[key] for key in works}, latency)
+    positions = chosen.with_row_index("row").group_by("workload_id").agg(pl.col("row"))
+    rows = {workload: np.array(of, np.int64) for workload, of in positions.iter_rows()}
+    works = {workload for workload, of in rows.items() if not np.isnan(latency[of]).all()}
+    why = _why_left_out(chosen, {workload: rows[workload] for workload in works}, latency)
+    name = pl.col("task_name").last() if "task_name" in tasks.columns else pl.lit(None)
     every = (
-        tasks.group_by("network", "workload_id")
-        .agg(pl.col("weight").sum(), pl.col("flop").max())
+        tasks.group_by("network", "workload_id", maintain_order=True)
+        .agg(pl.col("weight").sum(), pl.col("flop").max(), name.alias("task_name"))
+        .filter(pl.col("network").is_in(list(networks)) if networks else pl.lit(True))
         .sort("network", "workload_id")
     )
-    if networks:
-        every = every.filter(pl.col("network").is_in(list(networks)))
-    named = set(every["workload_id"].to_list()) & works
-    why = why if named - why.keys() else {}  # where nothing else is left, it is what there is
-    scored = [
-        Task(row["network"], row["workload_id"], float(row["weight"]), known[row["workload_id"]])
-        for row in every.iter_rows(named=True)
-        if row["workload_id"] in works - why.keys()
-    ]
+    if not set(every["workload_id"]) & works - why.keys():
+        why = {}  # where nothing else is there to judge, these are judged
+    judged = works - why.keys()
+    scored, left_out = [], []
+    for row in every.iter_rows(named=True):
+        network, workload, weight = row["network"], row["workload_id"], float(row["weight"])
+        if workload in judged:
+            scored.append(Task(network, workload, weight, rows[workload]))
+        elif workload in why:
+            left_out.append(
+                LeftOut(
+                    network=network,
+                    task=row["task_name"] or workload[:12],
+                    workload_id=workload,
+                    why=why[workload],
+                    weight=weight,
+                    best_ms=1e3 * float(np.nanmin(latency[rows[workload]])),
+                )
+            )
     if not scored:
         of = f" for {', '.join(networks)}" if networks else ""
         raise SplitError(
             f"expected tasks measured on {hardware} in the {part} part of the split, found none"
             f"{of}. See report.json beside the split, or choose another split or hardware."
         )
-    coverage = {
-        name: _coverage(of_network, known, works - why.keys(), latency)
-        for (name,), of_network in every.group_by("network", maintain_order=True)
-    }
-    used = {task.network for task in scored}
-    names: dict[tuple[str, str], str] = {}
-    if "task_name" in tasks.columns:
-        for network, workload, name in tasks.select(
-            "network", "workload_id", "task_name"
-        ).iter_rows():
-            names[network, workload] = name
+    judged_networks = {task.network for task in scored}
     return Truth(
         np.asarray(chosen["record_id"].to_list(), dtype=np.str_),
         np.asarray(chosen["program_id"].to_list(), dtype=np.str_),
         latency,
         tuple(scored),
-        {str(name): value for name, value in coverage.items() if networks or name in used},
-        tuple(
-            LeftOut(
-                network=row["network"],
-                task=names.get((row["network"], row["workload_id"]), row["workload_id"][:12]),
-                workload_id=row["workload_id"],
-                why=why[row["workload_id"]],
-                weight=float(row["weight"]),
-                best_ms=1e3 * float(np.nanmin(latency[known[row["workload_id"]]])),
-            )
-            for row in every.iter_rows(named=True)
-            if row["workload_id"] in why
-        ),
+        {
+            str(network): _coverage(of_network, rows, judged, latency)
+            for (network,), of_network in every.group_by("network", maintain_order=True)
+            if networks or network in judged_networks
+        },
+        tuple(left_out),
     )
 
 
@@ -263,46 +255,45 @@ def why_left_out(latency_s: Floats, spread: Floats, timed_out: int) -> str:
         return f"{timed_out} of {len(latency_s)} programs ran into the time limit"
     if len(latency_s) == 1:
         return "one program"
-    own = spread[~np.isnan(spread)]
-    if len(own) == 0 or len(working) == 1:
+    if np.isnan(spread).all() or len(working) == 1:
         return ""
-    between, noise = float(np.log(working).std(ddof=1)), float(np.median(own))
+    between, noise = float(np.log(working).std(ddof=1)), float(np.nanmedian(spread))
     if between <= noise:
         return f"{len(working)} programs alike: they differ by {between:.1%}, a program's repeats by {noise:.1%}"
     return ""
 
 
-def _left_out(records: pl.DataFrame, known: dict[str, Ints], latency_s: Floats) -> dict[str, str]:
+def _why_left_out(
+    records: pl.DataFrame, rows: dict[str, Ints], latency_s: Floats
+) -> dict[str, str]:
     """Return workload -> why, of those that are listed and not summed."""
-    count = len(records)
-    spread = np.full(count, math.nan)
+    spread = np.full(len(records), math.nan)
     if "spread" in records.columns:
         spread = records["spread"].fill_null(math.nan).to_numpy()
-    late = np.zeros(count, dtype=np.bool_)
+    timed_out = np.zeros(len(records), dtype=np.bool_)
     if "status" in records.columns:
-        late = (records["status"] == Status.run_timeout.value).fill_null(False).to_numpy()
-    found = {
-        key: why_left_out(latency_s[rows], spread[rows], int(late[rows].sum()))
-        for key, rows in known.items()
+        timed_out = (records["status"] == Status.run_timeout.value).fill_null(False).to_numpy()
+    reasons = {
+        workload: why_left_out(latency_s[of], spread[of], int(timed_out[of].sum()))
+        for workload, of in rows.items()
     }
-    return {key: why for key, why in found.items() if why}
+    return {workload: why for workload, why in reasons.items() if why}
 
 
 def _coverage(
-    tasks: pl.DataFrame, known: dict[str, Ints], works: set[str], latency_s: Floats
+    tasks: pl.DataFrame, rows: dict[str, Ints], judged: set[str], latency_s: Floats
 ) -> Coverage:
-    workloads = tasks["workload_id"].to_list()
-    amount = dict(zip(workloads, (tasks["weight"] * tasks["flop"]).to_list(), strict=True))
-    total = sum(amount.values())
-    scored = [key for key in workloads if key in works]
-    rows = [known[key] for key in workloads if key in known]
-    failed = sum(int(np.isnan(latency_s[value]).sum()) for value in rows)
+    """Return the coverage of one network's tasks."""
+    flop = dict(zip(tasks["workload_id"], tasks["weight"] * tasks["flop"], strict=True))
+    scored = [workload for workload in flop if workload in judged]
+    total = sum(flop.values())
+    measured = [latency_s[rows[workload]] for workload in flop if workload in rows]
     return Coverage(
         tasks_scored=len(scored),
-        tasks=len(workloads),
-        flop_share=sum(amount[key] for key in scored) / total if total else math.nan,
-        programs=sum(len(value) for value in rows),
-        failed=failed,
+        tasks=len(flop),
+        flop_share=sum(flop[workload] for workload in scored) / total if total else math.nan,
+        programs=sum(len(latency) for latency in measured),
+        failed=sum(int(np.isnan(latency).sum()) for latency in measured),
     )
 
 
@@ -314,30 +305,29 @@ def joined(truths: Mapping[str, Truth]) -> Truth:
     Args:
         truths: hardware -> its truth.
     """
-    record_id = np.concatenate([one.record_id for one in truths.values()])
+    record_id = np.concatenate([truth.record_id for truth in truths.values()])
     order = np.argsort(record_id, kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    position = np.argsort(order)
     tasks: list[Task] = []
     coverage: dict[str, Coverage] = {}
     start = 0
-    for hardware, one in truths.items():
-        for task in one.tasks:
-            rows = np.sort(place[start + task.rows])
+    for hardware, truth in truths.items():
+        for task in truth.tasks:
+            rows = np.sort(position[start + task.rows])
             tasks.append(replace(task, network=on_hardware(task.network, hardware), rows=rows))
-        coverage |= {on_hardware(name, hardware): of for name, of in one.coverage.items()}
-        start += len(one.record_id)
+        coverage |= {on_hardware(name, hardware): of for name, of in truth.coverage.items()}
+        start += len(truth.record_id)
     return replace(
         next(iter(truths.values())),
         record_id=record_id[order],
-        program_id=np.concatenate([one.program_id for one in truths.values()])[order],
-        latency_s=np.concatenate([one.latency_s for one in truths.values()])[order],
+        program_id=np.concatenate([truth.program_id for truth in truths.values()])[order],
+        latency_s=np.concatenate([truth.latency_s for truth in truths.values()])[order],
         tasks=tuple(sorted(tasks, key=lambda task: (task.network, task.workload_id))),
         coverage=dict(sorted(coverage.items())),
         left_out=tuple(
             replace(task, network=on_hardware(task.network, hardware))
-            for hardware, one in truths.items()
-            for task in one.left_out
+            for hardware, truth in truths.items()
+            for task in truth.left_out
         ),
     )
 

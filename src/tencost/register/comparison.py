@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ from tencost.evaluate.interval import Difference, seeded_bootstrap
 from tencost.evaluate.prediction import predict, predict_ms, program_rows
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
-from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle, content_digest, load_bundle
 from tencost.programs.starting_points import FILE as STARTS_FILE
 from tencost.register import registry
@@ -54,13 +54,9 @@ class Opponent:
         notes: what a reader of the verdict should know.
     """
 
-    comparison: Comparison | None
-    bundle: Bundle | None
-    notes: tuple[str, ...]
-
-    def with_round(self, seconds: float | None) -> Comparison | None:
-        """Return the comparison with the champion's time of a round."""
-        return None if self.comparison is None else replace(self.comparison, round_s=seconds)
+    comparison: Comparison | None = None
+    bundle: Bundle | None = None
+    notes: tuple[str, ...] = ()
 
 
 def compare(
@@ -74,10 +70,20 @@ def compare(
     """Return a minus b, one score a training seed on each side, with intervals over networks, tasks and seeds."""
 
     def difference(metric: str) -> Difference:
-        own = [statistic(metric, truth, [seed]) for seed in a]
-        other = [statistic(metric, truth, [seed]) for seed in b]
-        return seeded_bootstrap(own, other, truth.stratum, clusters=truth.network)
+        of_a, of_b = ([statistic(metric, truth, [seed]) for seed in seeds] for seeds in (a, b))
+        return seeded_bootstrap(of_a, of_b, truth.stratum, clusters=truth.network)
 
+    comparison = _comparison(opponent, family, difference, len(b), milliseconds)
+    return replace(comparison, search_score=difference("search_score"))
+
+
+def _comparison(
+    opponent: str,
+    family: str,
+    difference: Callable[[str], Difference],
+    num_seeds: int,
+    milliseconds: float | None,
+) -> Comparison:
     return Comparison(
         opponent=opponent,
         family=family,
@@ -85,8 +91,7 @@ def compare(
         top1=difference("top1"),
         top5=difference("top5"),
         pairwise=difference("pairwise"),
-        search_score=difference("search_score"),
-        num_seeds=len(b),
+        num_seeds=num_seeds,
         predict_ms=milliseconds,
     )
 
@@ -114,18 +119,19 @@ def against_champion(
             registered = load_bundle(pull(champion.uri, Path(cache), root=data.root))
             bundles, note = _seeds(client, data.root, Path(cache), champion, registered)
         rows = program_rows(data, registered.info, truth)
-        if not bundles:
-            return _by_kept_figures(data, champion, registered, truth, challenger, rows)
     except (BundleError, FeatureError) as error:
-        return Opponent(None, None, (unusable(name, error),))
+        return Opponent(notes=(unusable(name, error),))
+    milliseconds = predict_ms(registered, rows)
+    if not bundles:
+        return _by_tags(data, champion, registered, truth, challenger, milliseconds)
     if note:
         notes.append(f"{name} is compared as {note}")
     if champion.tags.get("split_hash") != data.split_hash:
         notes.append(of_another_split(name))
-    found = [predict(bundle, rows) for bundle in bundles]
-    scores = [score_records(truth, item.raw, item.score) for item in found]
-    taken = predict_ms(registered, rows)
-    comparison = compare(name, registered.info.family, truth, challenger, scores, taken)
+    predictions = [predict(bundle, rows) for bundle in bundles]
+    scores = [score_records(truth, each.raw, each.score) for each in predictions]
+    family = registered.info.family
+    comparison = compare(name, family, truth, challenger, scores, milliseconds)
     return Opponent(comparison, registered, tuple(notes))
 
 
@@ -136,22 +142,20 @@ def _seeds(
 
     The one is the bundle that is registered, or its twin; none where it has a twin that the run does not hold.
     """
-    names = registry.trained_seeds(client, champion)
-    found, missing = [], False
-    for name in names:
-        try:
-            uri = f"runs:/{champion.run_id}/{registry.BUNDLES}/seed{name}"
-            found.append(load_bundle(pull(uri, cache, root=root)))
-        except (RegistryError, BundleError):
-            missing = True
+    seeds = registry.trained_seeds(client, champion)
+    bundles = []
+    for seed in seeds:
+        uri = f"runs:/{champion.run_id}/{registry.BUNDLES}/seed{seed}"
+        with suppress(RegistryError, BundleError):
+            bundles.append(load_bundle(pull(uri, cache, root=root)))
     refit = registered.info.refit
-    own = refit.get("twin") or content_digest(registered.info, without=[STARTS_FILE])
-    twins = [bundle for bundle in found if content_digest(bundle.info) == own]
-    if twins and not missing:
-        return found, ""
-    if not names:
+    digest = refit.get("twin") or content_digest(registered.info, without=[STARTS_FILE])
+    twins = [bundle for bundle in bundles if content_digest(bundle.info) == digest]
+    if twins and len(bundles) == len(seeds):
+        return bundles, ""
+    if not seeds:
         why = "its run does not say with which seeds it was trained"
-    elif missing:
+    elif len(bundles) < len(seeds):
         why = "its run does not hold the bundles of its seeds"
     else:
         why = "the bundles in its run are of another training"
@@ -167,41 +171,32 @@ def _dataset_hash(data: Data, bundle: Bundle) -> str:
     return data.dataset_hash(every if pooled else [bundle.info.hardware])
 
 
-def _by_kept_figures(
+def _by_tags(
     data: Data,
     champion: Version,
     registered: Bundle,
     truth: Truth,
     challenger: Sequence[SeedScore],
-    rows: Ragged,
+    milliseconds: float,
 ) -> Opponent:
-    """Compare with what the version keeps of its twin's scores, if it was judged on the same tasks."""
-    name = f"champion {champion.semver or champion.number}"
-    same = (champion.tags.get("split_hash"), registered.info.dataset_hash) == (
-        data.split_hash,
-        _dataset_hash(data, registered),
-    )
-    if not same or not all(metric in champion.tags for metric in METRICS):
-        told = (
+    """Compare with what the version's tags hold of its twin's scores, if it was judged on the same tasks."""
+    name, tags = f"champion {champion.semver or champion.number}", champion.tags
+    same_tasks = tags.get(
+        "split_hash"
+    ) == data.split_hash and registered.info.dataset_hash == _dataset_hash(data, registered)
+    if not same_tasks or not all(metric in tags for metric in METRICS):
+        note = (
             f"{name} was fitted on all records and its run does not hold its twin any more, whose figures are of other "
             "tasks: it is not compared"
         )
-        return Opponent(None, registered, (told,))
+        return Opponent(None, registered, (note,))
     every = np.ones((1, len(truth.tasks)))
 
     def difference(metric: str) -> Difference:
-        own = float(statistic(metric, truth, challenger)(every)[0])
-        return Difference(own - float(champion.tags[metric]), math.nan, math.nan, 0)
+        mean = float(statistic(metric, truth, challenger)(every)[0])
+        return Difference(mean - float(tags[metric]), math.nan, math.nan, 0)
 
-    comparison = Comparison(
-        opponent=name,
-        family=registered.info.family,
-        geo1=difference("geo1"),
-        top1=difference("top1"),
-        top5=difference("top5"),
-        pairwise=difference("pairwise"),
-        num_seeds=int(champion.tags.get("num_seeds") or 1),
-        predict_ms=predict_ms(registered, rows),
-    )
-    told = f"{name} is compared by the figures that it keeps of its twin, which its run does not hold any more"
-    return Opponent(comparison, registered, (told,))
+    family, num_seeds = registered.info.family, int(tags.get("num_seeds") or 1)
+    comparison = _comparison(name, family, difference, num_seeds, milliseconds)
+    note = f"{name} is compared by the figures that it keeps of its twin, which its run does not hold any more"
+    return Opponent(comparison, registered, (note,))

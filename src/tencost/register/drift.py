@@ -10,40 +10,31 @@ they differ less than programs at large. They are comparable among tuning runs, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
 
 import numpy as np
 import polars as pl
 
-from tencost.evaluate.interval import LEVEL
+from tencost.evaluate.interval import Difference, bootstrap
+from tencost.evaluate.metrics import Floats
 from tencost.records.query_tables import Tables, quoted
 from tencost.store.reading import Records
 
 SCRATCH = "scratch"
 """What records of a run without a registered model are chosen by."""
-_RESAMPLES = 2000
-_AT_LEAST = 3
-"""Programs of a round that are compared."""
+_MIN_PROGRAMS = 3
+"""Programs of a round that is compared, at least."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """How well one round was ranked: Spearman's correlation, and the programs that it is of."""
+    """How well one round was ranked: Spearman's correlation, and the number of programs in the round."""
 
     spearman: float
     programs: int
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over rounds, weighted by programs, with its 95 % bootstrap interval; None for fewer than two rounds."""
-
-    mean: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +60,7 @@ class TuningRun:
     measured: int
 
     @property
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> Difference | None:
         """Mean over the rounds; None without any."""
         return mean_over(self.rankings)
 
@@ -94,7 +85,7 @@ class History:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class DriftRule:
     """What the verdict tolerates."""
 
     last_runs: int = 3
@@ -110,12 +101,12 @@ class Rule:
 
 
 class Action(StrEnum):
-    """What to do about a model version."""
+    """What to do about a model version; of several checks the first in this order decides."""
 
-    keep = "keep"
-    watch = "watch"
     retrain = "retrain"
     too_little = "too little to say"
+    watch = "watch"
+    keep = "keep"
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,7 @@ class Drift:
 
     action: Action
     reasons: tuple[str, ...]
-    recent: Estimate | None
+    recent: Difference | None
 
 
 def histories(store: Records, model: str | None = None) -> list[History]:
@@ -137,24 +128,32 @@ def histories(store: Records, model: str | None = None) -> list[History]:
     Raises:
         RecordError: no store.
     """
-    rounds = Tables(store).ask(_ROUNDS.format(only=_only(model)))
-    found = []
-    for _, frame in rounds.group_by("hardware", "version", maintain_order=True):
-        found.append(_history(frame))
-    return sorted(found, key=lambda item: (_version_key(item.version), item.hardware))
+    rounds = Tables(store).ask(_ROUNDS.format(only=of_model("version", model)))
+    groups = rounds.group_by("hardware", "version", maintain_order=True)
+    by_version = [_history(frame) for _, frame in groups]
+    return sorted(by_version, key=lambda history: (_version_key(history.version), history.hardware))
 
 
-def mean_over(rankings: Sequence[Ranking]) -> Estimate | None:
-    """Return the mean correlation of some rounds, each weighing as much as it has programs; None without any."""
+def of_model(column: str, model: str | None) -> str:
+    """Return SQL's condition that a column names a registered model (all its versions) or one version; None: any."""
+    if model is None:
+        return "true"
+    return f"({column} = {quoted(model)} OR starts_with({column}, {quoted(f'models:/{model}/')}))"
+
+
+def mean_over(rankings: Sequence[Ranking]) -> Difference | None:
+    """Return the mean correlation of some rounds, each weighing as much as it has programs; None without any.
+
+    Its 95 % interval is a bootstrap over rounds; NaN for fewer than two.
+    """
     if not rankings:
         return None
-    mean = _mean(rankings)
-    if len(rankings) < 2:
-        return Estimate(mean, None, None)
-    return Estimate(mean, *_interval(_resampled(rankings, seed=0)))
+    if len(rankings) == 1:
+        return Difference(rankings[0].spearman, math.nan, math.nan, 0)
+    return bootstrap(lambda counts: _mean(rankings, counts), np.zeros(len(rankings), np.int64))
 
 
-def verdict(history: History, rule: Rule | None = None) -> Drift:
+def verdict(history: History, rule: DriftRule | None = None) -> Drift:
     """Say what to do about a version.
 
     - `retrain` where the latest runs are surely below the floor (the upper end of the interval is), where they are
@@ -162,15 +161,15 @@ def verdict(history: History, rule: Rule | None = None) -> Drift:
       minor version than the one that the model was trained with: its lowering, and with it the features, may differ.
     - `watch` where one of these may be so: the mean is below the floor, the drop is not sure or is between different
       networks, the model cannot be told from a random order, or TVM has another patch.
-    - `too little to say` with fewer than Rule.min_rounds rounds.
+    - `too little to say` with fewer than DriftRule.min_rounds rounds.
     - `keep` otherwise.
     """
-    rule = rule or Rule()
+    rule = rule or DriftRule()
     ranked = [run for run in history.runs if run.rankings]
     last = ranked[-rule.last_runs :]
+    rounds = len(_rankings(last))
     recent = mean_over(_rankings(last))
     checks = _tvm_checks(history)
-    rounds = len(_rankings(last))
     if rounds < rule.min_rounds or recent is None:
         text = f"{rounds} round{'' if rounds == 1 else 's'} with scores in the latest runs"
         text += f", {rule.min_rounds} are needed"
@@ -182,21 +181,18 @@ def verdict(history: History, rule: Rule | None = None) -> Drift:
         first = ranked[: min(rule.first_runs, len(ranked) - len(last))]
         if first:
             checks.append(_drop_check(first, last, rule))
-    severity = (Action.retrain, Action.too_little, Action.watch, Action.keep)
-    action = min((item for item, _ in checks), key=severity.index, default=Action.keep)
-    return Drift(action, tuple(f"{item.value}: {text}" for item, text in checks), recent)
+    action = min((action for action, _ in checks), key=list(Action).index, default=Action.keep)
+    return Drift(action, tuple(f"{action.value}: {text}" for action, text in checks), recent)
 
 
-def _level_checks(recent: Estimate, runs: int, rule: Rule) -> list[tuple[Action, str]]:
-    assert recent.low is not None
-    assert recent.high is not None
-    of = f"mean {recent.mean:+.2f} [{recent.low:+.2f}, {recent.high:+.2f}] over the last {_runs(runs)}"
+def _level_checks(recent: Difference, runs: int, rule: DriftRule) -> list[tuple[Action, str]]:
+    mean = f"mean {recent.mean:+.2f} [{recent.low:+.2f}, {recent.high:+.2f}] over the last {_runs(runs)}"
     if recent.high < rule.floor:
-        checks = [(Action.retrain, f"{of}, surely below the floor of {rule.floor:g}")]
+        checks = [(Action.retrain, f"{mean}, surely below the floor of {rule.floor:g}")]
     elif recent.mean < rule.floor:
-        checks = [(Action.watch, f"{of}, below the floor of {rule.floor:g}, but not surely")]
+        checks = [(Action.watch, f"{mean}, below the floor of {rule.floor:g}, but not surely")]
     else:
-        checks = [(Action.keep, f"{of}, floor {rule.floor:g}")]
+        checks = [(Action.keep, f"{mean}, floor {rule.floor:g}")]
     if recent.high < 0:
         checks.append((Action.retrain, "worse than a random order (0)"))
     elif recent.low <= 0:
@@ -207,7 +203,7 @@ def _level_checks(recent: Estimate, runs: int, rule: Rule) -> list[tuple[Action,
 
 
 def _drop_check(
-    first: Sequence[TuningRun], last: Sequence[TuningRun], rule: Rule
+    first: Sequence[TuningRun], last: Sequence[TuningRun], rule: DriftRule
 ) -> tuple[Action, str]:
     """Compare the first runs with the latest, on the networks that both have, or else on all."""
     shared = {run.network for run in first} & {run.network for run in last}
@@ -215,14 +211,17 @@ def _drop_check(
         first = [run for run in first if run.network in shared]
         last = [run for run in last if run.network in shared]
     before, now = _rankings(first), _rankings(last)
-    change = _mean(now) - _mean(before)
-    low, high = _interval(_resampled(now, seed=2) - _resampled(before, seed=1))
-    text = f"{change:+.2f} [{low:+.2f}, {high:+.2f}] against the first {_runs(len(first))}"
+
+    def difference(counts: Floats) -> Floats:
+        return _mean(now, counts[:, len(before) :]) - _mean(before, counts[:, : len(before)])
+
+    change = bootstrap(difference, np.repeat([0, 1], [len(before), len(now)]), seed=1)
+    text = f"{change.mean:+z.2f} [{change.low:+z.2f}, {change.high:+z.2f}] against the first {_runs(len(first))}"
     text += f" on {', '.join(sorted(shared))}" if shared else ", which were of other networks"
     text += f", tolerated -{rule.margin:g}"
-    if change >= -rule.margin:
+    if change.mean >= -rule.margin:
         return Action.keep, text
-    if high >= 0 or min(len(before), len(now)) < rule.min_rounds:
+    if change.high >= 0 or min(len(before), len(now)) < rule.min_rounds:
         return Action.watch, f"{text}, but not surely"
     return (Action.retrain if shared else Action.watch), text
 
@@ -244,36 +243,19 @@ def _runs(count: int) -> str:
     return "run" if count == 1 else f"{count} runs"
 
 
-def _mean(rankings: Sequence[Ranking]) -> float:
-    return float(_means(rankings, np.ones((1, len(rankings))))[0])
-
-
-def _means(rankings: Sequence[Ranking], counts: np.ndarray) -> np.ndarray:
+def _mean(rankings: Sequence[Ranking], counts: Floats) -> Floats:
     """Return weighted means, float64 [B], of rounds drawn `counts` times, float64 [B, R]."""
-    weights = counts * np.array([item.programs for item in rankings], np.float64)
-    values = np.array([item.spearman for item in rankings], np.float64)
-    means: np.ndarray = weights @ values / weights.sum(axis=1)
-    return means
-
-
-def _resampled(rankings: Sequence[Ranking], seed: int) -> np.ndarray:
-    number = len(rankings)
-    generator = np.random.default_rng(seed)
-    draws = generator.multinomial(number, np.full(number, 1.0 / number), size=_RESAMPLES)
-    return _means(rankings, draws.astype(np.float64))
-
-
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = np.percentile(values, [tail, 100 - tail])
-    return float(low), float(high)
+    weights = counts * np.array([ranking.programs for ranking in rankings], np.float64)
+    correlations = np.array([ranking.spearman for ranking in rankings], np.float64)
+    return np.asarray(weights @ correlations / weights.sum(axis=1))
 
 
 def _history(rounds: pl.DataFrame) -> History:
     """Make a history of the rows of one version and hardware, one a round, in order of runs and rounds."""
-    scored = rounds.filter("scored")
-    runs = [_run(list(rows)) for _, rows in groupby(scored.iter_rows(named=True), _run_of)]
-    runs.sort(key=lambda run: (run.started or 0.0, run.run))
+    scored = rounds.filter("scored").group_by("run", maintain_order=True)
+    runs = sorted(
+        (_tuning_run(frame) for _, frame in scored), key=lambda run: (run.started or 0.0, run.run)
+    )
     trained = next((text for text in rounds["model_tvm"].to_list() if text), None)
     return History(
         version=rounds["version"][0],
@@ -284,33 +266,17 @@ def _history(rounds: pl.DataFrame) -> History:
     )
 
 
-def _run_of(row: dict[str, object]) -> object:
-    return row["run"]
-
-
-def _run(rounds: Sequence[dict[str, object]]) -> TuningRun:
-    frame = pl.DataFrame(rounds, infer_schema_length=None)
-    known = frame.drop_nulls("spearman")
-    tvm = frame["tvm"].drop_nulls()
-    started = frame["started"].cast(pl.Float64).min()
+def _tuning_run(rounds: pl.DataFrame) -> TuningRun:
+    ranked = rounds.drop_nulls("spearman").select("spearman", "programs")
     return TuningRun(
-        run=frame["run"][0],
-        started=started if isinstance(started, float) else None,
-        network=frame["network"][0] or "?",
-        tvm=tvm[-1] if len(tvm) else None,
-        rankings=tuple(
-            Ranking(float(value), int(programs))
-            for value, programs in known.select("spearman", "programs").iter_rows()
-        ),
-        programs=int(frame["programs"].sum()),
-        measured=int(frame.select(pl.max_horizontal("programs", "batch").sum()).item()),
+        run=rounds["run"][0],
+        started=rounds.select(pl.col("started").cast(pl.Float64).min()).item(),
+        network=rounds["network"][0] or "?",
+        tvm=next(iter(rounds["tvm"].drop_nulls().reverse()), None),
+        rankings=tuple(Ranking(*row) for row in ranked.iter_rows()),
+        programs=int(rounds["programs"].sum()),
+        measured=int(rounds.select(pl.max_horizontal("programs", "batch").sum()).item()),
     )
-
-
-def _only(model: str | None) -> str:
-    if model is None:
-        return "true"
-    return f"(version = {quoted(model)} OR starts_with(version, {quoted(f'models:/{model}/')}))"
 
 
 def _version_key(version: str) -> tuple[str, int, str]:
@@ -320,7 +286,7 @@ def _version_key(version: str) -> tuple[str, int, str]:
 
 # Ranks are those of scipy.stats.spearmanr: equal values share the mean of theirs.
 _ROUNDS = f"""
-WITH told AS (
+WITH fields AS (
     SELECT hardware, timestamp, engine_version, latency_s, networks[1].network AS network,
         json_extract_string(additional_info, [
             '$.chosen_by', '$.run', '$.round', '$.score', '$.batch', '$.model_tvm']) AS about
@@ -329,8 +295,8 @@ WITH told AS (
     SELECT hardware, timestamp, engine_version, network, about[1] AS version, about[2] AS run,
         TRY_CAST(about[3] AS BIGINT) AS number, TRY_CAST(about[4] AS DOUBLE) AS score,
         TRY_CAST(about[5] AS BIGINT) AS batch, about[6] AS model_tvm, coalesce(1 / latency_s, 0) AS speed
-    FROM told
-), named AS (
+    FROM fields
+), chosen AS (
     SELECT *, (run IS NOT NULL AND number IS NOT NULL AND score IS NOT NULL) AS scored
     FROM programs WHERE version <> {quoted(SCRATCH)} AND {{only}}
 ), ranked AS (
@@ -339,12 +305,12 @@ WITH told AS (
             AS score_rank,
         rank() OVER (by_speed) + (count(*) OVER (PARTITION BY hardware, version, run, number, scored, speed) - 1) / 2
             AS speed_rank
-    FROM named
+    FROM chosen
     WINDOW by_score AS (PARTITION BY hardware, version, run, number, scored ORDER BY score),
         by_speed AS (PARTITION BY hardware, version, run, number, scored ORDER BY speed)
 )
 SELECT hardware, version, run, number, scored, count(*) AS programs, max(batch) AS batch,
-    CASE WHEN scored AND count(*) >= {_AT_LEAST} AND min(score) < max(score) AND min(speed) < max(speed)
+    CASE WHEN scored AND count(*) >= {_MIN_PROGRAMS} AND min(score) < max(score) AND min(speed) < max(speed)
         THEN corr(score_rank, speed_rank) END AS spearman,
     min(timestamp) AS started, min(network) AS network, max(engine_version) AS tvm, max(model_tvm) AS model_tvm
 FROM ranked

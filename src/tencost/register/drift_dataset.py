@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,10 @@ from tencost.errors import MissingDependencyError, RecordError
 from tencost.programs.trace.allowed import load_checked
 from tencost.records.formats.metaschedule import LoggedProgram, LoggedWorkload, write_database
 from tencost.records.measurements import MEASUREMENTS_FILE
-from tencost.records.query_tables import Tables, quoted
+from tencost.records.query_tables import Tables
 from tencost.records.raw_layout import folder_name
 from tencost.records.raw_layout import read_modules as modules_of_networks
+from tencost.register.drift import of_model
 from tencost.store.modules import read_modules
 from tencost.store.reading import Records
 from tencost.writing import put_folder, scratch_beside
@@ -58,46 +61,55 @@ def add_to_dataset(store: Records, folder: Path, model: str | None = None) -> Ad
         RecordError: no store, or no such records with modules.
         MissingDependencyError: a module has no hash, and TVM, which computes it, is not installed.
     """
-    rows = Tables(store).ask(_RECORDS.format(only=_only(model))).to_dicts()
+    rows = Tables(store).ask(_RECORDS.format(only=of_model(_CHOSEN_BY, model))).to_dicts()
     modules = _modules(store, folder)
-    kept = [row for row in rows if row["workload_id"] in modules]
-    lost = {row["task_name"] for row in rows if row["workload_id"] not in modules}
-    if not kept:
+    usable = [row for row in rows if row["workload_id"] in modules]
+    if not usable:
         raise RecordError(
             f"expected records of tuning runs with their modules in {store.uri}, found {len(rows)} records and no "
             "module of theirs. `tencost tune` writes both"
         )
     source = f"tune-{hashlib.sha256(f'{store.uri} {model}'.encode()).hexdigest()[:8]}"
-    for hardware in sorted({row["hardware"] for row in kept}):
-        mine = [row for row in kept if row["hardware"] == hardware]
-        _write_records(folder / "measure_records" / hardware, source, mine, modules)
-    tasks = _add_tasks(folder, kept, modules)
-    workloads = {row["workload_id"] for row in kept}
-    return Added(len(kept), len(workloads), tasks, tuple(sorted(lost)))
+    for hardware, group in groupby(usable, itemgetter("hardware")):
+        _write_records(folder / "measure_records" / hardware, source, group, modules)
+    return Added(
+        records=len(usable),
+        workloads=len({row["workload_id"] for row in usable}),
+        tasks=_add_tasks(folder, usable, modules),
+        without_module=tuple(
+            sorted({row["task_name"] for row in rows if row["workload_id"] not in modules})
+        ),
+    )
 
 
 def _modules(store: Records, folder: Path) -> dict[str, tuple[str, str | None]]:
     """Return (module as JSON text, TVM's hash or None) by workload, of the dataset and of the store."""
-    found: dict[str, tuple[str, str | None]] = {
-        item.workload_id: (item.mod_json, None) for item in modules_of_networks(folder)
+    modules: dict[str, tuple[str, str | None]] = {
+        module.workload_id: (module.mod_json, None) for module in modules_of_networks(folder)
     }
-    for row in read_modules(store.uri).iter_rows(named=True):
-        found[row["workload_id"]] = (row["mod_json"], row["shash"])
-    return found
+    for workload, mod_json, shash in (
+        read_modules(store.uri).select("workload_id", "mod_json", "shash").iter_rows()
+    ):
+        modules[workload] = (mod_json, shash)
+    return modules
 
 
 def _write_records(
-    top: Path, source: str, rows: Sequence[dict[str, Any]], modules: dict[str, Any]
+    top: Path,
+    source: str,
+    rows: Iterable[dict[str, Any]],
+    modules: Mapping[str, tuple[str, str | None]],
 ) -> None:
+    """Write the records of a hardware, sorted by workload."""
     with scratch_beside(top / source) as scratch:
         sessions: dict[str, dict[str, Any]] = {}
-        for workload in sorted({row["workload_id"] for row in rows}):
-            mine = [row for row in rows if row["workload_id"] == workload]
-            place = scratch / "content" / folder_name(mine[0]["task_name"], workload)
+        for workload, group in groupby(rows, itemgetter("workload_id")):
+            programs = list(group)
+            place = scratch / "content" / folder_name(programs[0]["task_name"], workload)
             mod_json, shash = modules[workload]
             logged = LoggedWorkload(shash or _hash(mod_json), mod_json, workload)
-            write_database(place, [logged], (_program(row, logged) for row in mine))
-            lines = [_measurement(row, sessions) for row in mine]
+            write_database(place, [logged], (_program(row, logged) for row in programs))
+            lines = [_measurement(row, sessions) for row in programs]
             _write_lines(place / MEASUREMENTS_FILE, lines)
         _write_lines(scratch / "sessions.jsonl", sessions.values())
         put_folder(scratch / "content", top / source, scratch)
@@ -118,50 +130,48 @@ def _program(row: dict[str, Any], workload: LoggedWorkload) -> LoggedProgram:
 def _measurement(row: dict[str, Any], sessions: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return a record's line of measurements.jsonl; its session is added where it is new."""
     about = json.loads(row["additional_info"])
-    own = {key: about.pop(key) for key in _OF_RECORD if key in about}
-    name = f"{about.get('run') or about['chosen_by']}"
-    if name not in sessions:
-        told = {key: row[key] for key in _ABOUT if row[key] is not None}
-        told |= {key: json.loads(row[key]) for key in _ABOUT_JSON if row[key] is not None}
-        sessions[name] = {"session": name, **told, "additional_info": about}
-    line = {"status": row["status"], "timestamp": row["timestamp"], "session": name}
-    if row["error"]:
-        line["error"] = row["error"]
-    return {**line, **own}
+    of_record = {key: about.pop(key) for key in _OF_RECORD if key in about}
+    session = str(about.get("run") or about["chosen_by"])
+    if session not in sessions:
+        provenance = {key: row[key] for key in _ABOUT if row[key] is not None}
+        provenance |= {key: json.loads(row[key]) for key in _ABOUT_JSON if row[key] is not None}
+        sessions[session] = {"session": session, **provenance, "additional_info": about}
+    error = {"error": row["error"]} if row["error"] else {}
+    line = {"status": row["status"], "timestamp": row["timestamp"], "session": session}
+    return {**line, **error, **of_record}
 
 
-def _add_tasks(folder: Path, rows: Sequence[dict[str, Any]], modules: dict[str, Any]) -> int:
+def _add_tasks(
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    modules: Mapping[str, tuple[str, str | None]],
+) -> int:
     """Add the tasks that network_info/ and tasks.json lack; return how many network_info/ lacked."""
-    wanted: dict[str, dict[str, dict[str, Any]]] = {}
+    tasks: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
-        for item in row["networks"] or ():
-            entry = {"task_name": row["task_name"], "weight": item["weight"]}
-            wanted.setdefault(item["network"], {})[row["workload_id"]] = entry
+        for network in row["networks"] or ():
+            task = {"task_name": row["task_name"], "weight": network["weight"]}
+            tasks.setdefault(network["network"], {})[row["workload_id"]] = task
     index = folder / "tasks.json"
-    listed = json.loads(index.read_bytes()) if index.is_file() else None
-    count = 0
-    for network, tasks in sorted(wanted.items()):
+    listed = json.loads(index.read_bytes()) if index.is_file() else []
+    listed_ids = {(task["network"], task["workload_id"]) for task in listed}
+    added, has_index = 0, index.is_file()
+    for network, by_workload in sorted(tasks.items()):
         path = folder / "network_info" / f"{network}.json"
-        known = json.loads(path.read_bytes()) if path.is_file() else []
-        have = {item["workload_id"] for item in known}
-        missing = [
-            {**entry, "flop": _flop(modules[name][0]), "workload_id": name, "mod": modules[name][0]}
-            for name, entry in sorted(tasks.items())
-            if name not in have
-        ]
-        if missing:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps([*known, *missing], indent=1) + "\n", encoding="utf-8")
-            count += len(missing)
-        if listed is not None:
-            there = {item["workload_id"] for item in listed if item["network"] == network}
-            for item in missing:
-                if item["workload_id"] not in there:
-                    plain = {key: value for key, value in item.items() if key != "mod"}
-                    listed.append({"network": network, **plain, "measured": True, "folder": None})
-    if listed is not None and count:
-        index.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
-    return count
+        present = json.loads(path.read_bytes()) if path.is_file() else []
+        new = []
+        for workload in sorted(by_workload.keys() - {task["workload_id"] for task in present}):
+            mod_json = modules[workload][0]
+            task = {**by_workload[workload], "flop": _flop(mod_json), "workload_id": workload}
+            new.append({**task, "mod": mod_json})
+            if (network, workload) not in listed_ids:
+                listed.append({"network": network, **task, "measured": True, "folder": None})
+        if new:
+            _write_json(path, [*present, *new])
+            added += len(new)
+    if has_index and added:
+        _write_json(index, listed)
+    return added
 
 
 def _flop(mod_json: str) -> float:
@@ -183,18 +193,17 @@ def _hash(mod_json: str) -> str:
     return str(int(structural_hash(load_checked(mod_json))) % 2**64)
 
 
-def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
+def _write_json(path: Path, tasks: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tasks, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")
 
 
-def _only(model: str | None) -> str:
-    if model is None:
-        return "true"
-    version = "json_extract_string(additional_info, '$.chosen_by')"
-    return f"({version} = {quoted(model)} OR starts_with({version}, {quoted(f'models:/{model}/')}))"
-
-
+_CHOSEN_BY = "json_extract_string(additional_info, '$.chosen_by')"
 _RECORDS = """
 SELECT hardware, workload_id, task_name, networks, target, program, workload_args, run_secs, status, error, timestamp,
     engine_version, env_name, hw_model, engine_config, build_config, runtime_config, execution_config, additional_info

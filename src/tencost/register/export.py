@@ -25,41 +25,36 @@ class Exported:
     """What lies in the folder now.
 
     Attributes:
-        folder: the folder.
         info: what its bundle.json says.
         digest: sha256 of its bundle.json, hex.
         is_new: False where the same bundle was there.
     """
 
-    folder: Path
     info: BundleInfo
     digest: str
     is_new: bool
 
 
-def run(uri: str, folder: Path, root: Path, console: Console | None = None) -> None:
+def run(uri: str, folder: Path, root: Path) -> None:
     """Export a model and say how it is used.
 
     Raises:
         RegistryError: no such model.
         BundleError: the bundle is damaged, or the folder holds something else or cannot be written.
     """
-    done = export_bundle(uri, folder, root=root)
-    files = [done.folder / name for name in (MANIFEST, *done.info.files)]
-    size = sum(path.stat().st_size for path in files) / 1e6
-    book = shipped_starts(done.folder)
+    exported = export_bundle(uri, folder, root=root)
+    info, names = exported.info, (MANIFEST, *exported.info.files)
+    size = sum((folder / name).stat().st_size for name in names) / 1e6
+    book = shipped_starts(folder)
     starts = f", {len(book)} starting points" if book else ""
-    lines = (
-        f"{uri}: {done.info.family} for {done.info.hardware}, {len(files)} files{starts}, {size:.1f} MB, "
-        f"{'in' if done.is_new else 'already in'} {folder}",
-        f"sha256 of {MANIFEST}, which has that of every other file: {done.digest}",
-        "Copy the folder; where it lies, no registry is asked:",
-        f"  tencost tune model_uri={folder}",
-        f'  tencost.load_cost_model("{folder}")',
-    )
-    console = console or Console()
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    text = f"""\
+{uri}: {info.family} for {info.hardware}, {len(names)} files{starts}, {size:.1f} MB, \
+{"in" if exported.is_new else "already in"} {folder}
+sha256 of {MANIFEST}, which has that of every other file: {exported.digest}
+Copy the folder; where it lies, no registry is asked:
+  tencost tune model_uri={folder}
+  tencost.load_cost_model("{folder}")"""
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def export_bundle(
@@ -81,7 +76,7 @@ def export_bundle(
     info = load_bundle(source).info
     digest = manifest_digest(source)
     if _holds(folder, digest):
-        return Exported(folder, info, digest, is_new=False)
+        return Exported(info, digest, is_new=False)
     try:
         with whole_folder(folder) as copy:
             for name in (MANIFEST, *info.files):
@@ -91,7 +86,7 @@ def export_bundle(
         raise BundleError(
             f"cannot write {folder}: {error.strerror or error}. Make room or choose another folder"
         ) from error
-    return Exported(folder, info, digest, is_new=True)
+    return Exported(info, digest, is_new=True)
 
 
 def _holds(folder: Path, digest: str) -> bool:

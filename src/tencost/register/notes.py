@@ -26,11 +26,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import orjson
-
 from tencost.evaluate.interval import Difference
 from tencost.evaluate.program_board import ProgramRow
-from tencost.register.promotion import METRICS, Comparison, ProgramVerdict, Rule
+from tencost.register.promotion import METRICS, ProgramVerdict, Rule
 from tencost.register.registry import Version
 from tencost.register.round_time import CANDIDATES, RoundTime
 from tencost.register.verdict import interval_text
@@ -50,30 +48,31 @@ def version_tags(verdict: ProgramVerdict) -> dict[str, str]:
     tags = {CHAMPION_TAG: "" if champion is None else champion.opponent}
     for metric, tag in GAIN_TAGS.items():
         tags[tag] = "" if champion is None else interval_text(getattr(champion, metric))
-    return tags | {name: _text(value) for name, value in _own_numbers(verdict).items()}
+    for name, number in _numbers(verdict).items():
+        tags[name] = "" if number is None else f"{number:.4g}"
+    return tags
 
 
-def gain(text: str) -> Difference | None:
-    """Return what `interval_text` wrote (0 resamples: their number is not in it); None if it is no such text."""
-    found = _GAIN.fullmatch(text)
-    if found is None:
+def parse_gain(text: str) -> dict[str, float] | None:
+    """Return mean, low and high of what `interval_text` wrote; None if it is no such text."""
+    match = _GAIN.fullmatch(text)
+    if match is None:
         return None
-    mean, low, high = (float(value) for value in found.groups())
-    return Difference(mean, low, high, 0)
+    return dict(zip(("mean", "low", "high"), map(float, match.groups()), strict=True))
 
 
 def run_metrics(verdict: ProgramVerdict) -> dict[str, float]:
     """Return the metrics of the run: differences by opponent with their intervals, times, the verdict."""
     figures: dict[str, float] = {"register/promoted": float(verdict.promote)}
-    for name, value in _own_numbers(verdict).items():
-        if value is not None:
-            figures[f"register/{name}"] = float(value)
-    compared: list[tuple[str, Comparison]] = [(one.opponent, one) for one in verdict.references]
+    for name, number in _numbers(verdict).items():
+        if number is not None:
+            figures[f"register/{name}"] = float(number)
+    opponents = {comparison.opponent: comparison for comparison in verdict.references}
     if verdict.champion is not None:
-        compared.append(("champion", verdict.champion))
-    for opponent, one in compared:
+        opponents["champion"] = verdict.champion
+    for opponent, comparison in opponents.items():
         for metric in METRICS:
-            difference: Difference = getattr(one, metric)
+            difference: Difference = getattr(comparison, metric)
             name = f"register/minus_{opponent}/{metric}"
             figures[name] = difference.mean
             figures[f"{name}_low"], figures[f"{name}_high"] = difference.low, difference.high
@@ -98,7 +97,7 @@ def content(
         rule: what it tolerates.
         rounds: "challenger" and "champion" -> time of a round, where measured.
     """
-    own = verdict.challenger
+    numbers = verdict.challenger
     compared = [*verdict.references, *([] if verdict.champion is None else [verdict.champion])]
     return {
         "format_version": FORMAT_VERSION,
@@ -107,39 +106,30 @@ def content(
             "version": version.number,
             "semver": version.semver,
             "model": best.model,
-            "num_seeds": own.num_seeds,
-            "predict_ms": own.predict_ms,
-            "round_s": own.round_s,
+            "num_seeds": numbers.num_seeds,
+            "predict_ms": numbers.predict_ms,
+            "round_s": numbers.round_s,
         },
         "champion": None
         if champion is None
         else {"version": champion.number, "semver": champion.semver},
         "promoted": verdict.promote,
         "reasons": list(verdict.reasons),
-        "comparisons": [asdict(item) for item in compared],
+        "comparisons": [asdict(comparison) for comparison in compared],
         "rounds": {
-            name: {**asdict(one), "candidates": CANDIDATES, "seconds": one.seconds}
-            for name, one in rounds.items()
+            name: {**asdict(time), "candidates": CANDIDATES, "seconds": time.seconds}
+            for name, time in rounds.items()
         },
         "rule": asdict(rule),
     }
 
 
-def verdict_json(values: dict[str, Any]) -> str:
-    """Return what `content` returns as the text of verdict.json."""
-    return (orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n").decode()
-
-
-def _own_numbers(verdict: ProgramVerdict) -> dict[str, float | None]:
-    own, champion = verdict.challenger, verdict.champion
+def _numbers(verdict: ProgramVerdict) -> dict[str, float | None]:
+    challenger, champion = verdict.challenger, verdict.champion
     return {
-        "num_seeds": own.num_seeds,
-        "predict_ms": own.predict_ms,
-        "round_s": own.round_s,
+        "num_seeds": challenger.num_seeds,
+        "predict_ms": challenger.predict_ms,
+        "round_s": challenger.round_s,
         "champion_predict_ms": None if champion is None else champion.predict_ms,
         "champion_round_s": None if champion is None else champion.round_s,
     }
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

@@ -12,12 +12,13 @@ Writes the notes that :mod:`tencost.register.notes` describes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import orjson
 import polars as pl
 from rich.console import Console
 
@@ -44,6 +45,8 @@ from tencost.register.start_records import ship, training_starts
 from tencost.register.verdict import Verdict
 from tencost.train.data import Data
 from tencost.train.fit.refit import refit
+
+_JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 @dataclass
@@ -92,12 +95,12 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
     @cached_property
     def twin(self) -> Bundle:
         """The winner's bundle of the seed that did best on the validation part."""
-        scores, values = self.scores[self.row.model], self.row.valid_pairwise
+        scores, pairwise = self.scores[self.row.model], self.row.valid_pairwise
         bundles = load_model(self.root / self.row.folder).bundles
         assert len(bundles) == len(scores) == len(self.row.seeds), (
             "the report does not fit the models"
         )
-        return bundles[values.index(max(values)) if values else best_seed(scores)]
+        return bundles[pairwise.index(max(pairwise)) if pairwise else best_seed(scores)]
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -126,14 +129,13 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         return registry.bundle_offer(folder, hardware.description or hardware.name, self.programs)
 
     def judge(self, client: Any, version: Version, champion: Version | None) -> ProgramVerdict:
-        cfg, scores = self.cfg, self.scores[self.row.model]
-        opponent = Opponent(None, None, ())
+        scores, opponent = self.scores[self.row.model], Opponent()
         if champion is not None:
             opponent = against_champion(client, self.data, champion, self.truth, scores)
         sides = {"challenger": self.bundle}
         if opponent.bundle is not None:
             sides["champion"] = opponent.bundle
-        times, unmeasured = round_times(cfg, self.root, self.truth, list(sides.values()))
+        times, unmeasured = round_times(self.cfg, self.root, self.truth, list(sides.values()))
         self._rounds = dict(zip(sides, times, strict=True)) if times else {}
         challenger = Challenger(
             num_seeds=len(scores),
@@ -148,13 +150,10 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
             if row.reference
         )
         required, spared = (self.required, ()) if self.required is not None else self._required()
-        verdict = judge(
-            challenger,
-            references,
-            opponent.with_round(self._seconds("champion")),
-            required=required,
-            rule=self._rule,
-        )
+        compared = opponent.comparison
+        if compared is not None:
+            compared = replace(compared, round_s=self._seconds("champion"))
+        verdict = judge(challenger, references, compared, required=required, rule=self._rule)
         return verdict.with_notes((*opponent.notes, *spared))
 
     def description(self, version: Version) -> str:
@@ -186,7 +185,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
     def run_notes(
         self, version: Version, champion: Version | None, verdict: ProgramVerdict, text: str
     ) -> RunNotes:
-        values = notes.content(version, champion, self.row, verdict, self._rule, self._rounds)
+        record = notes.content(version, champion, self.row, verdict, self._rule, self._rounds)
         return RunNotes(
             tags={
                 "register.verdict": verdict.word,
@@ -196,7 +195,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
             metrics=notes.run_metrics(verdict),
             texts={
                 "register/verdict.md": text,
-                "register/verdict.json": notes.verdict_json(values),
+                "register/verdict.json": orjson.dumps(record, option=_JSON).decode(),
             },
         )
 
@@ -216,20 +215,18 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         """
         evaluated = {row.family for row in self.board.models}
         kinds = {name: reference_features(name) for name in REFERENCES if name not in evaluated}
-        wanted = tuple(sorted({kind for kind in kinds.values() if kind}))
-        if not wanted:
+        missing = tuple(sorted({kind for kind in kinds.values() if kind}))
+        if not missing:
             return REFERENCES, ()
+        folder = self.root / self.cfg.paths.records / self.cfg.dataset.name
         try:
-            found = readable_stored(
-                self.root / self.cfg.paths.records / self.cfg.dataset.name,
-                (*wanted, self.twin.info.feature_spec.kind),
-            )
+            readable = readable_stored(folder, (*missing, self.twin.info.feature_spec.kind))
         except RecordError:  # without workloads nobody can tell
             return REFERENCES, ()
-        spared = {name: kind for name, kind in kinds.items() if kind and not found.allows(kind)}
+        spared = {name: kind for name, kind in kinds.items() if kind and not readable.allows(kind)}
         notes = tuple(
             f"{name} is not asked for, since its features {kind} cannot be computed of these records: "
-            f"{found.reasons[kind]}"
+            f"{readable.reasons[kind]}"
             for name, kind in spared.items()
         )
         return tuple(name for name in REFERENCES if name not in spared), notes

@@ -26,7 +26,7 @@ tasks of a small test split cannot decide a small gain.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tencost.evaluate.interval import Difference
 from tencost.register.verdict import (
@@ -160,32 +160,30 @@ def _against_references(
     references: tuple[Comparison, ...], required: tuple[str, ...], num_seeds: int
 ) -> list[Check]:
     """Return the checks against references; one that has fewer seeds than the challenger is printed with its number."""
-    compared = {item.family for item in references}
+    compared = {reference.family for reference in references}
     checks = [
         (False, f"{name}: not evaluated, so not known to be beaten")
         for name in required
         if name not in compared
     ]
-    for item in references:
-        if item.num_seeds < num_seeds:
-            seeds = f"{item.num_seeds} seed{'s' if item.num_seeds > 1 else ''}"
-            item = replace(item, opponent=f"{item.opponent} ({seeds})")
-        for metric in METRICS:
-            difference: Difference = getattr(item, metric)
-            checks.append(
-                (difference.mean > 0.0, sentence(METRICS[metric], difference, item.opponent))
-            )
-        checks += _search(item)
+    for reference in references:
+        opponent = reference.opponent
+        if reference.num_seeds < num_seeds:
+            seeds = f"{reference.num_seeds} seed{'s' if reference.num_seeds > 1 else ''}"
+            opponent = f"{opponent} ({seeds})"
+        for metric, label in METRICS.items():
+            difference: Difference = getattr(reference, metric)
+            checks.append((difference.mean > 0.0, sentence(label, difference, opponent)))
+        checks += _search(reference.search_score, opponent)
     return checks
 
 
-def _search(item: Comparison) -> list[Check]:
+def _search(difference: Difference | None, opponent: str) -> list[Check]:
     """Return the check that the challenger does not search worse: a difference whose interval lies below 0 forbids."""
-    found = item.search_score
-    if found is None or math.isnan(found.mean):
+    if difference is None or math.isnan(difference.mean):
         return []
-    worse = found.high < 0.0
-    text = f"search score {interval_text(found)} against {item.opponent}"
+    worse = difference.high < 0.0
+    text = f"search score {interval_text(difference)} against {opponent}"
     return [(not worse, f"{text}, {'' if worse else 'not '}known to be lower")]
 
 
@@ -196,32 +194,36 @@ def _against_champion(champion: Comparison, rule: Rule) -> list[Check]:
         difference: Difference = getattr(champion, metric)
         text = sentence(METRICS[metric], difference, champion.opponent)
         checks.append((difference.mean >= -rule.margin, f"{text}, tolerated -{rule.margin:g}"))
-    return [*checks, *_search(champion)]
+    return [*checks, *_search(champion.search_score, champion.opponent)]
 
 
 def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[Check]:
-    taken = challenger.predict_ms
-    text = f"scores 1,000 programs in {taken:.0f} ms, limit {rule.max_predict_ms:.0f} ms"
-    checks = [(taken <= rule.max_predict_ms, text)]
-    if champion is not None and champion.predict_ms is not None and taken > rule.free_predict_ms:
-        slowdown = taken / max(champion.predict_ms, 1e-9)
+    predict_ms = challenger.predict_ms
+    text = f"scores 1,000 programs in {predict_ms:.0f} ms, limit {rule.max_predict_ms:.0f} ms"
+    checks = [(predict_ms <= rule.max_predict_ms, text)]
+    if (
+        champion is not None
+        and champion.predict_ms is not None
+        and predict_ms > rule.free_predict_ms
+    ):
+        slowdown = predict_ms / max(champion.predict_ms, 1e-9)
         text = f"prediction takes {slowdown:.1f} times the champion's"
         checks.append((slowdown <= rule.max_slowdown, f"{text}, limit {rule.max_slowdown:g}"))
     return checks
 
 
 def _round(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[Check]:
-    taken = challenger.round_s
-    if taken is None:
+    round_s = challenger.round_s
+    if round_s is None:
         return [(True, f"a round's time was not measured: {challenger.unmeasured}")]
-    text = f"features and scores of a round take {taken:.3g} s"
+    text = f"features and scores of a round take {round_s:.3g} s"
     if champion is None:
         return [(True, text)]
     if champion.round_s is None:
         return [(True, f"{text}; the champion's time was not measured")]
-    slowdown = taken / max(champion.round_s, 1e-9)
+    slowdown = round_s / max(champion.round_s, 1e-9)
     text += f", {slowdown:.3g} times the champion's, limit {rule.max_round_slowdown:g}"
-    if taken <= rule.free_round_s:
+    if round_s <= rule.free_round_s:
         return [(True, f"{text} above {rule.free_round_s:g} s")]
     return [(slowdown <= rule.max_round_slowdown, text)]
 

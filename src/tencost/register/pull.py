@@ -27,7 +27,7 @@ import sqlite3
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -47,6 +47,9 @@ DIGEST_TAG = "bundle_sha256"
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 """Aliases: the version to tune with, and the one that was proposed last."""
+ALIAS = r"[a-z][a-z0-9-]{0,62}"
+"""What an environment's alias looks like."""
+ALIAS_VARIABLE = "TENCOST_ALIAS"
 EVERY_CPU = "cpu"
 """What models of any CPU are registered as (tencost-cpu): conf/hardware/all.yaml."""
 
@@ -58,7 +61,7 @@ class StaleBundleWarning(UserWarning):
     """The registry is down and a bundle pulled earlier is used instead."""
 
 
-class _Unreachable(Exception):
+class _UnreachableError(Exception):
     """The registry or its artifact store did not answer."""
 
 
@@ -79,23 +82,46 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
     Warns:
         StaleBundleWarning: the registry is down, the last pulled bundle is used.
     """
-    models, runs = _MODELS_URI.fullmatch(uri), _RUNS_URI.fullmatch(uri)
-    if models is None and runs is None:
+    match = _MODELS_URI.fullmatch(uri) or _RUNS_URI.fullmatch(uri)
+    if match is None:
         return _local(uri)
     settle_mlflow()
     tracking = registry_uri(root)
-    if models is not None:
-        _check_known(tracking, models["name"])
+    parts = match.groupdict()
+    name, alias = parts.get("name"), parts.get("alias")
+    if name is not None:
+        _check_name(tracking, name)
+    cache = _cache(cache_dir, tracking, name or "runs")
+    key = parts.get("version") or ""
+    if name is None:
+        path = parts["path"]
+        key = parts["run"]
+        key += f"-{hashlib.sha256(path.encode()).hexdigest()[:8]}" if path else ""
     try:
-        if models is not None:
-            name = models["name"]
-            cache = _Cache(cache_dir, tracking, name)
-            return _pull_version(tracking, cache, name, models["alias"], models["version"])
-        assert runs is not None
-        cache = _Cache(cache_dir, tracking, "runs")
-        return _pull_run(tracking, cache, runs["run"], runs["path"] or "")
+        client = _connect(tracking)
+        digest = folder = None
+        if name is not None:
+            version = _resolve(client, tracking, name, alias, key)
+            key, digest = str(version.version), version.tags.get(DIGEST_TAG)
+            folder = cache.get(key, digest) if digest else None
+        if folder is None:
+            with _reaching(tracking):
+                if name is not None:
+                    location = artifact_location(client, version)
+                else:
+                    run = client.get_run(parts["run"])
+                    location = f"{run.info.artifact_uri}/{parts['path'] or ''}".rstrip("/")
+            with cache.scratch() as scratch:
+                bundle = download(tracking, location, scratch)
+                verify(bundle, digest)
+                folder = cache.put(key, bundle)
+        if alias is not None:
+            cache.remember(alias, key)
     except BundleError as error:
         raise BundleError(f"{uri}: {error}") from error  # the folder that it names may be temporary
+    except _UnreachableError as error:
+        return _pulled_last(cache, key or cache.aliases().get(alias or "", ""), uri, error)
+    return folder
 
 
 def objection(name: str, alias: str, *, root: Path | None = None) -> str:
@@ -108,13 +134,13 @@ def objection(name: str, alias: str, *, root: Path | None = None) -> str:
         client = _connect(tracking)
         with _reaching(tracking):
             tags = client.get_model_version_by_alias(name, alias).tags
-    except _Unreachable:
+    except _UnreachableError:
         return ""
-    refused = tags.get("reasons", "").splitlines() if tags.get("verdict") == "refused" else []
-    return next((line.removeprefix("no: ") for line in refused if line.startswith("no: ")), "")
+    reasons = tags.get("reasons", "").splitlines() if tags.get("verdict") == "refused" else []
+    return next((line.removeprefix("no: ") for line in reasons if line.startswith("no: ")), "")
 
 
-def _check_known(tracking: str, name: str) -> None:
+def _check_name(tracking: str, name: str) -> None:
     """Refuse at once what a registry in SQLite plainly lacks: MLflow takes seconds to import.
 
     What is not plain (another schema, a damaged or a locked file) is left to MLflow.
@@ -122,13 +148,12 @@ def _check_known(tracking: str, name: str) -> None:
     Raises:
         RegistryError: there are models, or none, but not this one.
     """
-    path = Path(tracking.removeprefix("sqlite:///"))
-    if not tracking.startswith("sqlite:///") or not path.is_file():
+    path = _sqlite_file(tracking)
+    if path is None or not path.is_file():
         return
+    address = f"{path.resolve().as_uri()}?mode=ro"
     try:
-        with closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", timeout=1, uri=True)
-        ) as database:
+        with closing(sqlite3.connect(address, timeout=1, uri=True)) as database:
             names = {str(row[0]) for row in database.execute("SELECT name FROM registered_models")}
     except sqlite3.Error:
         return
@@ -137,11 +162,33 @@ def _check_known(tracking: str, name: str) -> None:
 
 
 def _unknown(tracking: str, name: str, names: Iterable[str]) -> RegistryError:
-    known = ", ".join(sorted(names)) or "none"
+    graphs = name.startswith("tencost-graph-")  # of whole networks, which another command registers
     return RegistryError(
-        f"the registry {without_secrets(tracking)} has no model {name!r}; it has: {known}. "
-        f"Register one with `{_registering(name)}`."
+        f"the registry {without_secrets(tracking)} has no model {name!r}; it has: "
+        f"{', '.join(sorted(names)) or 'none'}. "
+        f"Register one with `tencost {'graphs register' if graphs else 'register'}`."
     )
+
+
+def _sqlite_file(tracking: str) -> Path | None:
+    """Return the file of a registry in SQLite; None of a server."""
+    if not tracking.startswith("sqlite:///"):
+        return None
+    return Path(tracking.removeprefix("sqlite:///"))
+
+
+def default_alias() -> str:
+    """Return the alias that is pulled where none is named: TENCOST_ALIAS of the environment, or champion.
+
+    Raises:
+        ConfigError: TENCOST_ALIAS is no alias.
+    """
+    alias = os.environ.get(ALIAS_VARIABLE) or CHAMPION
+    if not re.fullmatch(ALIAS, alias):
+        raise ConfigError(
+            f"{ALIAS_VARIABLE} must be an alias such as staging or production, found {alias!r}. Unset it for champion"
+        )
+    return alias
 
 
 def registry_uri(root: Path | None = None) -> str:
@@ -174,10 +221,10 @@ def verify(folder: Path, digest: str | None) -> None:
         )
     for name, expected in files.items():
         path = folder / name
-        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "nothing"
-        if found != expected:
+        actual = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "nothing"
+        if actual != expected:
             raise BundleError(
-                f"bundle {folder}: {name}: expected sha256 {expected}, found {found}."
+                f"bundle {folder}: {name}: expected sha256 {expected}, found {actual}."
             )
 
 
@@ -194,15 +241,14 @@ def download(tracking: str, location: str, target: Path) -> Path:
         fetched = Path(
             download_artifacts(artifact_uri=source, dst_path=str(target), tracking_uri=tracking)
         )
-    found = sorted(path.parent for path in fetched.rglob(MANIFEST))
-    if len(found) != 1:
-        inside = ", ".join(str(path.relative_to(fetched)) for path in found) or "none"
+    bundles = sorted(path.parent for path in fetched.rglob(MANIFEST))
+    if len(bundles) != 1:
+        inside = ", ".join(str(bundle.relative_to(fetched)) for bundle in bundles) or "none"
         raise RegistryError(
-            f"expected one bundle (a folder with {MANIFEST}) in {location}, "
-            f"found {len(found)}: {inside}. "
+            f"expected one bundle (a folder with {MANIFEST}) in {location}, found {len(bundles)}: {inside}. "
             "Name the folder of one of them."
         )
-    return found[0]
+    return bundles[0]
 
 
 def artifact_location(client: Any, version: Any) -> str:
@@ -226,57 +272,19 @@ def _local(uri: str) -> Path:
 
 def _files(folder: Path) -> dict[str, str]:
     """Return the sha256 of each file of a bundle, as its manifest says."""
-    values = read_manifest(folder)
-    if values.get("kind", PROGRAMS) == PROGRAMS:
+    manifest = read_manifest(folder)
+    if manifest.get("kind", PROGRAMS) == PROGRAMS:
         return read_info(folder).files
-    files = values.get("files")
-    if not isinstance(files, dict) or not all(isinstance(one, str) for one in files.values()):
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(isinstance(sha256, str) for sha256 in files.values()):
         raise BundleError(f"bundle {folder}: expected names and sha256 as `files` in {MANIFEST}")
     if any(Path(name).name != name for name in files):
         raise BundleError(f"bundle {folder}: expected plain names as `files` in {MANIFEST}")
     return files
 
 
-def _pull_version(
-    tracking: str, cache: _Cache, name: str, alias: str | None, version: str | None
-) -> Path:
-    try:
-        client = _connect(tracking)
-        found = _resolve(client, tracking, name, alias, version)
-        number, digest = str(found.version), found.tags.get(DIGEST_TAG)
-        folder = cache.get(number, digest) if digest else None
-        if folder is None:
-            with _reaching(tracking):
-                location = artifact_location(client, found)
-            with cache.scratch() as scratch:
-                bundle = download(tracking, location, scratch)
-                verify(bundle, digest)
-                folder = cache.put(number, bundle)
-        if alias is not None:
-            cache.remember(alias, number)
-    except _Unreachable as error:
-        number = version or cache.aliases().get(alias or "", "")
-        return _fall_back(
-            cache, number, f"models:/{name}" + (f"@{alias}" if alias else f"/{version}"), error
-        )
-    return folder
-
-
-def _pull_run(tracking: str, cache: _Cache, run: str, path: str) -> Path:
-    key = run if not path else f"{run}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
-    try:
-        client = _connect(tracking)
-        with _reaching(tracking):
-            location = f"{client.get_run(run).info.artifact_uri}/{path}".rstrip("/")
-        with cache.scratch() as scratch:
-            bundle = download(tracking, location, scratch)
-            verify(bundle, None)
-            return cache.put(key, bundle)
-    except _Unreachable as error:
-        return _fall_back(cache, key, f"runs:/{run}/{path}", error)
-
-
-def _fall_back(cache: _Cache, version: str, uri: str, error: _Unreachable) -> Path:
+def _pulled_last(cache: _Cache, version: str, uri: str, error: _UnreachableError) -> Path:
+    """Return the copy in the cache of what could not be got, with a warning."""
     folder = cache.get(version, cache.digests().get(version)) if version else None
     if folder is None:
         raise RegistryError(
@@ -286,31 +294,23 @@ def _fall_back(cache: _Cache, version: str, uri: str, error: _Unreachable) -> Pa
     warnings.warn(
         f"cannot get {uri}: {error}. Using the bundle pulled last, version {version} in {folder}.",
         StaleBundleWarning,
-        stacklevel=5,
+        stacklevel=3,
     )
     return folder
 
 
 def _connect(tracking: str) -> Any:
-    if (
-        tracking.startswith("sqlite:///")
-        and not Path(tracking.removeprefix("sqlite:///")).is_file()
-    ):
-        raise _Unreachable(
-            f"there is no registry at {without_secrets(tracking)}"
-        )  # MLflow would create an empty one
+    path = _sqlite_file(tracking)
+    if path is not None and not path.is_file():  # MLflow would create an empty one
+        raise _UnreachableError(f"there is no registry at {without_secrets(tracking)}")
     with _reaching(tracking):
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=tracking, registry_uri=tracking)
 
 
-def _registering(name: str) -> str:
-    """Return the command that registers a model of this name: models of whole networks have one of their own."""
-    return "tencost graphs register" if name.startswith("tencost-graph-") else "tencost register"
-
-
-def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: str | None) -> Any:
+def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: str) -> Any:
+    """Return MLflow's version of a model by its alias or, without one, its number."""
     from mlflow.exceptions import MlflowException
 
     with _reaching(tracking):
@@ -319,35 +319,39 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            names = [str(item.name) for item in client.search_registered_models()]
+            names = [str(model.name) for model in client.search_registered_models()]
             raise _unknown(tracking, name, names) from error
         if model.name != name:
-            raise _Unreachable(
-                f"{without_secrets(tracking)} does not answer as an MLflow registry (no name)"
-            )
+            raise _no_registry(tracking, "no name")
         versions = sorted(
-            int(item.version) for item in client.search_model_versions(f"name='{name}'")
+            int(version.version) for version in client.search_model_versions(f"name='{name}'")
         )
-        number = int(version) if version is not None else int(model.aliases.get(alias, -1))
+        number = int(version) if alias is None else int(model.aliases.get(alias, -1))
         if number not in versions:
-            wanted = f"version {version}" if version is not None else f"alias {alias!r}"
-            aliases = ", ".join(f"{key} = {value}" for key, value in sorted(model.aliases.items()))
+            missing = f"version {version}" if alias is None else f"alias {alias!r}"
+            aliases = ", ".join(
+                f"{key} = {number}" for key, number in sorted(model.aliases.items())
+            )
             raise RegistryError(
-                f"model {name!r} has no {wanted}; versions: "
+                f"model {name!r} has no {missing}; versions: "
                 f"{', '.join(map(str, versions)) or 'none'}; aliases: {aliases or 'none'}. "
                 "See `tencost register status`."
             )
-        found = client.get_model_version(name, str(number))
-        if str(found.version) != str(number):
-            raise _Unreachable(
-                f"{without_secrets(tracking)} does not answer as an MLflow registry (another version)"
-            )
-        return found
+        answer = client.get_model_version(name, str(number))
+        if str(answer.version) != str(number):
+            raise _no_registry(tracking, "another version")
+        return answer
+
+
+def _no_registry(tracking: str, why: str) -> _UnreachableError:
+    return _UnreachableError(
+        f"{without_secrets(tracking)} does not answer as an MLflow registry ({why})"
+    )
 
 
 @contextmanager
 def _reaching(tracking: str) -> Iterator[None]:
-    """Turn what MLflow raises when a server, database or store is down, or no MLflow, into _Unreachable."""
+    """Turn what MLflow raises when a server, database or store is down, or no MLflow, into _UnreachableError."""
     from google.protobuf.json_format import Error as ProtobufError  # type: ignore[import-untyped]
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -356,50 +360,43 @@ def _reaching(tracking: str) -> Iterator[None]:
         yield
     except MlflowException as error:
         if error.error_code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
-            raise _Unreachable(refused(tracking)) from None
-        raise _Unreachable(_told(tracking, error)) from error
+            raise _UnreachableError(refused(tracking)) from None
+        raise _silent(tracking, error) from error
     except (
         SQLAlchemyError, OSError,
         # What its client makes of an answer that is no JSON, or JSON of another shape:
         ProtobufError, ValueError, TypeError, AttributeError, LookupError,
     ) as error:  # fmt: skip
-        raise _Unreachable(_told(tracking, error)) from error
+        raise _silent(tracking, error) from error
 
 
-def _told(tracking: str, error: BaseException) -> str:
+def _silent(tracking: str, error: BaseException) -> _UnreachableError:
     first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"{without_secrets(tracking)} does not answer ({first_line})"
+    return _UnreachableError(f"{without_secrets(tracking)} does not answer ({first_line})")
 
 
 def _existing(location: str, tracking: str) -> str:
     """Return the location, or where the registry's own project has it since it was copied or moved."""
-    parsed = urlparse(location)
-    if parsed.scheme not in ("", "file") or not tracking.startswith("sqlite:///"):
+    parsed, database = urlparse(location), _sqlite_file(tracking)
+    _, marker, inside = unquote(parsed.path).rpartition("/mlruns/artifacts/")
+    if parsed.scheme not in ("", "file") or database is None or not marker:
         return location
-    path = Path(unquote(parsed.path))
-    marker = "/mlruns/artifacts/"
-    if marker not in str(path):
-        return location
-    artifacts = Path(tracking.removeprefix("sqlite:///")).parent / "artifacts"
-    own = artifacts / str(path).rsplit(marker, 1)[1]
-    return str(own) if own.exists() or not path.exists() else location
+    local = database.parent / "artifacts" / inside
+    return str(local) if local.exists() or not Path(unquote(parsed.path)).exists() else location
+
+
+def _cache(base: Path | None, tracking: str, name: str) -> _Cache:
+    from platformdirs import user_cache_path
+
+    registry = hashlib.sha256(tracking.encode()).hexdigest()[:12]
+    return _Cache((base or user_cache_path("tencost")) / "bundles" / registry / name)
 
 
 @dataclass(frozen=True)
 class _Cache:
     """The pulled versions of one model of one registry."""
 
-    base: Path | None
-    tracking: str
-    name: str
-    folder: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        from platformdirs import user_cache_path
-
-        base = self.base if self.base is not None else user_cache_path("tencost")
-        registry = hashlib.sha256(self.tracking.encode()).hexdigest()[:12]
-        object.__setattr__(self, "folder", base / "bundles" / registry / self.name)
+    folder: Path
 
     def get(self, version: str, digest: str | None) -> Path | None:
         """Return the cached version if it is whole and has the digest."""
@@ -436,8 +433,8 @@ class _Cache:
 
     def aliases(self) -> dict[str, str]:
         """Alias -> version."""
-        found = self._read("aliases").items()
-        return {alias: version for alias, version in found if version.isdecimal()}
+        aliases = self._read("aliases").items()
+        return {alias: version for alias, version in aliases if version.isdecimal()}
 
     def digests(self) -> dict[str, str]:
         """Version -> sha256 of bundle.json."""
@@ -468,16 +465,12 @@ class _Cache:
             index = orjson.loads((self.folder / "index.json").read_bytes())
         except (OSError, orjson.JSONDecodeError):
             return {}
-        values = index.get(key) if isinstance(index, dict) else None
-        if not isinstance(values, dict):
+        pairs = index.get(key) if isinstance(index, dict) else None
+        if not isinstance(pairs, dict):
             return {}
-        return {name: value for name, value in values.items() if isinstance(value, str)}
+        return {name: text for name, text in pairs.items() if isinstance(text, str)}
 
-    def _write(self, key: str, values: dict[str, str]) -> None:
+    def _write(self, key: str, pairs: dict[str, str]) -> None:
+        index = {"aliases": self.aliases(), "sha256": self.digests(), key: pairs}
         with whole_file(self.folder / "index.json") as path:
-            path.write_bytes(
-                orjson.dumps(
-                    {"aliases": self.aliases(), "sha256": self.digests(), key: values},
-                    option=orjson.OPT_INDENT_2,
-                )
-            )
+            path.write_bytes(orjson.dumps(index, option=orjson.OPT_INDENT_2))

@@ -99,7 +99,7 @@ def connect(uri: str) -> Any:
 
 def list_models(client: Any) -> list[str]:
     """Return the names of all registered models, sorted."""
-    return sorted(str(item.name) for item in client.search_registered_models())
+    return sorted(str(model.name) for model in client.search_registered_models())
 
 
 def list_versions(client: Any, name: str) -> list[Version]:
@@ -112,20 +112,50 @@ def list_versions(client: Any, name: str) -> list[Version]:
     versions = [
         Version(
             name=name,
-            number=int(item.version),
-            run_id=item.run_id or "",
-            tags=dict(item.tags),
-            aliases=tuple(sorted(aliases.get(int(item.version), []))),
-            description=item.description or "",
+            number=int(version.version),
+            run_id=version.run_id or "",
+            tags=dict(version.tags),
+            aliases=tuple(sorted(aliases.get(int(version.version), []))),
+            description=version.description or "",
         )
-        for item in client.search_model_versions(f"name='{name}'")
+        for version in client.search_model_versions(f"name='{name}'")
     ]
     return sorted(versions, key=lambda version: version.number)
 
 
+def existing_versions(client: Any, name: str) -> list[Version]:
+    """Return a model's versions, oldest first.
+
+    Raises:
+        RegistryError: no such model, or one without a version.
+    """
+    versions = list_versions(client, name)
+    if not versions:
+        models = ", ".join(list_models(client)) or "none"
+        raise RegistryError(f"the registry has no model {name!r}; it has: {models}.")
+    return versions
+
+
+def numbered(versions: list[Version], number: int) -> Version:
+    """Return the version with a number, out of those of a model.
+
+    Raises:
+        RegistryError: there is none.
+    """
+    for version in versions:
+        if version.number == number:
+            return version
+    numbers = ", ".join(str(version.number) for version in versions)
+    raise RegistryError(f"model {versions[0].name!r} has no version {number}; it has: {numbers}.")
+
+
 def find_champion(client: Any, name: str) -> Version | None:
     """Return the version that the champion alias points to."""
-    return next((item for item in list_versions(client, name) if CHAMPION in item.aliases), None)
+    return _champion(list_versions(client, name))
+
+
+def _champion(versions: list[Version]) -> Version | None:
+    return next((version for version in versions if CHAMPION in version.aliases), None)
 
 
 def register_bundle(
@@ -159,8 +189,16 @@ def register_bundle(
 def bundle_offer(bundle: Path, hardware_text: str, programs: Ragged | None = None) -> Offer:
     """Return a bundle of programs as it is offered to the registry; the arguments are those of `register_bundle`."""
     info = read_info(bundle)
+    name = model_name(info.hardware)
+    refit = {}
+    if info.refit:
+        refit = {
+            TWIN_TAG: str(info.refit["twin"]),
+            FITTED_TAG: f"{info.refit['records']} records of {info.refit['parts']}",
+            NETWORKS_TAG: ", ".join(info.refit["networks"])[:_MOST_TEXT],
+        }
     return Offer(
-        name=model_name(info.hardware),
+        name=name,
         bundle=bundle,
         content_digest=content_digest(info),
         major=info.feature_spec.abi,
@@ -171,21 +209,17 @@ def bundle_offer(bundle: Path, hardware_text: str, programs: Ragged | None = Non
             "dataset": info.dataset,
             "split_hash": info.split_hash,
             "seed": str(info.seed),
-            **_fitted(info.refit),
+            **refit,
         },
-        model_text=_model_description(model_name(info.hardware), hardware_text),
+        model_text=(
+            f"Learned cost model for tensor programs on {hardware_text}.\n\n"
+            f"Tune with it: `tencost tune model_uri=models:/{name}@champion`, or in a script "
+            f"`tencost.load_cost_model('models:/{name}@champion')` as MetaSchedule's `cost_model`.\n\n"
+            "Aliases: **champion** is the version to use, **challenger** the one proposed last. "
+            "Versions are tagged MAJOR.MINOR: MAJOR is the feature ABI, MINOR counts the trainings."
+        ),
         save=partial(save_pyfunc, programs=programs),
     )
-
-
-def _fitted(refit: dict[str, Any]) -> dict[str, str]:
-    if not refit:
-        return {}
-    return {
-        TWIN_TAG: str(refit["twin"]),
-        FITTED_TAG: f"{refit['records']} records of {refit['parts']}",
-        NETWORKS_TAG: ", ".join(refit["networks"])[:_MOST_TEXT],
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,19 +267,21 @@ def register_offer(
         except MlflowException as error:  # another process was first, or all versions were deleted
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-    same_major = [item for item in versions if item.semver.split(".")[0] == str(offer.major)]
-    tags = {
-        "semver": f"{offer.major}.{len(same_major)}",
-        CONTENT_TAG: offer.content_digest,
-        DIGEST_TAG: manifest_digest(offer.bundle),
-        **offer.tags,
-    }
+    same_major = [
+        version for version in versions if version.semver.split(".")[0] == str(offer.major)
+    ]
     model_id = _log_pyfunc(client, offer, run_id)
     created = client.create_model_version(
         name,
         source=client.get_logged_model(model_id).artifact_location,
         run_id=run_id,
-        tags={**tags, MODEL_TAG: model_id},
+        tags={
+            "semver": f"{offer.major}.{len(same_major)}",
+            CONTENT_TAG: offer.content_digest,
+            DIGEST_TAG: manifest_digest(offer.bundle),
+            **offer.tags,
+            MODEL_TAG: model_id,
+        },
         description=description,
         model_id=model_id,
     )
@@ -254,8 +290,7 @@ def register_offer(
     client.set_logged_model_tags(model_id, {"mlflow.modelVersions": listed})
     version, new = _settled(client, offer, int(created.version))
     client.set_registered_model_alias(name, CHALLENGER, str(version.number))
-    found = [item for item in list_versions(client, name) if item.number == version.number]
-    return found[0], new
+    return numbered(list_versions(client, name), version.number), new
 
 
 def _settled(client: Any, offer: Offer, number: int) -> tuple[Version, bool]:
@@ -265,46 +300,45 @@ def _settled(client: Any, offer: Offer, number: int) -> tuple[Version, bool]:
     """
     from mlflow.exceptions import MlflowException
 
-    versions = list_versions(client, offer.name)
-    own = next(item for item in versions if item.number == number)
-    before = [item for item in versions if item.number < number]
-    for other in before:
-        if other.tags.get(CONTENT_TAG) == offer.content_digest:
+    versions = [
+        version for version in list_versions(client, offer.name) if version.number <= number
+    ]
+    created = versions[-1]
+    for earlier in versions[:-1]:
+        if earlier.tags.get(CONTENT_TAG) == offer.content_digest:
             # Who may register may not always delete; a second copy does no harm.
             with suppress(MlflowException):
                 client.delete_model_version(offer.name, str(number))
-            return other, False
-    semver = _semvers([*before, own])[number]
-    if own.semver != semver:
+            return earlier, False
+    semver = _semvers(versions)[number]
+    if created.semver != semver:
         client.set_model_version_tag(offer.name, str(number), "semver", semver)
-    return own, True
+    return created, True
 
 
 def _semvers(versions: list[Version]) -> dict[int, str]:
-    """Return the semver that each version settles on, by its number.
+    """Return the semver that each version, the oldest first, settles on, by its number.
 
     Who made a version looks only once, maybe before those ahead of him did: so what they will settle on is computed for
     them, too, and all who look find the same. Copies of a version, which are being taken away, take no semver.
     """
-    found: dict[int, str] = {}
+    semvers: dict[int, str] = {}
     contents: set[str] = set()
-    for item in sorted(versions, key=lambda one: one.number):
-        content = item.tags.get(CONTENT_TAG)
+    for version in versions:
+        content = version.tags.get(CONTENT_TAG)
         if content is not None and content in contents:
             continue
-        if content is not None:
-            contents.add(content)
-        major = item.semver.partition(".")[0]
-        if item.semver and item.semver in found.values():
+        contents |= set() if content is None else {content}
+        semver = version.semver
+        if semver and semver in semvers.values():
+            major = semver.partition(".")[0]
+            pairs = [other.partition(".") for other in semvers.values()]
             minors = [
-                text.partition(".")[2] for text in found.values() if text.startswith(f"{major}.")
+                int(minor) for first, _, minor in pairs if first == major and minor.isdecimal()
             ]
-            found[item.number] = (
-                f"{major}.{1 + max(int(text) for text in minors if text.isdecimal())}"
-            )
-        else:
-            found[item.number] = item.semver
-    return found
+            semver = f"{major}.{1 + max(minors)}"
+        semvers[version.number] = semver
+    return semvers
 
 
 def trained_seeds(client: Any, version: Version) -> tuple[str, ...]:
@@ -326,10 +360,10 @@ def check_unchanged(client: Any, name: str, champion: Version | None) -> None:
     Raises:
         RegistryError: somebody promoted another one meanwhile.
     """
-    now = find_champion(client, name)
-    if (now and now.number) != (champion and champion.number):
+    current = find_champion(client, name)
+    if (current and current.number) != (champion and champion.number):
         then = "no champion" if champion is None else f"version {champion.number} as champion"
-        found = "none" if now is None else f"version {now.number}"
+        found = "none" if current is None else f"version {current.number}"
         raise RegistryError(
             f"expected {then} of {name} still, which the challenger was judged against, found {found}: somebody else "
             "was faster. Nothing was promoted; run the command again to judge it against that one"
@@ -339,7 +373,7 @@ def check_unchanged(client: Any, name: str, champion: Version | None) -> None:
 def promote(client: Any, version: Version) -> None:
     """Point the champion alias to a version and note when."""
     number = str(version.number)
-    client.set_model_version_tag(version.name, number, PROMOTED_TAG, _now())
+    client.set_model_version_tag(version.name, number, PROMOTED_TAG, now())
     if ROLLED_BACK_TAG in version.tags:
         client.delete_model_version_tag(version.name, number, ROLLED_BACK_TAG)
     client.set_registered_model_alias(version.name, CHAMPION, number)
@@ -354,36 +388,25 @@ def rollback(client: Any, name: str, number: int | None = None) -> Version:
     Raises:
         RegistryError: no such model or version, or no earlier champion.
     """
-    versions = list_versions(client, name)
-    if not versions:
-        known = ", ".join(list_models(client)) or "none"
-        raise RegistryError(f"the registry has no model {name!r}; it has: {known}.")
-    current = next((item for item in versions if CHAMPION in item.aliases), None)
-    chosen = _earlier(name, versions, current) if number is None else _numbered(versions, number)
+    versions = existing_versions(client, name)
+    current = _champion(versions)
+    chosen = _earlier(name, versions, current) if number is None else numbered(versions, number)
     if current is not None and chosen.number == current.number:
         return chosen
     if current is not None and chosen.number < current.number:
-        client.set_model_version_tag(name, str(current.number), ROLLED_BACK_TAG, _now())
+        client.set_model_version_tag(name, str(current.number), ROLLED_BACK_TAG, now())
     promote(client, chosen)
-    return chosen
-
-
-def _numbered(versions: list[Version], number: int) -> Version:
-    chosen = next((item for item in versions if item.number == number), None)
-    if chosen is None:
-        have = ", ".join(str(item.number) for item in versions)
-        raise RegistryError(f"model {versions[0].name!r} has no version {number}; it has: {have}.")
     return chosen
 
 
 def _earlier(name: str, versions: list[Version], current: Version | None) -> Version:
     """Return the last version before the champion that was champion and was not taken back."""
     chosen = [
-        item
-        for item in versions
-        if PROMOTED_TAG in item.tags
-        and ROLLED_BACK_TAG not in item.tags
-        and (current is None or item.number < current.number)
+        version
+        for version in versions
+        if PROMOTED_TAG in version.tags
+        and ROLLED_BACK_TAG not in version.tags
+        and (current is None or version.number < current.number)
     ]
     if not chosen:
         before = f"before version {current.number}" if current else "to go back to"
@@ -395,7 +418,8 @@ def _earlier(name: str, versions: list[Version], current: Version | None) -> Ver
     return chosen[-1]
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as tags have it: ISO 8601, UTC, seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -412,14 +436,3 @@ def _log_pyfunc(client: Any, offer: Offer, run_id: str) -> str:
             model_type=offer.tags.get("family", "tencost"),
             tags={"registered": "true", CONTENT_TAG: offer.content_digest},
         )
-
-
-def _model_description(name: str, hardware_text: str) -> str:
-    return (
-        f"Learned cost model for tensor programs on {hardware_text}.\n\n"
-        f"Tune with it: `tencost tune model_uri=models:/{name}@champion`, or in a script "
-        f"`tencost.load_cost_model('models:/{name}@champion')` "
-        "as MetaSchedule's `cost_model`.\n\n"
-        "Aliases: **champion** is the version to use, **challenger** the one proposed last. "
-        "Versions are tagged MAJOR.MINOR: MAJOR is the feature ABI, MINOR counts the trainings."
-    )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import time
+import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,13 +95,10 @@ def round_times(
     extracted = _extract(extractors, batches)
     times = []
     for bundle in bundles:
-        taken, rows = extracted[bundle.info.feature_spec.digest]
-        scale = CANDIDATES / len(rows)
-        times.append(
-            RoundTime(
-                extract_s=taken * scale, score_s=_score_seconds(bundle, rows), sampled=len(rows)
-            )
-        )
+        seconds, rows = extracted[bundle.info.feature_spec.digest]
+        extract_s = seconds * CANDIDATES / len(rows)
+        score_s = _score_seconds(bundle, rows)
+        times.append(RoundTime(extract_s=extract_s, score_s=score_s, sampled=len(rows)))
     return times, ""
 
 
@@ -115,31 +113,28 @@ def _sample(cfg: Config, root: Path, truth: Truth) -> list[_Batch]:
     workloads = load_workloads(folder)
     modules = dict(zip(workloads["workload_id"], workloads["mod_json"], strict=True))
     columns = ["program_id", "program", "program_format", "target"]
-    works = pl.Series(truth.program_id[~np.isnan(truth.latency_s)].tolist(), dtype=pl.String)
+    working = pl.Series(truth.program_id[~np.isnan(truth.latency_s)].tolist(), dtype=pl.String)
     hardware = None if cfg.hardware.members else [cfg.hardware.name]
     records = load_records(folder, hardware, columns).filter(
-        pl.col("program_format") == _FORMAT, pl.col("program_id").is_in(works.implode())
+        pl.col("program_format") == _FORMAT, pl.col("program_id").is_in(working.implode())
     )
-    texts = {row["program_id"]: row for row in records.iter_rows(named=True)}
-    tasks = [
-        (
-            modules[task.workload_id],
-            [texts[name] for name in truth.program_id[task.rows].tolist() if name in texts],
-        )
-        for task in truth.tasks
-        if modules.get(task.workload_id)
-    ]
-    tasks = [(module, rows[:_PROGRAMS]) for module, rows in tasks if rows]
+    by_program = {row["program_id"]: row for row in records.iter_rows(named=True)}
+    tasks = []
+    for task in truth.tasks:
+        programs = truth.program_id[task.rows].tolist()
+        rows = [by_program[program] for program in programs if program in by_program]
+        if rows and modules.get(task.workload_id):
+            tasks.append((modules[task.workload_id], rows[:_PROGRAMS]))
     if not tasks:
         raise RecordError(
             f"expected modules and MetaSchedule programs of the test tasks in {folder}, found none"
         )
     positions = np.unique(np.linspace(0, len(tasks) - 1, _TASKS).round().astype(int))
     batches = [_replayed(*tasks[position]) for position in positions]
-    kept = [batch for batch in batches if batch.candidates]
-    if not kept:
+    batches = [batch for batch in batches if batch.candidates]
+    if not batches:
         raise FeatureError(f"expected recorded programs that replay, found none of {folder}")
-    return kept
+    return batches
 
 
 def _replayed(mod_json: str, rows: list[dict[str, Any]]) -> _Batch:
@@ -157,8 +152,10 @@ def _replayed(mod_json: str, rows: list[dict[str, Any]]) -> _Batch:
         context = TuneContext(module, target=target, num_threads=1)
     except Exception as error:
         raise FeatureError(f"this TVM cannot read a workload: {first_line(error)}") from error
-    found = [replay(module, row["program"]).schedule for row in rows]
-    return _Batch(context, [MeasureCandidate(one, []) for one in found if one is not None])
+    schedules = [replay(module, row["program"]).schedule for row in rows]
+    return _Batch(
+        context, [MeasureCandidate(schedule, []) for schedule in schedules if schedule is not None]
+    )
 
 
 def _extract(
@@ -179,9 +176,5 @@ def _extract(
 
 def _score_seconds(bundle: Bundle, rows: Ragged) -> float:
     generation = rows.take(np.resize(np.arange(len(rows)), GENERATION))
-    taken = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        bundle.scores(generation)
-        taken.append(time.perf_counter() - start)
-    return GENERATIONS * min(taken)
+    seconds = timeit.repeat(lambda: bundle.scores(generation), number=1, repeat=_REPEATS)
+    return GENERATIONS * min(seconds)

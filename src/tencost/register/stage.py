@@ -30,7 +30,7 @@ from tencost.evaluate.leaderboard import Board, Row
 from tencost.register import registry
 from tencost.register.registry import Offer, Version
 from tencost.register.verdict import YES, Verdict
-from tencost.tracking import orphaned_runs as ended
+from tencost.tracking import orphaned_runs
 from tencost.tracking import runs as tracking
 from tencost.writing import whole_file
 
@@ -194,13 +194,14 @@ def _training_run(
     if trained is not None:
         return trained
     experiment = client.get_experiment_by_name(cfg.experiment_name)
-    tags = {"tencost.stage": command, "hardware": cfg.hardware.name, **ended.process_tags()}
-    name = f"register {cfg.hardware.name}"
-    created = client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
-    client.log_param(created, "seeds", ",".join(str(seed) for seed in seeds))
-    client.log_artifacts(created, str(folder), registry.BUNDLES)
-    client.set_terminated(created)
-    return str(created)
+    hardware = cfg.hardware.name
+    tags = {"tencost.stage": command, "hardware": hardware, **orphaned_runs.process_tags()}
+    run = client.create_run(experiment.experiment_id, run_name=f"register {hardware}", tags=tags)
+    run_id = str(run.info.run_id)
+    client.log_param(run_id, "seeds", ",".join(map(str, seeds)))
+    client.log_artifacts(run_id, str(folder), registry.BUNDLES)
+    client.set_terminated(run_id)
+    return run_id
 
 
 def _write(
@@ -217,16 +218,16 @@ def _write(
         registry.REASONS_TAG: "\n".join(verdict.reasons),
         **subject.tags(verdict),
     }
-    for name, value in tags.items():
-        client.set_model_version_tag(version.name, number, name, value)
+    for name, tag in tags.items():
+        client.set_model_version_tag(version.name, number, name, tag)
     notes = subject.run_notes(version, champion, verdict, text)
-    for name, value in notes.tags.items():
-        client.set_tag(run_id, name, value)
+    for name, tag in notes.tags.items():
+        client.set_tag(run_id, name, tag)
     now = int(1000 * time.time())
     metrics = [
-        Metric(name, value, now, 0)
-        for name, value in notes.metrics.items()
-        if not math.isnan(value)
+        Metric(name, figure, now, 0)
+        for name, figure in notes.metrics.items()
+        if not math.isnan(figure)
     ]
     if metrics:
         client.log_batch(run_id, metrics=metrics)
@@ -237,9 +238,11 @@ def _write(
 def _write_mark(path: Path, version: Version) -> None:
     """Write which content, a twin's if it has one, was offered to the registry."""
     offered = version.tags.get(registry.TWIN_TAG) or version.tags[registry.CONTENT_TAG]
-    content = {"model": version.name, "content_digest": offered}
+    mark = {"model": version.name, "content_digest": offered}
     with whole_file(path) as partial:
-        partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        partial.write_bytes(
+            orjson.dumps(mark, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        )
 
 
 def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:
@@ -253,11 +256,9 @@ def _print(version: Version, new: bool, champion: Version | None, verdict: Verdi
         console.print(Text.assemble((f"  {word:<4}", style), rest), soft_wrap=True)
     if champion is None:
         console.print("  there is no champion yet", style="bold red")
-    elif champion.number == version.number:
-        console.print(
-            f"  champion: version {version.number} ({version.semver})", style="bold green"
-        )
-    else:
-        console.print(
-            f"  champion stays: version {champion.number} ({champion.semver})", style="bold"
-        )
+        return
+    is_champion = champion.number == version.number
+    console.print(
+        f"  champion{'' if is_champion else ' stays'}: version {champion.number} ({champion.semver})",
+        style="bold green" if is_champion else "bold",
+    )

@@ -73,24 +73,24 @@ def training_starts(data: Data, *, refit: bool = False) -> StartBook:
     books = []
     for name in data.hardware():
         records = load_records(data.records_folder, [name], COLUMNS)
-        own = replace(cfg, hardware=data.described(name))
-        books.append(_book(records.join(allowed, on="record_id", how="semi"), own))
+        described = replace(cfg, hardware=data.described(name))
+        books.append(_book(records.join(allowed, on="record_id", how="semi"), described))
     return books[0] if len(books) == 1 else _shared(books, cfg)
 
 
 def _shared(books: Sequence[StartBook], cfg: Config) -> StartBook:
     """Return the programs of several hardware in one book."""
-    fastest_s: dict[str, dict[str, float]] = {}
+    seconds: dict[str, dict[str, float]] = {}
     for book in books:
-        for one in book.starts:
-            of_workload = fastest_s.setdefault(one.workload, {})
-            of_workload.setdefault(book.hardware, one.latency_s * one.share)
-    shared = {name: geometric_mean(of.values()) for name, of in fastest_s.items()}
+        for start in book.starts:
+            of_workload = seconds.setdefault(start.workload, {})
+            of_workload.setdefault(book.hardware, start.latency_s * start.share)
+    shared = {workload: geometric_mean(of.values()) for workload, of in seconds.items()}
     best: dict[tuple[str, bytes], tuple[str, float, Any]] = {}
-    for one in (one for book in books for one in book.starts):
-        key = (one.workload, orjson.dumps(one.trace))
-        program = (one.workload, shared[one.workload] / one.share, one.trace)
-        best[key] = min(best.get(key, program), program, key=lambda item: item[1])
+    for start in (start for book in books for start in book.starts):
+        key = (start.workload, orjson.dumps(start.trace))
+        program = (start.workload, shared[start.workload] / start.share, start.trace)
+        best[key] = min(best.get(key, program), program, key=lambda program: program[1])
     return StartBook.of(cfg.hardware.name, cfg.hardware.target, best.values())
 
 
@@ -110,11 +110,11 @@ def fastest(records: pl.DataFrame, target: dict[str, Any], per_workload: int) ->
         target: TVM target that they must be for.
         per_workload: programs of a workload to keep.
     """
-    wanted = {canonical_target(target), canonical_target(as_recorded(target))}
+    same = {canonical_target(target), canonical_target(as_recorded(target))}
     targets = [
         text
         for text in records["target"].unique().to_list()
-        if canonical_target(orjson.loads(text)) in wanted
+        if canonical_target(orjson.loads(text)) in same
     ]
     return (
         of_preferred_generator(records.filter(pl.col("target").is_in(targets)))
@@ -137,10 +137,10 @@ def as_recorded(target: dict[str, Any]) -> dict[str, Any]:
 
 
 def _book(records: pl.DataFrame, cfg: Config) -> StartBook:
-    kept = fastest(records, cfg.hardware.target, PER_WORKLOAD)
+    best = fastest(records, cfg.hardware.target, PER_WORKLOAD)
     programs: list[tuple[str, float, Any]] = [
         (workload, seconds, orjson.loads(program))
-        for workload, seconds, program in kept.select(
+        for workload, seconds, program in best.select(
             "workload_id", "latency_s", "program"
         ).iter_rows()
     ]

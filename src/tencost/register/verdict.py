@@ -73,13 +73,9 @@ def check_challenger(
     text = f"trained with {num_seeds} seed(s), at least {min_seeds} asked for"
     checks = [(enough, text if enough else f"{text}{advice}")]
     if rolled_back:
-        checks.append(
-            (
-                False,
-                f"it was champion and was rolled back on {rolled_back}; "
-                "`tencost register rollback <model> <version>` brings it back",
-            )
-        )
+        text = f"it was champion and was rolled back on {rolled_back}"
+        text += "; `tencost register rollback <model> <version>` brings it back"
+        checks.append((False, text))
     return checks
 
 

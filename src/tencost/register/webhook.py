@@ -71,13 +71,13 @@ def secret() -> str:
     Raises:
         RegistryError: there is none.
     """
-    found = os.environ.get(SECRET_VARIABLE, "")
-    if len(found) < 16:
+    shared = os.environ.get(SECRET_VARIABLE, "")
+    if len(shared) < 16:
         raise RegistryError(
             f"expected a secret of 16 characters or more in {SECRET_VARIABLE}, found "
-            f"{'a shorter one' if found else 'none'}. Make one: export {SECRET_VARIABLE}=$(openssl rand -hex 24)"
+            f"{'a shorter one' if shared else 'none'}. Make one: export {SECRET_VARIABLE}=$(openssl rand -hex 24)"
         )
-    return found
+    return shared
 
 
 def add(root: Path, url: str) -> None:
@@ -95,7 +95,7 @@ def add(root: Path, url: str) -> None:
 
     with answering(uri):
         client = registry.connect(uri)
-        old = [item for item in client.list_webhooks() if item.name == HOOK]
+        replaced = [hook for hook in client.list_webhooks() if hook.name == HOOK]
         try:
             client.create_webhook(HOOK, url, [EVENT], secret=shared)
         except MlflowException as error:
@@ -104,8 +104,8 @@ def add(root: Path, url: str) -> None:
             raise RegistryError(
                 f"the registry's server does not deliver to {url}: {error}"
             ) from None
-        for item in old:
-            client.delete_webhook(item.webhook_id)
+        for hook in replaced:
+            client.delete_webhook(hook.webhook_id)
     Console().print(f"{HOOK}: {url} is told of every promotion", highlight=False, soft_wrap=True)
 
 
@@ -125,21 +125,21 @@ def promotion(headers: Mapping[str, str], body: bytes, shared: str, now: float) 
     identity = headers.get("X-MLflow-Delivery-Id", "")
     stamp = headers.get("X-MLflow-Timestamp", "")
     signed = f"{identity}.{stamp}.".encode() + body
-    own = base64.b64encode(hmac.new(shared.encode(), signed, hashlib.sha256).digest())
-    given = headers.get("X-MLflow-Signature", "").encode("latin-1", "replace")
-    if not hmac.compare_digest(b"v1," + own, given):
+    expected = base64.b64encode(hmac.new(shared.encode(), signed, hashlib.sha256).digest())
+    signature = headers.get("X-MLflow-Signature", "").encode("latin-1", "replace")
+    if not hmac.compare_digest(b"v1," + expected, signature):
         raise PermissionError("not signed with the secret")
     if not stamp.isdecimal() or abs(now - int(stamp)) > OLDEST_S:
         raise PermissionError("too old")
     try:
         content = json.loads(body)
         data = content["data"]
-        found = Promotion(str(data["name"]), str(data["alias"]), int(data["version"]))
+        event = Promotion(str(data["name"]), str(data["alias"]), int(data["version"]))
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError("expected name, alias and version of a model") from error
     if (content.get("entity"), content.get("action")) != tuple(EVENT.split(".")):
         raise ValueError(f"expected {EVENT}")
-    return found
+    return event
 
 
 @dataclass
@@ -167,43 +167,42 @@ class Listener:
     def take(self, headers: Mapping[str, str], body: bytes) -> int:
         """Take a delivery; return the HTTP status of the answer."""
         try:
-            found = promotion(headers, body, secret(), time.time())
+            event = promotion(headers, body, secret(), time.time())
         except PermissionError:
             return 403
         except ValueError:
             return 400
         identity = headers.get("X-MLflow-Delivery-Id", "")
-        graphs = found.name.startswith("tencost-graph-")
-        if found.alias != self.alias or graphs or not found.name.startswith("tencost-"):
+        graphs = event.name.startswith("tencost-graph-")
+        if event.alias != self.alias or graphs or not event.name.startswith("tencost-"):
             return 204
         if identity not in self._seen:
             self._seen[identity] = None
             for old in list(self._seen)[:-_MOST_SEEN]:
                 del self._seen[old]
-            self.promotions.put(found)
+            self.promotions.put(event)
         return 202
 
-    def commands(self, found: Promotion) -> list[list[str]]:
+    def commands(self, event: Promotion) -> list[list[str]]:
         """Return the commands that a promotion makes."""
-        hardware = self.hardware or found.name.removeprefix("tencost-")
+        hardware = self.hardware or event.name.removeprefix("tencost-")
         tune = [sys.executable, "-m", "tencost.cli", "tune"]
-        about = [f"hardware={hardware}", f"model_uri={found.uri}", *self.overrides]
+        about = [f"hardware={hardware}", f"model_uri={event.uri}", *self.overrides]
         return [[*tune, f"network={network}", *about] for network in self.networks]
 
     def tune(self, console: Console) -> None:
         """Tune after each promotion until :meth:`end`; a run that fails stops no other."""
-        while (found := self.promotions.get()) is not None and not self._ending.is_set():
-            told = f"{found.name}: {found.alias} is version {found.version}"
-            console.print(printable(told), markup=False, highlight=False, soft_wrap=True)
-            for command in self.commands(found):
+
+        def line(text: str) -> None:
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+        while (event := self.promotions.get()) is not None and not self._ending.is_set():
+            line(printable(f"{event.name}: {event.alias} is version {event.version}"))
+            for command in self.commands(event):
                 if self._ending.is_set():
                     return
                 self._child = subprocess.Popen(command)
-                code = self._child.wait()
-                words = " ".join(command[2:])
-                console.print(
-                    f"exit code {code}: {words}", markup=False, highlight=False, soft_wrap=True
-                )
+                line(f"exit code {self._child.wait()}: {' '.join(command[2:])}")
 
     def end(self) -> None:
         """Stop tuning as Ctrl-C would, which the child may ignore: what was measured is kept."""
@@ -213,14 +212,14 @@ class Listener:
             self._child.send_signal(signal.SIGTERM)
 
 
-def listen(listener: Listener, host: str, port: int, console: Console | None = None) -> None:
+def listen(listener: Listener, host: str, port: int) -> None:
     """Listen until Ctrl-C or SIGTERM.
 
     Raises:
         RegistryError: no secret, or an address that is taken.
     """
     secret()
-    console = console or Console()
+    console = Console()
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10
@@ -237,8 +236,8 @@ def listen(listener: Listener, host: str, port: int, console: Console | None = N
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *told: Any) -> None:
-            _log.info("%s", told)
+        def log_message(self, *message: Any) -> None:
+            _log.info("%s", message)
 
     try:
         server = ThreadingHTTPServer((host, port), Handler)

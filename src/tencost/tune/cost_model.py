@@ -486,8 +486,7 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
     Raises:
         RegistryError: there is neither.
     """
-    from tencost.register.aliases import default_alias
-    from tencost.register.pull import EVERY_CPU, pull
+    from tencost.register.pull import EVERY_CPU, default_alias, pull
 
     alias = default_alias()
     try:

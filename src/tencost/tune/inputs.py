@@ -17,8 +17,7 @@ from tencost.errors import FeatureError, MissingDependencyError, RegistryError, 
 from tencost.features.device import attributes
 from tencost.programs.starting_points import StartBook, shipped_starts
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
-from tencost.register.aliases import default_alias
-from tencost.register.pull import CHALLENGER, CHAMPION, EVERY_CPU, objection
+from tencost.register.pull import CHALLENGER, CHAMPION, EVERY_CPU, default_alias, objection
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.hardware import another_machine, one_core
 

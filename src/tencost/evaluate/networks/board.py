@@ -71,18 +71,16 @@ def summarize(seeds: Sequence[Mapping[str, Mapping[str, GraphScore]]]) -> dict[s
     """
     parts: dict[str, dict[str, Interval]] = {}
     families: dict[str, dict[str, dict[str, float]]] = {}
-    for part in seeds[0]:
-        if not seeds[0][part]:
+    for part, scores in seeds[0].items():
+        if not scores:
             continue
-        averages = [average(list(seed[part].values())) for seed in seeds]
-        parts[part] = {
-            name: seed_interval([getattr(one, name) for one in averages]) for name in METRICS
-        }
-        families[part] = {
-            family: {
-                name: seed_interval([getattr(seed[part][family], name) for seed in seeds]).mean
-                for name in METRICS
-            }
-            for family in seeds[0][part]
-        }
+        parts[part] = _intervals([average(list(seed[part].values())) for seed in seeds])
+        families[part] = {}
+        for family in scores:
+            intervals = _intervals([seed[part][family] for seed in seeds])
+            families[part][family] = {name: interval.mean for name, interval in intervals.items()}
     return {"parts": parts, "families": families}
+
+
+def _intervals(scores: Sequence[GraphScore]) -> dict[str, Interval]:
+    return {name: seed_interval([getattr(score, name) for score in scores]) for name in METRICS}

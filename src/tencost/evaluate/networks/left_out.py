@@ -65,23 +65,23 @@ def left_out_errors(
     from scipy.stats import t
 
     error = np.log(measured_ms / predicted_ms)
-    known = np.isfinite(error)
-    names, counts = np.unique(family[known], return_counts=True)
+    measured = np.isfinite(error)
+    names, counts = np.unique(family[measured], return_counts=True)
     if len(names) < _FEWEST:
         return None
-    medians, lows, highs = [], [], []
-    for name in names:
-        own = error[known & (family == name)]
-        medians.append(float(np.median(own)))
-        low, high = np.quantile(own - medians[-1], [(1 - coverage) / 2, (1 + coverage) / 2])
-        lows.append(float(low))
-        highs.append(float(high))
+    by_family = [error[measured & (family == name)] for name in names]
+    medians = [float(np.median(errors)) for errors in by_family]
+    tails = [(1 - coverage) / 2, (1 + coverage) / 2]
+    ends = [
+        np.quantile(errors - median, tails).tolist()
+        for errors, median in zip(by_family, medians, strict=True)
+    ]
     spread = float(np.std(medians, ddof=1)) * math.sqrt(1 + 1 / len(names))
     between = float(t.ppf((1 + coverage) / 2, len(names) - 1)) * spread
     middle = float(np.mean(medians))
     return LeftOut(
-        low=round(middle - between + min(lows), 4),
-        high=round(middle + between + max(highs), 4),
+        low=round(middle - between + min(low for low, _ in ends), 4),
+        high=round(middle + between + max(high for _, high in ends), 4),
         families=dict(zip(names.tolist(), counts.tolist(), strict=True)),
     )
 

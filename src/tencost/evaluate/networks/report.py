@@ -33,13 +33,13 @@ def print_boards(root: Path, paths: PathsConfig, console: Console | None = None)
     A report in the place of earlier versions counts where the new place has none of that dataset and split.
     """
     pattern = f"*/devices/*/{GraphBoard.FILE}"
-    found: dict[str, list[Path]] = {}
+    places: dict[str, list[Path]] = {}
     for reports in dict.fromkeys((graph_paths(paths, root).reports, paths.reports)):
-        named: dict[str, list[Path]] = {}
+        here: dict[str, list[Path]] = {}
         for path in sorted((root / reports).glob(pattern)):
-            named.setdefault(path.parents[2].name, []).append(path)
-        found = named | found
-    printed = [path for _, group in sorted(found.items()) for path in group]
+            here.setdefault(path.parents[2].name, []).append(path)
+        places = here | places
+    printed = [path for _, paths_of_report in sorted(places.items()) for path in paths_of_report]
     for path in printed:
         print_board(GraphBoard.load(path), console)
     return len(printed)
@@ -100,21 +100,18 @@ def scatter(
         measured_ms: float64 [G]; graphs without a latency are left out.
     """
     import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    known = np.isfinite(measured_ms)
-    names = np.unique(family[known])
+    measured = np.isfinite(measured_ms)
     colours = mpl.colormaps["tab20"]
-    for index, name in enumerate(names):
-        own = known & (family == name)
+    for index, name in enumerate(np.unique(family[measured])):
+        of = measured & (family == name)
         colour = [colours(index % 20)]
-        axes.scatter(measured_ms[own], predicted_ms[own], s=9, alpha=0.7, label=str(name), c=colour)
-    if known.any():
-        ends = np.array([measured_ms[known].min(), measured_ms[known].max()])
+        axes.scatter(measured_ms[of], predicted_ms[of], s=9, alpha=0.7, label=str(name), c=colour)
+    if measured.any():
+        ends = np.array([measured_ms[measured].min(), measured_ms[measured].max()])
         axes.plot(ends, ends, color="0.3", linewidth=1)
         axes.fill_between(
             ends, 0.9 * ends, 1.1 * ends, color="0.85", zorder=0, label="within 10 %", linewidth=0

@@ -7,6 +7,7 @@ predicted-<model>.png; and metrics.json beside `devices`, the metrics of all of 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def run(cfg: Config, root: Path) -> list[GraphBoard]:
     data = GraphData(cfg, root)
     parts = test_parts(data)
     models = load_models(data, parts)
-    found = []
+    boards = []
     name = f"evaluate {cfg.dataset.name} · {cfg.graph_split_name}"
     with start_graph_run(cfg, root, "graphs evaluate", name=name, of_model=False) as tracked:
         for column, hardware in enumerate(data.labelled.hardware):
@@ -73,17 +74,17 @@ def run(cfg: Config, root: Path) -> list[GraphBoard]:
             best = board.winner()
             if best is not None:
                 figures = {
-                    f"test/{hardware}/{part}/{name}": one.mean
+                    f"test/{hardware}/{part}/{metric}": interval.mean
                     for part, intervals in best.parts.items()
-                    for name, one in intervals.items()
+                    for metric, interval in intervals.items()
                 }
                 tracked.log_metrics(figures)
             report.print_board(board)
-            found.append(board)
-    metrics = {board.hardware: board.metrics() for board in found}
+            boards.append(board)
+    metrics = {board.hardware: board.metrics() for board in boards}
     with whole_file(data.folders.metrics) as path:
         path.write_bytes(orjson.dumps(metrics, option=orjson.OPT_INDENT_2) + b"\n")
-    return found
+    return boards
 
 
 def test_parts(data: GraphData) -> dict[str, LabelledGraphs]:
@@ -113,8 +114,8 @@ def predict_all(bundles: tuple[GraphBundle, ...], part: LabelledGraphs) -> NDArr
 
 
 def _load(data: GraphData, folder: Path, parts: dict[str, LabelledGraphs]) -> Model:
-    values = orjson.loads((folder / RUN_FILE).read_bytes())
-    bundles = tuple(load_graph_bundle(folder / f"seed{seed}") for seed in values["seeds"])
+    run_file = orjson.loads((folder / RUN_FILE).read_bytes())
+    bundles = tuple(load_graph_bundle(folder / f"seed{seed}") for seed in run_file["seeds"])
     info = bundles[0].info
     if (info.dataset_hash, info.split_hash) != (data.dataset_hash, data.split_hash):
         raise ConfigError(
@@ -122,7 +123,7 @@ def _load(data: GraphData, folder: Path, parts: dict[str, LabelledGraphs]) -> Mo
             f"dataset={data.cfg.dataset.name} split={data.cfg.graph_split_name} model={folder.name}"
         )
     predicted = {name: predict_all(bundles, part) for name, part in parts.items()}
-    return Model(folder.name, bundles, values["valid"], predicted)
+    return Model(folder.name, bundles, run_file["valid"], predicted)
 
 
 def _board(
@@ -134,9 +135,9 @@ def _board(
 ) -> GraphBoard:
     counts = {}
     for name, part in parts.items():
-        known = part.graphs.family[np.isfinite(part.latency_ms[:, column])]
-        families, found = np.unique(known, return_counts=True)
-        counts[name] = dict(zip(families.tolist(), found.tolist(), strict=True))
+        measured = part.graphs.family[np.isfinite(part.latency_ms[:, column])]
+        if len(measured):
+            counts[name] = dict(sorted(Counter(measured.tolist()).items()))
     rows = [_row(data, hardware, column, parts, model) for model in models]
     rows.sort(key=lambda row: (np.nan_to_num(row.mean("mape"), nan=np.inf), row.model))
     return GraphBoard(
@@ -144,7 +145,7 @@ def _board(
         hardware=hardware,
         split=data.cfg.graph_split_name,
         split_hash=data.split_hash,
-        counts={name: found for name, found in counts.items() if found},
+        counts=counts,
         rows=tuple(rows),
     )
 
@@ -191,35 +192,27 @@ def _write(
         (content / "leaderboard.md").write_text(report.markdown(board))
         frames = []
         for name, part in parts.items():
-            columns: dict[str, NDArray[np.float64]] = {}
-            for model in models:
-                for index, bundle in enumerate(model.bundles):
-                    predicted = model.predicted_ms[name][index, :, column]
-                    columns[f"{model.name}-seed{bundle.info.seed}"] = predicted
-            frames.append(
-                pl.DataFrame(
-                    {
-                        "graph_id": part.graphs.graph_id,
-                        "family": part.graphs.family,
-                        "name": part.graphs.name,
-                        "part": [name] * len(part),
-                        "measured_ms": part.latency_ms[:, column],
-                        **columns,
-                    }
-                )
-            )
-        pl.concat(frames).write_parquet(content / "predictions.parquet")
-        both = [parts[name] for name in parts]
-        family = np.concatenate([part.graphs.family for part in both])
-        measured = np.concatenate([part.latency_ms[:, column] for part in both])
+            predicted = {
+                f"{model.name}-seed{bundle.info.seed}": model.predicted_ms[name][index, :, column]
+                for model in models
+                for index, bundle in enumerate(model.bundles)
+            }
+            columns = {
+                "graph_id": part.graphs.graph_id,
+                "family": part.graphs.family,
+                "name": part.graphs.name,
+                "part": [name] * len(part),
+                "measured_ms": part.latency_ms[:, column],
+            }
+            frames.append(pl.DataFrame({**columns, **predicted}))
+        table = pl.concat(frames)
+        table.write_parquet(content / "predictions.parquet")
         for model in models:
-            predicted = np.concatenate(
-                [model.predicted_ms[name].mean(axis=0)[:, column] for name in parts]
-            )
+            means = [model.predicted_ms[name].mean(axis=0)[:, column] for name in parts]
             report.scatter(
                 content / f"predicted-{model.name}.png",
                 f"{board.hardware}: {model.name}",
-                family,
-                predicted,
-                measured,
+                table["family"].to_numpy(),
+                np.concatenate(means),
+                table["measured_ms"].to_numpy(),
             )

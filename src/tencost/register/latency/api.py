@@ -46,11 +46,11 @@ def _graph(network: Path | str | Any) -> GraphSet:
     if isinstance(network, Path | str):
         path = Path(network)
         config = NetworkConfig(name=path.stem, source="onnx", path=str(path.resolve()))
-        found = canonical_network(network_to_onnx(config), name=path.stem)
+        canonical = canonical_network(network_to_onnx(config), name=path.stem)
     else:
-        found = canonical_network(network, name=str(network.graph.name))
-    unmodelled = found.unmodelled()
+        canonical = canonical_network(network, name=str(network.graph.name))
+    unmodelled = canonical.unmodelled()
     if unmodelled:
-        name = str(found.graphs.name[0])
+        name = str(canonical.graphs.name[0])
         warnings.warn(f"{name}: {'; '.join(unmodelled)}", UserWarning, stacklevel=3)
-    return found.graphs
+    return canonical.graphs

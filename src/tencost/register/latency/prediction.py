@@ -23,6 +23,9 @@ from tencost.models.networks.family import GraphModel
 from tencost.networks.graph.graph_set import GraphSet
 from tencost.networks.graph.operators import COLUMNS, INPUT, OPERATORS, OUTPUT, STRIDES, WEIGHT
 
+COVERAGE = 0.9
+"""Share of networks whose latency is in an interval."""
+
 
 @runtime_checkable
 class Additive(Protocol):
@@ -76,27 +79,27 @@ class Latency:
     basis: str = ""
 
 
-def latencies(
+def predict_latency(
     graph: GraphSet,
     model: GraphModel,
-    hardware: Sequence[str],
-    bounds: NDArray[np.float64],
+    hardware: str,
+    device: int,
+    bounds: tuple[float, float],
     learnt: TrainingRange,
     *,
-    coverage: float = 0.9,
     top: int = 10,
     unmodelled: Sequence[str] = (),
     left_out: LeftOut | None = None,
-) -> tuple[Latency, ...]:
-    """Predict one network on every device of a model.
+) -> Latency:
+    """Predict one network on one device of a model.
 
     Args:
         graph: one graph.
         model: a trained model.
-        hardware: its D devices, in the order of its predictions.
-        bounds: float64 [D, 2], as `log_error_bounds` returns them.
+        hardware: the device.
+        device: its position in the model's predictions.
+        bounds: of log(actual / predicted), as `log_error_bounds` returns them for COVERAGE; NaN where nobody measured.
         learnt: what the model has learnt from.
-        coverage: that the bounds are for.
         top: how many of the costliest operators are listed.
         unmodelled: operators and settings of the network that its graph cannot state, a sentence each.
         left_out: errors on families held out; None where they were not measured.
@@ -106,54 +109,47 @@ def latencies(
     """
     if len(graph) != 1:
         raise GraphError(f"expected the graph of one network, found {len(graph)}")
-    predicted = model.predict(graph)[0]
-    novelties = _novelties(graph, learnt)
-    warnings = (*unmodelled, *(text for _, text in novelties))
-    beyond = float("inf") if unmodelled else max((times for times, _ in novelties), default=0.0)
-    costs = model.node_costs(graph) if isinstance(model, Additive) else None
-    answers = []
-    for device, (name, ms) in enumerate(zip(hardware, predicted, strict=True)):
-        low, high, basis = interval_bounds(bounds[device], beyond, left_out)
-        answers.append(
-            Latency(
-                name,
-                float(ms),
-                float(ms * np.exp(low)),
-                float(ms * np.exp(high)),
-                coverage,
-                warnings,
-                () if costs is None else costliest(graph, costs[:, device], top),
-                basis,
-            )
-        )
-    return tuple(answers)
+    ms = float(model.predict(graph)[0, device])
+    novel = novelties(graph, learnt)
+    beyond = float("inf") if unmodelled else max((times for times, _ in novel), default=0.0)
+    low, high, basis = interval_bounds(bounds, beyond, left_out)
+    costs: tuple[OperatorCost, ...] = ()
+    if isinstance(model, Additive):
+        costs = costliest(graph, model.node_costs(graph)[:, device], top)
+    return Latency(
+        hardware,
+        ms,
+        float(ms * np.exp(low)),
+        float(ms * np.exp(high)),
+        COVERAGE,
+        (*unmodelled, *(text for _, text in novel)),
+        costs,
+        basis,
+    )
 
 
 def interval_bounds(
-    bounds: NDArray[np.float64], beyond: float, left_out: LeftOut | None
+    bounds: tuple[float, float], beyond: float, left_out: LeftOut | None
 ) -> tuple[float, float, str]:
     """Return the bounds of log(actual / predicted) for a network, and for which networks they hold.
 
     Args:
-        bounds: float64 [2]; on networks like those learnt from, NaN where nobody measured.
+        bounds: on networks like those learnt from, NaN where nobody measured.
         beyond: how many times the network is beyond the sizes learnt from: 0 within them, inf for what no network had.
         left_out: errors on families held out, None where they were not measured.
 
     Returns:
         Low, high and a sentence; NaN and the reason where no errors were measured on such networks.
     """
-    low, high = (float(bound) for bound in bounds)
+    low, high = bounds
     if not beyond and left_out is None:
-        if np.isnan(low):
-            return low, high, "No interval: no network was measured to compare with."
-        return (
-            low,
-            high,
-            (
-                "The interval holds for networks of the families learnt from only: this model does not hold its "
-                "errors on families held out (register one of split=by_family, which holds out two or more)."
-            ),
+        basis = (
+            "The interval holds for networks of the families learnt from only: this model does not hold its "
+            "errors on families held out (register one of split=by_family, which holds out two or more)."
         )
+        if np.isnan(low):
+            basis = "No interval: no network was measured to compare with."
+        return low, high, basis
     if beyond == float("inf"):
         reason = "how far off the model is on what no network learnt from has was never measured."
     elif left_out is None:
@@ -175,51 +171,42 @@ def interval_bounds(
     return float("nan"), float("nan"), f"No interval: {reason}"
 
 
-def warnings_for(graph: GraphSet, learnt: TrainingRange) -> tuple[str, ...]:
-    """Return what a network has that the training data do not, a sentence each, the worst first."""
-    return tuple(text for _, text in _novelties(graph, learnt))
+def novelties(graph: GraphSet, learnt: TrainingRange) -> list[tuple[float, str]]:
+    """Return what a network has that the training data do not, the worst first.
 
-
-def _novelties(graph: GraphSet, learnt: TrainingRange) -> list[tuple[float, str]]:
-    """Return (how many times beyond the training data, sentence), the worst first; inf for an operator of its own."""
-    found: list[tuple[float, str]] = []
+    Returns:
+        How many times beyond the training data, inf for an operator that no network had, and a sentence.
+    """
+    novel: list[tuple[float, str]] = []
     count = len(graph.operator)
     if count > learnt.max_nodes:
-        found.append(
-            (
-                count / max(learnt.max_nodes, 1),
-                f"{count} nodes: the largest network learnt from has {learnt.max_nodes}",
-            )
-        )
+        text = f"{count} nodes: the largest network learnt from has {learnt.max_nodes}"
+        novel.append((count / max(learnt.max_nodes, 1), text))
     for code in np.unique(graph.operator).tolist():
         name, columns = OPERATORS[code], graph.columns[graph.operator == code]
-        known = learnt.operators.get(name)
-        if known is None:
+        if name in learnt.operators:
+            novel += _beyond(name, columns, learnt.operators[name])
+        else:
             nodes = f"{len(columns)} node{'s' if len(columns) > 1 else ''}"
-            found.append((float("inf"), f"{name} ({nodes}): no network learnt from has it"))
-            continue
-        found += _beyond(name, columns, known)
-    return sorted(found, key=lambda pair: (-pair[0], pair[1]))
+            novel.append((float("inf"), f"{name} ({nodes}): no network learnt from has it"))
+    return sorted(novel, key=lambda pair: (-pair[0], pair[1]))
 
 
 def _beyond(
-    operator: str, columns: NDArray[np.int32], known: OperatorRange
+    operator: str, columns: NDArray[np.int32], learnt: OperatorRange
 ) -> list[tuple[float, str]]:
     """Return (how many times beyond, sentence) of each column that leaves the range."""
-    found = []
-    for place, column in enumerate(COLUMNS):
-        sizes = columns[:, place][
-            columns[:, place] > 0
-        ]  # 0: there is no such dimension; -1: not known
-        low, high = known.low[place], known.high[place]
-        outside = sizes[(sizes < low) | (sizes > high)]
-        if not len(outside):
+    beyond = []
+    for column, sizes, low, high in zip(COLUMNS, columns.T, learnt.low, learnt.high, strict=True):
+        # 0: there is no such dimension; -1: not known
+        outside = sizes[(sizes > 0) & ((sizes < low) | (sizes > high))].tolist()
+        if not outside:
             continue
-        far = max(outside.tolist(), key=lambda size: _times(size, low, high))
-        told = f"{low} to {high}" if low < high else f"{high}"
-        text = f"{operator}: {column} {far}, learnt from {told} ({len(outside)} of {len(columns)} nodes)"
-        found.append((_times(far, low, high), text))
-    return found
+        farthest = max(outside, key=lambda size: _times(size, low, high))
+        range_text = f"{low} to {high}" if low < high else f"{high}"
+        text = f"{operator}: {column} {farthest}, learnt from {range_text} ({len(outside)} of {len(columns)} nodes)"
+        beyond.append((_times(farthest, low, high), text))
+    return beyond
 
 
 def _times(size: int, low: int, high: int) -> float:
@@ -255,14 +242,11 @@ def costliest(
 
 def node_sizes(columns: NDArray[np.int32]) -> str:
     """Return a node's numbers for a person: input, kernel and strides where it has them, output."""
-    words = [_shape(columns[INPUT]), _shape(columns[OUTPUT])]
+    before, after = _shape(columns[INPUT]) or "()", _shape(columns[OUTPUT]) or "()"
     kernel, strides = _shape(columns[WEIGHT]), _shape(columns[STRIDES])
     middle = f" {kernel}/{strides}" if kernel and strides else ""
-    return f"{words[0] or '()'}{middle} -> {words[1] or '()'}"
+    return f"{before}{middle} -> {after}"
 
 
 def _shape(sizes: NDArray[np.int32]) -> str:
-    values = sizes.tolist()
-    while values and values[-1] == 0:
-        values.pop()
-    return "x".join("?" if size < 0 else str(size) for size in values)
+    return "x".join("?" if size < 0 else str(size) for size in np.trim_zeros(sizes, "b").tolist())

@@ -19,9 +19,8 @@ from tencost.models.networks.bundle import SEEN, GraphBundle, device_index, load
 from tencost.models.networks.bundle.training_range import TrainingRange, range_from_json
 from tencost.networks.graph.canonical import CanonicalNetwork, canonical_network
 from tencost.networks.source import network_to_onnx
-from tencost.register.aliases import default_alias
-from tencost.register.latency.prediction import Latency, latencies
-from tencost.register.pull import pull
+from tencost.register.latency.prediction import Latency, predict_latency
+from tencost.register.pull import default_alias, pull
 
 _WIDE = 160
 """Characters of a line that no terminal shows: a row stays one."""
@@ -64,19 +63,19 @@ def ask(bundle: GraphBundle, network: CanonicalNetwork, hardware: str, top: int)
         BundleError: the model was not trained for that hardware, or does not say what it has learnt from.
     """
     info = bundle.info
-    column = device_index(info, hardware)
-    bounds = np.array([info.log_error.get(name) or (np.nan, np.nan) for name in info.devices])
-    answers = latencies(
+    device = device_index(info, hardware)
+    low, high = info.log_error.get(hardware) or (np.nan, np.nan)
+    return predict_latency(
         network.graphs,
         bundle.model,
-        info.devices,
-        bounds,
+        hardware,
+        device,
+        (low, high),
         _learnt(bundle.folder),
         top=top,
         unmodelled=network.unmodelled(),
         left_out=_left_out(bundle, hardware),
     )
-    return answers[column]
 
 
 def _left_out(bundle: GraphBundle, hardware: str) -> LeftOut | None:
@@ -112,20 +111,18 @@ def print_latency(name: str, answer: Latency, uri: str) -> None:
     """
     width = None if sys.stdout.isatty() else _WIDE
     console = Console(highlight=False, soft_wrap=True, width=width)
-    interval = (
-        ""
-        if np.isnan(answer.low)
-        else f", {answer.coverage:.0%} interval {answer.low:.4g} to {answer.high:.4g} ms"
-    )
+    interval = ""
+    if not np.isnan(answer.low):
+        interval = f", {answer.coverage:.0%} interval {answer.low:.4g} to {answer.high:.4g} ms"
     console.print(f"{name} on {answer.hardware}: {answer.ms:.4g} ms{interval} ({uri})")
     if answer.basis:
         console.print(answer.basis, style="yellow" if answer.warnings else None)
     if answer.warnings:
-        console.print("The model has not learnt from networks with this:", style="yellow")
-        for line in answer.warnings[:10]:
-            console.print(f"  {line}", style="yellow")
+        lines = ["The model has not learnt from networks with this:"]
+        lines += [f"  {warning}" for warning in answer.warnings[:10]]
         if len(answer.warnings) > 10:
-            console.print(f"  and {len(answer.warnings) - 10} more; --json has all", style="yellow")
+            lines.append(f"  and {len(answer.warnings) - 10} more; --json has all")
+        console.print("\n".join(lines), style="yellow")
     if answer.costliest:
         table = Table(
             title="the costliest operators", title_justify="left", show_edge=False, pad_edge=False

@@ -8,7 +8,7 @@ The rule, on the split's test part and, where it has one, on its families that n
    `Rule.margin` times the champion's.
 
 MAPE decides, not acc10: where nearly all errors are below 10 %, acc10 tells models apart no more. Every difference has
-its 95 % bootstrap interval over graphs (inside families) and seeds; one that contains 0 is told and does not block.
+its 95 % bootstrap interval over graphs (inside families) and seeds; one that contains 0 is reported and does not block.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def difference(a: Errors, b: Errors) -> Difference:
 def mean_error(errors: Errors) -> float:
     """Return the mean over seeds and families of the mean error."""
     whole = np.ones((1, errors.error.shape[1]))
-    return float(np.mean([one(whole)[0] for one in errors.statistics()]))
+    return float(np.mean([statistic(whole)[0] for statistic in errors.statistics()]))
 
 
 def _mape(error: NDArray[np.float64], family: NDArray[np.int64]) -> Statistic:

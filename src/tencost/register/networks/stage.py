@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from tencost.config import Config
 from tencost.config.graph_outputs import graph_mark
@@ -133,21 +134,23 @@ class GraphSubject(Subject[GraphRow, Verdict]):
 
         def errors_of(model: Model) -> dict[str, Errors]:
             return {
-                name: errors(part, model.predicted_ms[name], self.column)
+                name: _relative_errors(
+                    part, model.predicted_ms[name][:, :, self.column], self.column
+                )
                 for name, part in parts.items()
             }
 
         opponent, notes = None, []
         if champion is not None:
-            opponent_name = f"champion {champion.semver}"
+            name = f"champion {champion.semver}"
             try:
                 with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
                     bundle = load_graph_bundle(pull(champion.uri, Path(cache), root=self.root))
-                    opponent = Opponent(opponent_name, _champion_errors(bundle, parts))
-                    if bundle.info.split_hash != self.model.bundles[0].info.split_hash:
-                        notes.append(of_another_split(opponent_name))
+                    opponent = Opponent(name, _champion_errors(bundle, parts))
+                if bundle.info.split_hash != self.model.bundles[0].info.split_hash:
+                    notes.append(of_another_split(name))
             except (BundleError, RegistryError) as error:
-                notes.append(unusable(opponent_name, error))
+                notes.append(unusable(name, error))
         references = [
             Opponent(model.name, errors_of(model))
             for model in self.models.values()
@@ -201,31 +204,30 @@ def _left_out(
     return {left_out.FILE: orjson.dumps(bounds.to_json(), option=orjson.OPT_INDENT_2)}
 
 
-def errors(
-    part: LabelledGraphs, predicted_ms: np.ndarray[Any, np.dtype[np.float64]], column: int
+def _relative_errors(
+    part: LabelledGraphs, predicted_ms: NDArray[np.float64], column: int
 ) -> Errors:
     """Return the relative errors of a model on the graphs of a part that have a latency.
 
     Args:
         part: G graphs.
-        predicted_ms: float64 [S, G, D].
-        column: of the device.
+        predicted_ms: float64 [S, G], of the device.
+        column: of the device in the part's latencies.
     """
-    measured = part.latency_ms[:, column]
-    known = np.isfinite(measured)
-    error = np.abs(predicted_ms[:, known, column] - measured[known]) / measured[known]
-    _, family = np.unique(part.graphs.family[known], return_inverse=True)
+    latency_ms = part.latency_ms[:, column]
+    measured = np.isfinite(latency_ms)
+    error = np.abs(predicted_ms[:, measured] - latency_ms[measured]) / latency_ms[measured]
+    _, family = np.unique(part.graphs.family[measured], return_inverse=True)
     return Errors(error, family.astype(np.int64))
 
 
 def _champion_errors(bundle: GraphBundle, parts: dict[str, LabelledGraphs]) -> dict[str, Errors]:
-    index = bundles.device_index(bundle.info, bundle.info.hardware)
+    device = bundles.device_index(bundle.info, bundle.info.hardware)
     champion_errors = {}
     for name, part in parts.items():
         column = part.hardware.index(bundle.info.hardware)
-        predicted = predict_all((bundle,), part)[:, :, [index]]
-        device = LabelledGraphs(part.graphs, (bundle.info.hardware,), part.latency_ms[:, [column]])
-        champion_errors[name] = errors(device, predicted, 0)
+        predicted = predict_all((bundle,), part)[:, :, device]
+        champion_errors[name] = _relative_errors(part, predicted, column)
     return champion_errors
 
 

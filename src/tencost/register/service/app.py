@@ -95,7 +95,7 @@ class Service:
             limits: see there.
             token: that requests must bear; None: none.
         """
-        self._about = {
+        self._model_facts = {
             "model": uri,
             "digest": digest,
             "family": info.family,
@@ -129,11 +129,10 @@ class Service:
 
     async def _health(self, request: Request) -> Response:
         del request
-        slots = {"all": self._limits.waiting, "taken": self._taken}
         return _json(
             {
                 "status": "ok" if self._taken < self._limits.waiting else "busy",
-                "slots": slots,
+                "slots": {"all": self._limits.waiting, "taken": self._taken},
                 "workers": {"all": self._pool.num_workers, "alive": self._pool.num_alive},
                 "queue": self._pool.num_queued,
                 "reading": self._reading,
@@ -142,7 +141,7 @@ class Service:
 
     async def _metrics(self, request: Request) -> Response:
         self._admit(request)
-        now = {
+        gauges = {
             "slots": self._limits.waiting,
             "slots_taken": self._taken,
             "workers": self._pool.num_workers,
@@ -151,12 +150,12 @@ class Service:
             "reading": self._reading,
             "programs_remembered": self._pool.num_remembered,
         }
-        content = metrics.text(self._requests, self._pool.counts, now)
+        content = metrics.text(self._requests, self._pool.counts, gauges)
         return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _model(self, request: Request) -> Response:
         self._admit(request)
-        return _json(self._about)
+        return _json(self._model_facts)
 
     async def _score(self, request: Request) -> Response:
         """Answer a request, and count the answer; a client that leaves and the service's end are a line each."""
@@ -188,7 +187,7 @@ class Service:
         gone = threading.Event()
         try:
             work = run_in_threadpool(self._scored, body, gone)
-            found = await _while_there(request, work, gone)
+            answer = await _while_there(request, work, gone)
         except (Overdue, SlowError):
             raise HTTPException(
                 504,
@@ -201,13 +200,17 @@ class Service:
         finally:
             gone.set()
             self._taken -= 1
-        unread = [
-            {"index": index, "reason": printable(one.reason)}
-            for index, one in enumerate(found)
-            if one.reason
-        ]
-        guessed = [index for index, one in enumerate(found) if one.guessed]
-        return _json({"scores": [one.score for one in found], "guessed": guessed, "unread": unread})
+        return _json(
+            {
+                "scores": [scored.score for scored in answer],
+                "guessed": [index for index, scored in enumerate(answer) if scored.guessed],
+                "unread": [
+                    {"index": index, "reason": printable(scored.reason)}
+                    for index, scored in enumerate(answer)
+                    if scored.reason
+                ],
+            }
+        )
 
     def _scored(self, body: bytes, gone: threading.Event) -> list[Scored]:
         """Read and score, in a thread that waits for processes."""
@@ -219,16 +222,16 @@ class Service:
     def _admit(self, request: Request) -> None:
         if self._token is None:
             return
-        given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+        header = request.headers.get("authorization", "")
+        if not hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode()):
             raise HTTPException(401, "expected the header `Authorization: Bearer <token>`")
 
     async def _body(self, request: Request) -> bytes:
         """Return a request's body, which takes no slot while it is on its way."""
         most = self._limits.megabytes << 20
-        told = request.headers.get("content-length", "0")
-        if told.isdigit() and int(told) > most:
-            raise HTTPException(413, f"expected at most {most} bytes, found {told}")
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > most:
+            raise HTTPException(413, f"expected at most {most} bytes, found {length}")
         parts: list[bytes] = []
         size = 0
         self._reading += 1

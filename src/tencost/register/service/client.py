@@ -35,11 +35,10 @@ class Connection:
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
         try:
             parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-            named = parts.scheme in ("http", "https") and bool(parts.hostname)
-            port = parts.port
+            valid, port = parts.scheme in ("http", "https") and bool(parts.hostname), parts.port
         except ValueError:
-            named, port = False, None
-        if not named:
+            valid = False
+        if not valid:
             raise ConfigError(f"expected the address of a service, http://host:port, found {url!r}")
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -58,39 +57,37 @@ class Connection:
             RegistryError: nobody answers.
             TuneError: the service refuses; its sentence is quoted.
         """
-        for attempt in range(TRIES):
+        for remaining in reversed(range(TRIES)):
             try:
                 self._http.request(method, self._path + path, body, self._headers)
                 answer = self._http.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException) as error:
-                if attempt + 1 < TRIES and not isinstance(error, TimeoutError):
-                    time.sleep(PAUSE_SECONDS)
-                    continue
-                raise RegistryError(
-                    f"{self._url}: expected a service that scores, nobody answers ({type(error).__name__} {error}). "
-                    "Start one: tencost serve MODEL"
-                ) from error
+                if not remaining or isinstance(error, TimeoutError):
+                    raise RegistryError(
+                        f"{self._url}: expected a service that scores, nobody answers ({type(error).__name__} "
+                        f"{error}). Start one: tencost serve MODEL"
+                    ) from error
+            else:
+                if not remaining or answer.status != 503:
+                    return self._read(answer.status, content)
             finally:
                 self._http.close()
-            if answer.status == 503 and attempt + 1 < TRIES:
-                time.sleep(PAUSE_SECONDS)
-                continue
-            return self._read(answer.status, content)
+            time.sleep(PAUSE_SECONDS)
         raise AssertionError("every attempt returns or raises")
 
     def _read(self, status: int, content: bytes) -> Any:
         try:
-            told = orjson.loads(content)
+            answer = orjson.loads(content)
         except orjson.JSONDecodeError:
-            told = None
-        said = told.get("error") if isinstance(told, dict) else None
-        if status == 200 and isinstance(told, dict):
-            return told
-        if said is None and status in (200, 404, 405):
+            answer = None
+        message = answer.get("error") if isinstance(answer, dict) else None
+        if status == 200 and isinstance(answer, dict):
+            return answer
+        if message is None and status in (200, 404, 405):
             raise self.something_else(f"status {status}")
-        words = printable(str(said or content[:200].decode(errors="replace")), 500)
-        raise TuneError(f"{self._url}: the service answers {status}: {words}")
+        text = printable(str(message or content[:200].decode(errors="replace")), 500)
+        raise TuneError(f"{self._url}: the service answers {status}: {text}")
 
     def something_else(self, found: str) -> RegistryError:
         """Return the error that whoever answers is no service of ours."""
@@ -124,20 +121,20 @@ class RemoteModel(ms.cost_model.PyCostModel):
         scores: list[float] = []
         most = min(BATCH, int(self.about.get("most_candidates", BATCH)))
         for start in range(0, len(candidates), most):
-            traces = [trace_values(one.sch.trace) for one in candidates[start : start + most]]
-            asked = {
+            part = candidates[start : start + most]
+            request = {
                 "workload": self._modules[key],
                 "target": target,
-                "traces": traces,
+                "traces": [trace_values(candidate.sch.trace) for candidate in part],
                 "draft": self.draft,
             }
-            told = self._connection.ask("POST", "/v1/score", orjson.dumps(asked))
-            found = told.get("scores")
-            if not isinstance(found, list) or len(found) != len(traces):
-                raise self._connection.something_else(f"no {len(traces)} scores")
-            scores += found
-            self.unread += len(told.get("unread", ()))
-            self.guessed += len(told.get("guessed", ()))
+            answer = self._connection.ask("POST", "/v1/score", orjson.dumps(request))
+            part_scores = answer.get("scores")
+            if not isinstance(part_scores, list) or len(part_scores) != len(part):
+                raise self._connection.something_else(f"no {len(part)} scores")
+            scores += part_scores
+            self.unread += len(answer.get("unread", ()))
+            self.guessed += len(answer.get("guessed", ()))
         return np.array(scores, np.float64)
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -16,13 +16,12 @@ from tencost import signals
 from tencost.errors import ConfigError, TencostError
 from tencost.features.device import attributes
 from tencost.features.rows.kind import Chunk, kind_of
-from tencost.models.manifest import MANIFEST
 from tencost.models.programs.bundle import read_info
-from tencost.register.pull import pull
+from tencost.register.pull import manifest_digest, pull
 from tencost.register.service.app import Limits, Service
 from tencost.register.service.pool import Overdue, Pool
 from tencost.register.service.reading import Readers, Rules
-from tencost.register.service.scoring import served
+from tencost.register.service.scoring import Model
 from tencost.workers.hardware import detect_host
 
 TOKEN = "TENCOST_SERVE_TOKEN"
@@ -61,30 +60,26 @@ def serve(uri: str, root: Path, *, host: str, port: int, jobs: int | None, limit
     device = info.device
     if info.feature_spec.device_columns and not device:
         device = attributes(detect_host())
-    pool = Pool(served(folder, device), jobs)
+    pool = Pool(Model(folder, tuple(sorted(device.items()))), jobs)
     rules = Rules(info.target_kind, limits.candidates, kind_of(info.feature_spec).lowers)
     readers = Readers(rules)
     with _listening(host, port) as listener:
         try:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, _stop_starting)
+            _handle_signals(_stop_starting)
             with console.status(f"{uri}: starting"):
                 readers.begin()
                 _begin(pool, info.target_kind)
-            digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-            service = Service(uri, digest, info, pool, readers, limits, token)
+            service = Service(uri, manifest_digest(folder), info, pool, readers, limits, token)
             settings = uvicorn.Config(
                 service.app, log_level="warning", access_log=False, lifespan="off",
                 timeout_graceful_shutdown=STOP_SECONDS, timeout_keep_alive=60,
             )  # fmt: skip
-            name, at = listener.getsockname()[:2]
-            where = f"[{name}]" if ":" in name else name
-            console.print(f"{uri}: http://{where}:{at} ({signals.name()} ends it)", soft_wrap=True)
-            for number in (
-                signal.SIGTERM,
-                signal.SIGINT,
-            ):  # uvicorn raises it again when all is answered
-                signal.signal(number, _done)
+            address, free_port = listener.getsockname()[:2]
+            address = f"[{address}]" if ":" in address else address
+            console.print(
+                f"{uri}: http://{address}:{free_port} ({signals.name()} ends it)", soft_wrap=True
+            )
+            _handle_signals(lambda *_: None)  # uvicorn raises it again when all is answered
             uvicorn.Server(settings).run(sockets=[listener])
         except KeyboardInterrupt:
             console.print(f"{uri}: stopped before it was ready")
@@ -93,15 +88,15 @@ def serve(uri: str, root: Path, *, host: str, port: int, jobs: int | None, limit
             readers.close()
 
 
+def _handle_signals(handler: Callable[[int, object], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
 def _stop_starting(number: int, frame: object) -> None:
     """End in order where the service is told to stop before it listens."""
     del number, frame
     raise KeyboardInterrupt
-
-
-def _done(number: int, frame: object) -> None:
-    """Take a signal as the wish that it is: the service has ended when this is called."""
-    del number, frame
 
 
 def _begin(pool: Pool, target_kind: str) -> None:

@@ -36,29 +36,32 @@ def text(requests: Requests, candidates: Mapping[str, int], now: Mapping[str, in
         candidates: how many programs, by what was done with them.
         now: gauges by name, without the prefix.
     """
-    lines = _head("requests_total", "counter", "Requests for scores that were answered, by status.")
-    lines += [
-        _line("requests_total", count, f'status="{status}"')
-        for status, count in sorted(requests.by_status.items())
+    total = requests.by_status.total()
+    lines = [
+        *_head("requests_total", "counter", "Requests for scores that were answered, by status."),
+        *(
+            _line(f'requests_total{{status="{status}"}}', count)
+            for status, count in sorted(requests.by_status.items())
+        ),
+        *_head("clients_left_total", "counter", "Requests whose client left before the answer."),
+        _line("clients_left_total", requests.left),
+        *_head("request_seconds", "histogram", "Seconds from a request to its answer."),
+        *(
+            _line(f'request_seconds_bucket{{le="{end:g}"}}', requests.within[end])
+            for end in BUCKETS
+        ),
+        _line('request_seconds_bucket{le="+Inf"}', total),
+        _line("request_seconds_sum", round(requests.seconds, 6)),
+        _line("request_seconds_count", total),
+        *_head("candidates_total", "counter", "Programs, by what was done with them."),
+        *(
+            _line(f'candidates_total{{how="{how}"}}', count)
+            for how, count in sorted(candidates.items())
+        ),
     ]
-    lines += _head("clients_left_total", "counter", "Requests whose client left before the answer.")
-    lines.append(_line("clients_left_total", requests.left))
-    lines += _head("request_seconds", "histogram", "Seconds from a request to its answer.")
-    count = requests.by_status.total()
-    lines += [
-        _line("request_seconds_bucket", requests.within[end], f'le="{end:g}"') for end in BUCKETS
-    ]
-    lines.append(_line("request_seconds_bucket", count, 'le="+Inf"'))
-    lines.append(_line("request_seconds_sum", round(requests.seconds, 6)))
-    lines.append(_line("request_seconds_count", count))
-    lines += _head("candidates_total", "counter", "Programs, by what was done with them.")
-    lines += [
-        _line("candidates_total", count, f'how="{how}"')
-        for how, count in sorted(candidates.items())
-    ]
-    for name, value in now.items():
+    for name, gauge in now.items():
         lines += _head(name, "gauge", f"{name.replace('_', ' ').capitalize()} at this moment.")
-        lines.append(_line(name, value))
+        lines.append(_line(name, gauge))
     return "\n".join(lines) + "\n"
 
 
@@ -66,5 +69,5 @@ def _head(name: str, kind: str, about: str) -> list[str]:
     return [f"# HELP tencost_serve_{name} {about}", f"# TYPE tencost_serve_{name} {kind}"]
 
 
-def _line(name: str, value: float, labels: str = "") -> str:
-    return f"tencost_serve_{name}{f'{{{labels}}}' if labels else ''} {value}"
+def _line(name: str, number: float) -> str:
+    return f"tencost_serve_{name} {number}"

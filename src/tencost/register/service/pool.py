@@ -1,9 +1,9 @@
 """The service's worker processes: they outlive requests, and are ended and begun again when one takes too long.
 
 A batch is divided over all workers, `SLICE` programs at a time; requests take turns by slices, in the order in which
-they came, so that a large one does not hold up a small one. What was scored is remembered
-(:mod:`tencost.register.service.memory`): a program that was sent before costs nothing. With a draft, what promises
-little is guessed from tile columns, as a tuner's own scoring does (:mod:`tencost.models.draft_model`).
+they came, so that a large one does not hold up a small one. What was scored is remembered by module and trace, as they
+were sent: a program that was sent before costs nothing. With a draft, what promises little is guessed from tile
+columns, as a tuner's own scoring does (:mod:`tencost.models.draft_model`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ import numpy.typing as npt
 
 from tencost.errors import BundleError
 from tencost.features.rows.kind import Chunk
+from tencost.features.rows.ragged import FloatArray
 from tencost.models.programs.bundle.calibration import LOWEST_SCORE
-from tencost.register.service.memory import Memory, Programs
 from tencost.register.service.reading import Asked
 from tencost.register.service.scoring import Model, Scored, score
 from tencost.workers.parallel.local import LocalWorkers
@@ -33,8 +34,14 @@ CHUNK = 16
 """Candidates that a worker gets at once."""
 SLICE = 128
 """Candidates that are scored before the next request has its turn."""
+MOST_PROGRAMS = 65_536
+"""Programs that are remembered; those of the workload that was asked for longest ago are forgotten first."""
 MOST_ANSWERS = 64
 """Answers that are remembered whole, so that a batch that is sent again gets the same guesses at once."""
+
+
+Remembered = tuple[Scored, FloatArray | None]
+"""Of a program that was scored in full, and the tile columns that a draft can learn from, where it has some."""
 
 
 class Overdue(Exception):
@@ -55,11 +62,46 @@ class _Scoring:
     gone: threading.Event
 
 
+class Memory:
+    """What was scored, by workload and by the hash of a program's trace, the latest last; threads may share one."""
+
+    def __init__(self, most: int = MOST_PROGRAMS) -> None:
+        self._workloads: OrderedDict[bytes, dict[bytes, Remembered]] = OrderedDict()
+        self._most = most
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, workload: bytes) -> dict[bytes, Remembered]:
+        """Return a copy of what is remembered of a workload."""
+        with self._lock:
+            if workload not in self._workloads:
+                return {}
+            self._workloads.move_to_end(workload)
+            return dict(self._workloads[workload])
+
+    def add(self, workload: bytes, new: Mapping[bytes, Remembered]) -> None:
+        """Remember more programs of a workload."""
+        with self._lock:
+            programs = self._workloads.setdefault(workload, {})
+            self._workloads.move_to_end(workload)
+            self._count -= len(programs)
+            programs.update(new)
+            self._count += len(programs)
+            while self._count > self._most and len(self._workloads) > 1:
+                self._count -= len(self._workloads.popitem(last=False)[1])
+            for key in list(programs)[: max(0, self._count - self._most)]:
+                del programs[key]
+                self._count -= 1
+
+
 class Pool:
     """Scores batches on all workers; threads may share one."""
 
     def __init__(self, model: Model, jobs: int | None) -> None:
-        self._workers = _Kept(score, model, jobs)
+        self._workers = _LastingWorkers(score, model, jobs)
         self._turns = _Turns()
         self._memory = Memory()
         self._answers: OrderedDict[bytes, list[Scored]] = OrderedDict()
@@ -105,7 +147,7 @@ class Pool:
             answer = self._answers.get(name)
         if answer is None:
             answer = self._new(asked, seconds, gone)
-            if not any(one.reason for one in answer):
+            if not any(scored.reason for scored in answer):
                 with self._answers_lock:
                     self._answers[name] = answer
                     if len(self._answers) > MOST_ANSWERS:
@@ -117,18 +159,16 @@ class Pool:
     def _new(self, asked: Asked, seconds: float, gone: threading.Event) -> list[Scored]:
         """Score a request that was not answered before."""
         scoring = _Scoring(asked, time.monotonic() + seconds, gone)
-        remembered = self._memory.of(asked.workload)
-        known = remembered.scored
-        places = {key: place for place, key in enumerate(asked.keys)}
-        fresh = {key: place for key, place in places.items() if key not in known}
+        known = self._memory.of(asked.workload)
+        fresh = [key for key in dict.fromkeys(asked.keys) if key not in known]
         self.counts["remembered"] += len(asked.keys) - len(fresh)
-        guesses = self._guesses(scoring, remembered, fresh)
+        guesses = self._guesses(scoring, known, fresh)
         self._in_full(
             scoring, known, [key for key in fresh if key not in known and key not in guesses]
         )
         self.counts["guessed"] += len(guesses)
         return [
-            Scored(guesses[key], guessed=True) if key in guesses else known[key]
+            Scored(guesses[key], guessed=True) if key in guesses else known[key][0]
             for key in asked.keys
         ]
 
@@ -144,13 +184,13 @@ class Pool:
         self._workers.end()
 
     def _guesses(
-        self, scoring: _Scoring, remembered: Programs, fresh: Mapping[bytes, int]
+        self, scoring: _Scoring, known: dict[bytes, Remembered], fresh: Sequence[bytes]
     ) -> dict[bytes, float]:
         """Score what promises something in full; return the guesses of the others, none without a draft."""
         from tencost.models.draft_model import MIN_BATCH, guess_the_rest
 
-        asked, known = scoring.asked, remembered.scored
-        rows = {key: asked.rows[place] for key, place in fresh.items() if place in asked.rows}
+        asked = scoring.asked
+        rows = {key: asked.rows[key] for key in fresh if key in asked.rows}
         if not asked.draft or len(rows) < MIN_BATCH:
             return {}
 
@@ -158,37 +198,35 @@ class Pool:
             self._in_full(scoring, known, keys)
 
         def scores_of(keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
-            return np.array([known[key].score for key in keys], np.float64)
+            return np.array([known[key][0].score for key in keys], np.float64)
 
-        return guess_the_rest(
-            rows, remembered.rows, score_in_full, scores_of, np.random.default_rng(0)
-        )
+        learnt = {key: row for key, (_, row) in known.items() if row is not None}
+        return guess_the_rest(rows, learnt, score_in_full, scores_of, np.random.default_rng(0))
 
     def _in_full(
-        self, scoring: _Scoring, known: dict[bytes, Scored], keys: Sequence[bytes]
+        self, scoring: _Scoring, known: dict[bytes, Remembered], keys: Sequence[bytes]
     ) -> None:
         """Score programs by the model, a slice a turn; remember them, here and for later requests."""
         asked = scoring.asked
-        places = dict(zip(asked.keys, range(len(asked.keys)), strict=True))
+        texts = dict(zip(asked.keys, asked.batch.programs, strict=True))
         for start in range(0, len(keys), SLICE):
             part = keys[start : start + SLICE]
-            texts = tuple(asked.batch.programs[places[key]] for key in part)
-            names = tuple(map(str, range(len(part))))
             with self._turns.mine(scoring.deadline):
                 if scoring.gone.is_set():
                     raise EndedError
                 self._workers.deadline = scoring.deadline
                 rescue: Rescue[Chunk, Scored] = Rescue(_died, _halves)
-                chunks = list(_chunks(replace(asked.batch, program_ids=names, programs=texts)))
-                results = in_order(self._workers, chunks, rescue)
-                found = [one for result in results for one in result]
-            scored = dict(zip(part, found, strict=True))
-            known.update(scored)
-            good = {key: one for key, one in scored.items() if not one.reason}
+                chunks = _chunks(asked.batch, [texts[key] for key in part])
+                scored = chain.from_iterable(in_order(self._workers, chunks, rescue))
+                new = {
+                    key: (score, asked.rows.get(key))
+                    for key, score in zip(part, scored, strict=True)
+                }
+            known.update(new)
+            good = {key: pair for key, pair in new.items() if not pair[0].reason}
             self.counts["full"] += len(good)
-            self.counts["unread"] += len(scored) - len(good)
-            rows = {key: asked.rows[place] for key in good if (place := places[key]) in asked.rows}
-            self._memory.add(asked.workload, Programs(good, rows))
+            self.counts["unread"] += len(new) - len(good)
+            self._memory.add(asked.workload, good)
 
 
 class _Turns:
@@ -221,7 +259,7 @@ class _Turns:
                 self._changed.notify_all()
 
 
-class _Kept(LocalWorkers):
+class _LastingWorkers(LocalWorkers):
     """Processes that stay when a batch is done."""
 
     deadline = 0.0
@@ -243,8 +281,8 @@ class _Kept(LocalWorkers):
             return super().submit(item)
 
     def wait(self, handles: Sequence[Future[Sequence[Any]]]) -> Sequence[Future[Sequence[Any]]]:
-        left = max(0.0, self.deadline - time.monotonic())
-        done = wait(handles, timeout=left, return_when=FIRST_COMPLETED).done
+        remaining = max(0.0, self.deadline - time.monotonic())
+        done = wait(handles, timeout=remaining, return_when=FIRST_COMPLETED).done
         if not done:
             raise Overdue
         return [handle for handle in handles if handle in done]
@@ -266,10 +304,13 @@ class _Kept(LocalWorkers):
         super().close(at_once=True)
 
 
-def _chunks(batch: Chunk) -> Iterator[Chunk]:
-    for start in range(0, len(batch.programs), CHUNK):
-        part = slice(start, start + CHUNK)
-        yield replace(batch, program_ids=batch.program_ids[part], programs=batch.programs[part])
+def _chunks(batch: Chunk, programs: Sequence[str]) -> list[Chunk]:
+    """Return programs of a batch, CHUNK at a time; their ids are their positions."""
+    names = tuple(map(str, range(len(programs))))
+    parts = [slice(start, start + CHUNK) for start in range(0, len(programs), CHUNK)]
+    return [
+        replace(batch, program_ids=names[part], programs=tuple(programs[part])) for part in parts
+    ]
 
 
 def _halves(chunk: Chunk) -> list[Chunk]:

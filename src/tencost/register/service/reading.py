@@ -60,14 +60,14 @@ class Asked:
         workload: hash of the module's text.
         batch: the programs; their ids count from 0.
         keys: hash of each program's text.
-        rows: tile columns by place of the program, float32 [1, T]; only of those that have some, and only for a draft.
+        rows: tile columns by key of the program, float32 [1, T]; only of those that have some, and only for a draft.
         draft: whether those that promise little may be guessed.
     """
 
     workload: bytes
     batch: Chunk
     keys: tuple[bytes, ...]
-    rows: dict[int, FloatArray]
+    rows: dict[bytes, FloatArray]
     draft: bool
 
 
@@ -138,17 +138,17 @@ def read(rules: Rules, body: bytes) -> Asked:
         UntrustedError: its module names what could run code of others.
     """
     try:
-        asked = orjson.loads(body)
+        request = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise UnreadableError(400, f"expected JSON, found something else: {error}") from None
-    if not isinstance(asked, dict):
+    if not isinstance(request, dict):
         raise UnreadableError(400, "expected an object with workload, target and traces")
-    workload, target, traces = (asked.get(name) for name in ("workload", "target", "traces"))
-    draft = asked.get("draft", False)
+    workload, target, traces = (request.get(name) for name in ("workload", "target", "traces"))
+    draft = request.get("draft", False)
     if not isinstance(workload, str) or not workload:
         raise UnreadableError(422, "workload: expected TVM's JSON text of the module")
-    if not isinstance(target, dict) or target.get("kind") != rules.target_kind:
-        kind = target.get("kind") if isinstance(target, dict) else None
+    kind = target.get("kind") if isinstance(target, dict) else None
+    if kind != rules.target_kind:
         raise UnreadableError(
             422,
             f"target: expected an object of kind {rules.target_kind!r}, found {str(kind)[:40]!r}",
@@ -162,25 +162,29 @@ def read(rules: Rules, body: bytes) -> Asked:
     if not isinstance(draft, bool):
         raise UnreadableError(422, f"draft: expected true or false, found {str(draft)[:40]!r}")
     check_module(workload, "workload")
-    texts = tuple(one if isinstance(one, str) else orjson.dumps(one).decode() for one in traces)
+    texts = tuple(
+        trace if isinstance(trace, str) else orjson.dumps(trace).decode() for trace in traces
+    )
+    keys = tuple(map(_digest, texts))
     names = tuple(map(str, range(len(texts))))
+    draft = draft and rules.drafts
     # Of the target only its kind matters to features: the rest is not read.
     target_text = orjson.dumps({"kind": rules.target_kind}).decode()
     return Asked(
         _digest(workload),
         Chunk("w", workload, target_text, names, texts),
-        tuple(map(_digest, texts)),
-        _tile_rows(texts) if draft and rules.drafts else {},
-        draft and rules.drafts,
+        keys,
+        _tile_rows(dict(zip(keys, texts, strict=True))) if draft else {},
+        draft,
     )
 
 
-def _tile_rows(texts: tuple[str, ...]) -> dict[int, FloatArray]:
-    """Return the tile columns of programs by their place, of those that have some and may be applied."""
+def _tile_rows(texts: dict[bytes, str]) -> dict[bytes, FloatArray]:
+    """Return the tile columns of programs by their key, of those that have some and may be applied."""
     from tencost.features.kinds.tiles import tile_row
 
     rows = {}
-    for place, text in enumerate(texts):
+    for key, text in texts.items():
         try:
             trace = orjson.loads(text)
             check_trace(trace)
@@ -190,7 +194,7 @@ def _tile_rows(texts: tuple[str, ...]) -> dict[int, FloatArray]:
         ):  # fmt: skip
             continue  # it is scored in full, which says what is wrong with it
         if row is not None and np.isfinite(row).all():
-            rows[place] = row
+            rows[key] = row
     return rows
 
 

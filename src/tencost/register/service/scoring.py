@@ -7,7 +7,6 @@ those of the live candidate. Each candidate's score depends on nothing else in i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,9 +55,9 @@ def score(model: Model, chunk: Chunk) -> list[Scored]:
     if chunk.programs:
         _check(chunk.mod_json)
         outcomes = kind_of(spec).stored(spec)(chunk)
-    rows = extractor.appended([None if isinstance(one, str) else one for one in outcomes])
+    reasons = [outcome if isinstance(outcome, str) else "" for outcome in outcomes]
+    rows = extractor.appended([None if isinstance(rows, str) else rows for rows in outcomes])
     scores = bundle.scores(rows).tolist()
-    reasons = [one if isinstance(one, str) else "" for one in outcomes]
     return [Scored(score, reason) for score, reason in zip(scores, reasons, strict=True)]
 
 
@@ -82,8 +81,3 @@ def _loaded(model: Model) -> tuple[Bundle, Any]:
     bundle = load_bundle(model.folder, tvm_version=str(tvm.__version__))
     register_intrinsics(bundle.info.target_kind)
     return bundle, make_extractor(bundle.info.feature_spec, dict(model.device))
-
-
-def served(folder: Path, device: Mapping[str, float]) -> Model:
-    """Return what workers are told of a bundle."""
-    return Model(folder, tuple(sorted(device.items())))
