@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.errors import ConfigError
-from tencost.networks.onnx_graph import fold
-from tencost.networks.onnx_nodes import constant_value
+from tencost.networks.onnx_graph import constant_value, fold
 from tencost.networks.source import first_sentence, require
 
 Shape = tuple[int, ...]
