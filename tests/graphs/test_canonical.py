@@ -29,7 +29,7 @@ pytest.importorskip("onnxscript")
 from cg_networks import rebuilt  # noqa: E402  # needs torch
 from torch import nn  # noqa: E402
 
-from tencost.networks.torch_onnx import module_to_onnx  # noqa: E402
+from tencost.networks.torch_modules import module_to_onnx  # noqa: E402
 
 ROWS = [
     json.loads(line)
