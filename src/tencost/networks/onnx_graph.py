@@ -1,18 +1,43 @@
-"""Reading and changing ONNX graphs: subgraphs, attributes and constants of nodes, fixed input shapes, folding."""
+"""Reading and changing ONNX models: files, subgraphs, attributes and constants, fixed input shapes, folding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tencost.networks.source import held_log
+from tencost.errors import ConfigError
+from tencost.networks.source import first_sentence, held_log, require
 
 _CONSTANT_TYPES = {
     "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
 }  # fmt: skip
+
+
+def read_model(path: Path, where: str = "") -> Any:
+    """Read a whole ONNX model with its weights.
+
+    Args:
+        path: of the file.
+        where: what messages begin with, such as the option that names the file.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    require("onnx", extra="latency")
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path))
+        return onnx.load(str(path))
+    except Exception as error:
+        raise ConfigError(
+            f"{where}expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. Export it "
+            "again, or copy it with all its files"
+        ) from error
 
 
 def subgraphs(graph: Any) -> Iterator[Any]:

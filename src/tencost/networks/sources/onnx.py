@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from tencost.config import NetworkConfig
-from tencost.errors import ConfigError, MeasureError
+from tencost.errors import MeasureError
 from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
 from tencost.networks.onnx_graph import (
     constant_node,
     constant_value,
     fix_shapes,
     fold,
+    read_model,
     replace,
     subgraphs,
 )
@@ -46,7 +47,7 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     """
     assert path is not None
     require("onnx", "onnxscript", extra="tuner")
-    model = checked(path)
+    model = _model(path)
     declared = _declared(config, model.graph)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
     outputs = [output.name for output in model.graph.output]
@@ -67,25 +68,17 @@ def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """
     assert path is not None
     require("onnx", "onnxscript", extra="latency")
-    model = checked(path)
+    model = _model(path)
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))
     return model
 
 
-def checked(path: Path) -> Any:
-    """Return the model in a file, its local functions inlined; raises ConfigError for something else."""
-    import onnx
+def _model(path: Path) -> Any:
+    """Return the model in a file, its local functions inlined."""
     from onnx.inliner import inline_local_functions
 
-    try:
-        onnx.checker.check_model(str(path))
-        model = onnx.load(str(path))
-    except Exception as error:
-        raise ConfigError(
-            f"network.path: expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. "
-            "Export it again, or copy it with all its files"
-        ) from error
+    model = read_model(path, "network.path: ")
     return inline_local_functions(model) if model.functions else model
 
 
