@@ -120,7 +120,7 @@ def export(name: str, folder: Path) -> None:
     import torch
     import transformers
 
-    from tencost.networks.torch_onnx import module_to_onnx
+    from tencost.networks.torch_modules import module_to_onnx
 
     architecture, settings, shapes = FILES[name]
     torch.manual_seed(0)

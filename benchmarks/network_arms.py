@@ -119,7 +119,7 @@ def write_network(case: Case) -> dict[str, Any]:
     import onnx
     import torch
 
-    from tencost.networks.torch_onnx import module_to_onnx
+    from tencost.networks.torch_modules import module_to_onnx
 
     module, tensors, config = torch_module(case, calibrated=True)
     inputs = {name: tensor.numpy() for name, tensor in zip(config.inputs, tensors, strict=True)}

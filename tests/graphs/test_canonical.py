@@ -18,8 +18,8 @@ from tencost.errors import ConfigError
 from tencost.networks.graph.canonical import CanonicalNetwork, canonical_network
 from tencost.networks.graph.graph_set import GraphSet
 from tencost.networks.graph.identity import graph_ids
-from tencost.networks.graph.onnx_tensors import read_model
 from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES, OPERATORS
+from tencost.networks.onnx_graph import read_model
 from tencost.networks.source import network_to_onnx
 
 torch = pytest.importorskip("torch")
@@ -29,7 +29,7 @@ pytest.importorskip("onnxscript")
 from cg_networks import rebuilt  # noqa: E402  # needs torch
 from torch import nn  # noqa: E402
 
-from tencost.networks.torch_onnx import module_to_onnx  # noqa: E402
+from tencost.networks.torch_modules import module_to_onnx  # noqa: E402
 
 ROWS = [
     json.loads(line)

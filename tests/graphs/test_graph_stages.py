@@ -305,7 +305,7 @@ def test_an_onnx_file_is_answered(
     import torch
 
     import tencost
-    from tencost.networks.torch_onnx import module_to_onnx
+    from tencost.networks.torch_modules import module_to_onnx
 
     layers = [
         torch.nn.Conv2d(3, 8, 3, padding=1),
@@ -356,7 +356,7 @@ def test_a_network_beyond_the_data_gets_the_interval_of_families_held_out(
     import torch
 
     import tencost
-    from tencost.networks.torch_onnx import module_to_onnx
+    from tencost.networks.torch_modules import module_to_onnx
 
     root = tmp_path / "project"
     copytree(
@@ -414,7 +414,7 @@ def test_an_onnx_file_is_answered_where_only_tencost_latency_is_installed(
     import onnx
     import torch
 
-    from tencost.networks.torch_onnx import module_to_onnx
+    from tencost.networks.torch_modules import module_to_onnx
 
     layers = (torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3))
     model = module_to_onnx("mine", torch.nn.Sequential(*layers), (torch.zeros(1, 3, 8, 8),))

@@ -33,7 +33,7 @@ pytest.importorskip("onnxscript")
 
 from cg_networks import rebuilt  # noqa: E402  # needs torch
 
-from tencost.networks.torch_onnx import module_to_onnx  # noqa: E402
+from tencost.networks.torch_modules import module_to_onnx  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = (

@@ -28,7 +28,7 @@ pytest.importorskip("matplotlib")
 
 from torch import nn  # noqa: E402  # needs torch
 
-from tencost.networks.torch_onnx import module_to_onnx  # noqa: E402
+from tencost.networks.torch_modules import module_to_onnx  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "search-variants.md"
 

@@ -11,7 +11,7 @@ import tvm_ffi
 
 from tencost.networks import lowering
 from tencost.networks.lowering import compilable, fuse
-from tencost.networks.torch_relax import module_to_relax
+from tencost.networks.torch_modules import module_to_relax
 
 pytestmark = pytest.mark.tvm
 

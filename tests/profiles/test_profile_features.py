@@ -302,7 +302,7 @@ def test_counters_beside_features_join_by_id() -> None:
         ("r3",),
         ("stranger",),
     )
-    assert found.told() == (
+    assert found.summary() == (
         "2 programs have features and counters; 1 without counters (r1); 1 with counters and without features (r3); "
         "1 profiles of other programs (stranger)"
     )

@@ -63,17 +63,19 @@ def readable(
     programs = _some(records)
     rows: dict[str, int] = {}
     reasons: dict[str, str] = {}
-    asked = kinds or FEATURE_KINDS.names()
-    for name in dict.fromkeys(part for kind in asked for part in (_kind(kind).parts or (kind,))):
+    requested = kinds or FEATURE_KINDS.names()
+    for name in dict.fromkeys(
+        part for kind in requested for part in (_kind(kind).parts or (kind,))
+    ):
         rows[name], reason = _try(name, programs, workloads)
         if reason:
             reasons[name] = reason
-    for name in asked:
+    for name in requested:
         if parts := _kind(name).parts:
             rows[name] = min(rows[part] for part in parts)
             if reason := next((reasons[part] for part in parts if part in reasons), ""):
                 reasons[name] = reason
-    return Readable(len(programs), {name: rows[name] for name in asked}, reasons)
+    return Readable(len(programs), {name: rows[name] for name in requested}, reasons)
 
 
 def readable_stored(folder: Path, kinds: tuple[str, ...]) -> Readable:
@@ -105,11 +107,9 @@ def _try(name: str, programs: pl.DataFrame, workloads: pl.DataFrame) -> tuple[in
         if kind.lowers
         else (featurize_chunk(spec, chunk) for chunk in chunks)
     )
-    every = [one for some in outcomes for one in some]
-    return (
-        sum(one.rows is not None for one in every),
-        next((one.reason for one in every if one.rows is None), ""),
-    )
+    featurized = [program for some in outcomes for program in some]
+    reasons = [program.reason for program in featurized if program.rows is None]
+    return len(featurized) - len(reasons), next(iter(reasons), "")
 
 
 def _kind(name: str) -> FeatureKind:
@@ -124,11 +124,6 @@ def _some(records: pl.DataFrame) -> pl.DataFrame:
     parts = []
     for _, group in few.group_by("program_format", maintain_order=True):
         ids = group["workload_id"].unique(maintain_order=True)
-        parts.append(
-            group.filter(
-                pl.col("workload_id").is_in(
-                    ids.gather_every(max(1, -(-len(ids) // WORKLOADS))).implode()
-                )
-            )
-        )
+        spread = ids.gather_every(max(1, -(-len(ids) // WORKLOADS)))
+        parts.append(group.filter(pl.col("workload_id").is_in(spread.implode())))
     return pl.concat(parts) if parts else few

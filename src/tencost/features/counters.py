@@ -10,7 +10,7 @@ Legend: P programs, C columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ class FittedCounters:
     @property
     def leaky(self) -> tuple[str, ...]:
         """Name the columns that tell the run time."""
-        told = zip(self.names, self.columns, strict=True)
-        return tuple(name for name, column in told if any(map(tells_time, _metrics(column))))
+        columns = zip(self.names, self.columns, strict=True)
+        return tuple(name for name, column in columns if any(map(tells_time, _metrics(column))))
 
     def transform(self, profiles: Profiles) -> Floats:
         """Return the columns of programs, float64 [P, C]; NaN where a counter was not measured.
@@ -84,27 +84,18 @@ class FittedCounters:
                     f"({_some(sorted(self.bounds))}), found one of {workload}: profile some of its programs and fit "
                     "on them, too, or take profile_features.fitted_on=training"
                 )
-            own = profiles.workload == workload
-            out[own] = _normalized(raw[own], self.columns, self.bounds[workload])
+            rows = profiles.workload == workload
+            out[rows] = _normalized(raw[rows], self.columns, self.bounds[workload])
         return out
 
     def save(self, folder: Path) -> None:
         """Write what was fitted into an existing folder, beside the model that reads the columns."""
+        columns = [asdict(column) for column in self.columns]
         values = {
             "name": self.name,
-            "fitted_on": self.fitted_on.value,
-            "columns": [
-                {
-                    "metric": column.metric,
-                    "how": column.how.value,
-                    "by": column.by,
-                    "others": column.others,
-                }
-                for column in self.columns
-            ],
-            "bounds": {
-                workload: list(map(list, bounds)) for workload, bounds in self.bounds.items()
-            },
+            "fitted_on": self.fitted_on,
+            "columns": columns,
+            "bounds": self.bounds,
         }
         (folder / FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
 
@@ -127,12 +118,12 @@ class FittedCounters:
     def _from_dict(cls, values: Any) -> FittedCounters:
         columns = tuple(
             CounterConfig(
-                metric=str(one["metric"]),
-                how=Preprocessing(one["how"]),
-                by=str(one["by"]),
-                others=[str(name) for name in one["others"]],
+                metric=str(column["metric"]),
+                how=Preprocessing(column["how"]),
+                by=str(column["by"]),
+                others=[str(name) for name in column["others"]],
             )
-            for one in values["columns"]
+            for column in values["columns"]
         )
         bounds = {
             str(workload): tuple((float(low), float(high)) for low, high in pairs)
@@ -176,11 +167,12 @@ def columns_of(config: ProfileFeaturesConfig, metrics: Sequence[str]) -> tuple[C
         ProfileError: no column at all, a column twice, or one tells the run time in a set that is not called leaky.
     """
     if config.kind is CounterKind.device:
-        columns = _every(config, [name for name in metrics if name.startswith(DEVICE_PREFIX)])
-    elif config.kind is CounterKind.ncu_raw and config.columns:
-        columns = tuple(config.columns)
+        chosen = [name for name in metrics if name.startswith(DEVICE_PREFIX)]
+        columns = tuple(CounterConfig(metric=name, how=config.how) for name in chosen)
     elif config.kind is CounterKind.ncu_raw:
-        columns = _every(config, [name for name in metrics if config.leaky or not tells_time(name)])
+        chosen = [name for name in metrics if config.leaky or not tells_time(name)]
+        every = (CounterConfig(metric=name, how=config.how) for name in chosen)
+        columns = tuple(config.columns or every)
     else:
         upstream = config.kind is CounterKind.ncu_upstream
         columns = group_columns(config.groups, upstream=upstream)
@@ -224,7 +216,7 @@ class Joined:
     without_features: tuple[str, ...]
     unknown: tuple[str, ...]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Say in a sentence what joined and what did not, the first five ids of each kind."""
         parts = [f"{len(self.rows)} programs have features and counters"]
         for noun, ids in (
@@ -264,33 +256,27 @@ def append_counters(
             f"expected one profile an id, found {len(profiles)} profiles of {len(place)} ids: choose one device's"
         )
     has_rows = features.lengths > 0
-    found = [name in place for name in record_ids]
-    both: list[int] = np.flatnonzero(np.asarray(found, bool) & has_rows).tolist()
-    known = set(record_ids)
-    unknown = tuple(name for name in place if name not in known)
-    missing = tuple(name for name, there in zip(record_ids, found, strict=True) if not there)
-    bare = tuple(
-        name
-        for name, there, rows in zip(record_ids, found, has_rows.tolist(), strict=True)
-        if there and not rows
+    has_profile = np.asarray([name in place for name in record_ids], bool)
+    chosen_rows = np.flatnonzero(has_profile & has_rows).astype(np.int64)
+    requested = set(record_ids)
+    unknown = tuple(name for name in place if name not in requested)
+    missing, bare = (
+        tuple(record_ids[row] for row in np.flatnonzero(lacking).tolist())
+        for lacking in (~has_profile, has_profile & ~has_rows)
     )
-    if not both:
+    if not len(chosen_rows):
         raise ProfileError(
             f"expected profiles of the {len(record_ids)} programs, found {len(profiles)} of which none joins: the "
             f"programs are {_some(record_ids)}, the profiles {_some(list(place))}"
         )
-    chosen_rows = np.asarray(both, np.int64)
-    chosen = profiles.take(np.asarray([place[record_ids[row]] for row in both], np.int64))
+    profile_rows = [place[record_ids[row]] for row in chosen_rows]
+    chosen = profiles.take(np.asarray(profile_rows, np.int64))
     values = np.concatenate(
         [summarize(features.take(chosen_rows), spec), fitted.transform(chosen).astype(np.float32)],
         axis=1,
     )
     columns = (*summary_names(spec), *fitted.names)
     return Joined(values, columns, chosen_rows, missing, bare, unknown)
-
-
-def _every(config: ProfileFeaturesConfig, metrics: list[str]) -> tuple[CounterConfig, ...]:
-    return tuple(CounterConfig(metric=name, how=config.how) for name in metrics)
 
 
 def _column_name(column: CounterConfig) -> str:
@@ -322,11 +308,11 @@ def _raw(name: str, columns: Sequence[CounterConfig], profiles: Profiles) -> Flo
     Raises:
         ProfileError: metrics are missing, all of them named.
     """
-    wanted = dict.fromkeys(metric for column in columns for metric in _metrics(column))
-    missing = [metric for metric in wanted if metric not in profiles.metrics]
+    needed = dict.fromkeys(metric for column in columns for metric in _metrics(column))
+    missing = [metric for metric in needed if metric not in profiles.metrics]
     if missing:
         raise ProfileError(
-            f"expected the {len(wanted)} metrics of the set {name}, found profiles without {len(missing)} of them: "
+            f"expected the {len(needed)} metrics of the set {name}, found profiles without {len(missing)} of them: "
             f"{', '.join(missing)}. Profile with all sections (ncu --set full), leave out their group, or list the "
             "columns with profile_features=ncu_raw"
         )
@@ -334,32 +320,28 @@ def _raw(name: str, columns: Sequence[CounterConfig], profiles: Profiles) -> Flo
 
 
 def _column(column: CounterConfig, profiles: Profiles) -> Floats:
-    own = profiles.column(column.metric)
+    values = profiles.column(column.metric)
     if column.how is Preprocessing.log:
-        return np.asarray(np.sign(own) * np.log2(1.0 + np.abs(own)))
+        return np.asarray(np.sign(values) * np.log2(1.0 + np.abs(values)))
     if column.how is Preprocessing.minimize:
         return np.min([profiles.column(metric) for metric in _metrics(column)], axis=0)
     if column.how is Preprocessing.normalize_to:
         number = _number(column.by)
-        by = profiles.column(column.by) if number is None else np.full(len(own), number)
-        out = np.full(len(own), np.nan)
-        np.divide(own, by, out=out, where=by != 0)
-        return np.where((by == 0) & (own == 0), 0.0, out)
-    return own
+        by = profiles.column(column.by) if number is None else np.full(len(values), number)
+        out = np.full(len(values), np.nan)
+        np.divide(values, by, out=out, where=by != 0)
+        return np.where((by == 0) & (values == 0), 0.0, out)
+    return values
 
 
 def _bounds(raw: Floats, columns: Sequence[CounterConfig]) -> Bounds:
     """Fit least and largest values; NaN counts for nothing, and a column without any number is constant."""
-    found = []
+    bounds = []
     for values, column in zip(raw.T, columns, strict=True):
-        known = values[np.isfinite(values)]
-        if column.how is not Preprocessing.self_normalize:
-            found.append((0.0, 1.0))
-        elif len(known):
-            found.append((float(known.min()), float(known.max())))
-        else:
-            found.append((0.0, 0.0))
-    return tuple(found)
+        finite = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
+        fitted = column.how is Preprocessing.self_normalize
+        bounds.append((float(finite.min()), float(finite.max())) if fitted else (0.0, 1.0))
+    return tuple(bounds)
 
 
 def _normalized(raw: Floats, columns: Sequence[CounterConfig], bounds: Bounds) -> Floats:

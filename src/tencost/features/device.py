@@ -122,4 +122,6 @@ def device_of_each(hardware: Sequence[str], devices: Mapping[str, Attributes]) -
         for name in next(iter(devices.values()))
         if all(name in attributes for attributes in devices.values())
     ]
-    return {name: np.array([devices[one][name] for one in hardware], np.float64) for name in names}
+    return {
+        name: np.array([devices[each][name] for each in hardware], np.float64) for name in names
+    }

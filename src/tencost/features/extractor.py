@@ -79,9 +79,9 @@ class _Extractor:
     def extract(self, context: Any, candidates: Sequence[Any]) -> Ragged:
         return self.appended(self._live(context, candidates))
 
-    def appended(self, found: Sequence[FloatArray | None]) -> Ragged:
-        """Return the rows of each candidate, float32 [rows, own columns] or None, with the device's columns."""
-        own = len(self.spec.columns) - len(self.spec.device_columns)
-        empty = np.zeros((0, own), np.float32)
-        rows = Ragged.from_blocks([empty if one is None else one for one in found], own)
+    def appended(self, blocks: Sequence[FloatArray | None]) -> Ragged:
+        """Return the rows of each candidate, float32 [rows, the kind's columns] or None, with the device's columns."""
+        columns = len(self.spec.columns) - len(self.spec.device_columns)
+        empty = np.zeros((0, columns), np.float32)
+        rows = Ragged.from_blocks([empty if block is None else block for block in blocks], columns)
         return with_device(rows, self.spec, self._device)

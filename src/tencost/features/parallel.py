@@ -30,10 +30,10 @@ class Featurized:
 
 def featurize_chunk(spec: FeatureSpec, chunk: Chunk) -> list[Featurized]:
     """Featurize the programs of a chunk in this process."""
-    return told(chunk, kind_of(spec).stored(spec)(chunk))
+    return with_names(chunk, kind_of(spec).stored(spec)(chunk))
 
 
-def told(chunk: Chunk, outcomes: Sequence[Outcome]) -> list[Featurized]:
+def with_names(chunk: Chunk, outcomes: Sequence[Outcome]) -> list[Featurized]:
     """Return the outcomes of a chunk with the programs' names."""
     return [
         Featurized(program_id, chunk.workload_id, None, outcome)
@@ -66,7 +66,7 @@ def featurize(
 
 
 def _died(chunk: Chunk, reason: str) -> list[Featurized]:
-    return [Featurized(one, chunk.workload_id, None, reason) for one in chunk.program_ids]
+    return with_names(chunk, [reason] * len(chunk.program_ids))
 
 
 def _halves(chunk: Chunk) -> list[Chunk]:

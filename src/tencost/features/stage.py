@@ -11,13 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tencost.config import Config
 from tencost.errors import FeatureError
 from tencost.features.extractor import spec_for
-from tencost.features.parallel import CHUNK, Featurized, featurize, told
+from tencost.features.parallel import CHUNK, Featurized, featurize, with_names
 from tencost.features.rows.joined import append_parts
 from tencost.features.rows.kind import Chunk, kind_of
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.features.table import FILE, load_features, save_features
 from tencost.store.tables import load_records, load_workloads
+
+_IDS = ("program_id", "workload_id")
 
 
 def run(cfg: Config, root: Path) -> Path:
@@ -35,42 +37,33 @@ def run(cfg: Config, root: Path) -> Path:
     records = load_records(source, columns=["program_id", "workload_id", "program", "target"])
     chunks = make_chunks(records, load_workloads(source))
     total = sum(len(chunk.program_ids) for chunk in chunks)
-    done, waiting = _joined_with_stored(cfg, root, spec, chunks)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    finished, waiting = _joined_with_stored(cfg, root, spec, chunks)
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"features {spec.name}", total=total)
-        progress.advance(task, len(done))
+        progress.advance(task, len(finished))
         jobs = cfg.jobs if kind_of(spec).lowers else 1
         for results in featurize(spec, waiting, jobs, execution=cfg.execution):
-            done += results
+            finished += results
             progress.advance(task, len(results))
-    done.sort(key=lambda one: (one.workload_id, one.program_id))
-    good = [one for one in done if one.rows is not None]
+    finished.sort(key=lambda program: (program.workload_id, program.program_id))
+    good = [program for program in finished if program.rows is not None]
     failures = [
-        {"program_id": one.program_id, "workload_id": one.workload_id, "reason": one.reason}
-        for one in done
-        if one.rows is None
+        {name: getattr(program, name) for name in (*_IDS, "reason")}
+        for program in finished
+        if program.rows is None
     ]
     if not good:
         reason = failures[0]["reason"] if failures else "there are no records"
         raise FeatureError(
             f"expected programs that can be featurized in {source}, found none of {total}; the first reason: {reason}"
         )
-    rows = Ragged.from_blocks([one.rows for one in good if one.rows is not None], len(spec.columns))
+    blocks = [program.rows for program in good if program.rows is not None]
+    rows = Ragged.from_blocks(blocks, len(spec.columns))
     folder = root / cfg.paths.features / cfg.dataset.name / spec.name
-    save_features(
-        folder,
-        spec,
-        [one.program_id for one in good],
-        [one.workload_id for one in good],
-        rows,
-        failures,
-    )
+    ids, workload_ids = ([getattr(program, name) for program in good] for name in _IDS)
+    save_features(folder, spec, ids, workload_ids, rows, failures)
     console.print(
         f"features {spec.name}: {len(good)} programs, {len(rows.values)} rows of {len(spec.columns)} columns"
         + (f"; {len(failures)} failed, see {folder / 'failures.jsonl'}" if failures else "")
@@ -91,16 +84,16 @@ def _joined_with_stored(
     if folder is None or not (folder / FILE).is_file():
         return [], chunks
     base = load_features(folder)
-    done: list[Featurized] = []
+    finished: list[Featurized] = []
     waiting = []
     for chunk in chunks:
         rows = base.select(chunk.program_ids)
         if (rows.lengths == 0).any():
             waiting.append(chunk)
         else:
-            own = [rows[index] for index in range(len(rows))]
-            done += told(chunk, append_parts(spec, chunk, own))
-    return done, waiting
+            blocks = [rows[index] for index in range(len(rows))]
+            finished += with_names(chunk, append_parts(spec, chunk, blocks))
+    return finished, waiting
 
 
 def make_chunks(records: pl.DataFrame, workloads: pl.DataFrame) -> list[Chunk]:
@@ -112,13 +105,7 @@ def make_chunks(records: pl.DataFrame, workloads: pl.DataFrame) -> list[Chunk]:
     chunks = []
     for (workload_id,), group in programs.group_by("workload_id", maintain_order=True):
         for piece in group.iter_slices(CHUNK):
-            chunks.append(
-                Chunk(
-                    workload_id=str(workload_id),
-                    mod_json=modules[workload_id],
-                    target=piece["target"][0],
-                    program_ids=tuple(piece["program_id"]),
-                    programs=tuple(piece["program"]),
-                )
-            )
+            ids, texts = tuple(piece["program_id"]), tuple(piece["program"])
+            module, target = modules[workload_id], piece["target"][0]
+            chunks.append(Chunk(str(workload_id), module, target, ids, texts))
     return chunks

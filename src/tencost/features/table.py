@@ -40,12 +40,10 @@ class FeatureTable:
     def select(self, program_ids: Sequence[str]) -> Ragged:
         """Return the rows of the programs named, in that order; a program without features has no rows."""
         positions = pl.DataFrame({"program_id": self.program_id}).with_row_index("position")
-        wanted = pl.DataFrame({"program_id": pl.Series(program_ids, dtype=pl.String)})
-        found = wanted.join(positions, on="program_id", how="left", maintain_order="left")[
-            "position"
-        ]
+        chosen = pl.DataFrame({"program_id": pl.Series(program_ids, dtype=pl.String)})
+        rows = chosen.join(positions, on="program_id", how="left", maintain_order="left")
         # Programs without features point at one more, empty block at the end.
-        indices = found.cast(pl.Int64).fill_null(len(self.features)).to_numpy()
+        indices = rows["position"].cast(pl.Int64).fill_null(len(self.features)).to_numpy()
         offsets = np.append(self.features.offsets, self.features.offsets[-1])
         return Ragged(self.features.values, offsets).take(indices)
 

@@ -20,25 +20,18 @@ def _repaired(mod: Any) -> Any:
     from tvm import relax
     from tvm.relax.expr_functor import PyExprMutator, mutator
 
-    repairs = {
-        "relax.cumsum": _counted,
-        "relax.argmax": _a_place,
-        "relax.argmin": _a_place,
-        "relax.not_equal": _no_number,
-        "relax.equal": _no_number,
-    }
-    lowerings = {"relax.max": _extreme, "relax.min": _extreme}
-    repairs |= {
-        f"relax.nn.{kind}_pool{rank}d": _clipped for kind in ("avg", "max") for rank in (1, 2, 3)
-    }
+    pools = [f"relax.nn.{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)]
+    repairs = {"relax.cumsum": _counted} | dict.fromkeys(pools, _clipped)
+    repairs |= dict.fromkeys(("relax.argmax", "relax.argmin"), _a_place)
+    repairs |= dict.fromkeys(("relax.equal", "relax.not_equal"), _no_number)
 
     @mutator
     class Repair(PyExprMutator):
         def visit_call_(self, call: Any) -> Any:
             call = self.visit_expr_post_order(call)
             name = getattr(call.op, "name", "")
-            if name in lowerings:
-                return lowerings[name](self.builder_, call)
+            if name in ("relax.max", "relax.min"):
+                return _extreme(self.builder_, call)
             return repairs[name](call) if name in repairs else call
 
     repaired = Repair(mod)
@@ -83,25 +76,18 @@ def _extreme(builder: Any, call: Any) -> Any:
     keep, largest = bool(attrs.keepdims), call.op.name == "relax.max"
     better = tirx.max if largest else tirx.min
     reducer = te.comm_reducer(
-        lambda one, other: better(one, other),
+        lambda first, second: better(first, second),
         lambda dtype: tirx.const(-math.inf if largest else math.inf, dtype),
     )
 
     def reduced(values: Any) -> Any:
         over = {axis: te.reduce_axis((0, values.shape[axis]), f"k{axis}") for axis in axes}
-        shape = [
-            1 if axis in over else values.shape[axis]
-            for axis in range(rank)
-            if keep or axis not in over
-        ]
+        remaining = [axis for axis in range(rank) if keep or axis not in over]
+        shape = [1 if axis in over else values.shape[axis] for axis in remaining]
 
         def value(*places: Any) -> Any:
-            others = iter(places)
-            index = []
-            for axis in range(rank):
-                place = next(others) if keep or axis not in over else None
-                index.append(over.get(axis, place))
-            return reducer(values(*index), axis=list(over.values()))
+            index = dict(zip(remaining, places, strict=True)) | over
+            return reducer(values(*(index[axis] for axis in range(rank))), axis=[*over.values()])
 
         return te.compute(shape, value, name="extreme")
 
@@ -116,8 +102,8 @@ def _no_number(call: Any) -> Any:
     left, right = call.args
     if not left.same_as(right) or "float" not in str(left.ty.dtype):
         return call
-    asked = relax.op.isnan(left)
-    return asked if call.op.name == "relax.not_equal" else relax.op.logical_not(asked)
+    is_nan = relax.op.isnan(left)
+    return is_nan if call.op.name == "relax.not_equal" else relax.op.logical_not(is_nan)
 
 
 def _clipped(call: Any) -> Any:
@@ -131,11 +117,9 @@ def _clipped(call: Any) -> Any:
 
     attrs = call.attrs
     axes = [axis for axis, letter in enumerate(str(attrs.layout)) if letter in "DHW"]
-    known = call.args[0].ty.shape
-    if not isinstance(known, relax.ShapeExpr):
-        return call
-    shape = [known[axis] for axis in axes]
-    if not all(hasattr(size, "value") for size in shape):
+    sizes = call.args[0].ty.shape
+    shape = [sizes[axis] for axis in axes] if isinstance(sizes, relax.ShapeExpr) else []
+    if not shape or not all(hasattr(size, "value") for size in shape):
         return call
     windows, strides = [list(map(int, sizes)) for sizes in (attrs.pool_size, attrs.strides)]
     padding, rank = [int(size) for size in attrs.padding], len(axes)
@@ -171,23 +155,18 @@ def compilable(mod: Any) -> Any:
             return node
         return type(node)(tirx.Cast("int8", node.a), tirx.Cast("int8", node.b))
 
-    def both(node: Any) -> Any:
-        return tirx.And(node.a, node.b) if is_bool(node) else node
-
-    def either(node: Any) -> Any:
-        return tirx.Or(node.a, node.b) if is_bool(node) else node
+    def logical(operator: Any) -> Any:
+        return lambda node: operator(node.a, node.b) if is_bool(node) else node
 
     callbacks = [
         ((tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE), compared),
-        ((tirx.Mul, tirx.Min), both),
-        ((tirx.Add, tirx.Max), either),
+        ((tirx.Mul, tirx.Min), logical(tirx.And)),
+        ((tirx.Add, tirx.Max), logical(tirx.Or)),
     ]
-    mended = {
-        name: structural_map(function, callbacks)
+    changed = {
+        name: compiled
         for name, function in mod.functions.items()
         if isinstance(function, tirx.PrimFunc)
-    }
-    changed = {
-        name: function for name, function in mended.items() if not function.same_as(mod[name])
+        and not (compiled := structural_map(function, callbacks)).same_as(function)
     }
     return IRModule({**mod.functions, **changed}, attrs=mod.attrs) if changed else mod

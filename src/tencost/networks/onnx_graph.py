@@ -1,52 +1,105 @@
-"""An ONNX graph made ready for TVM's frontend, which wants static shapes and looks at constants only where they stand.
-
-Its input shapes are fixed, what follows from shapes and constants alone is folded (exported transformers compute most
-of their shapes in the graph), and its tensors are sorted into weights, which stay inputs of the Relax module until
-after fusion, and constants, as they come out of PyTorch: integers, scalars and the running statistics of batch norms
-are constants, every other tensor is a weight. A layer then gives the same workload whichever way it came.
-"""
+"""Reading and changing ONNX models: files, subgraphs, attributes and constants, fixed input shapes, folding."""
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterator
 from copy import copy
+from pathlib import Path
 from typing import Any
 
-from tencost.networks.onnx_nodes import constant_value, graphs
-from tencost.networks.onnx_operators import written_anew
-from tencost.networks.source import held_log
+import numpy as np
 
-_CONSTANT_INPUTS = {"BatchNormalization": (3, 4), "Resize": (1, 2, 3), "Upsample": (1,)}
-"""Operators and which of their inputs are settings or statistics though they are floating-point tensors."""
+from tencost.errors import ConfigError
+from tencost.networks.source import first_sentence, held_log, require
+
+_CONSTANT_TYPES = {
+    "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
+}  # fmt: skip
 
 
-def prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Fix a model's input shapes, fold constants, write anew what TVM gets wrong and sort its tensors, all in place.
+def read_model(path: Path, where: str = "") -> Any:
+    """Read a whole ONNX model with its weights.
+
+    Args:
+        path: of the file.
+        where: what messages begin with, such as the option that names the file.
 
     Raises:
-        Refused: an operator that TVM's frontend computes wrongly.
+        ConfigError: there is none.
     """
-    fix_shapes(model.graph, shapes)
-    _fold_if_possible(model)
-    if written_anew(model):
-        _fold_if_possible(model)
-    _sort_tensors(model.graph)
+    require("onnx", extra="latency")
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path))
+        return onnx.load(str(path))
+    except Exception as error:
+        raise ConfigError(
+            f"{where}expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. Export it "
+            "again, or copy it with all its files"
+        ) from error
 
 
-def _fold_if_possible(model: Any) -> None:
-    """A graph that cannot be folded may be imported all the same."""
-    with contextlib.suppress(Exception):
-        fold(model)
+def subgraphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph, then the graphs in its nodes (the branches of an If)."""
+    yield graph
+    for node in graph.node:
+        for setting in node.attribute:
+            if setting.HasField("g"):
+                yield from subgraphs(setting.g)
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """Return the values of a node's attributes by name, text as str."""
+    from onnx import helper
+
+    values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    return {
+        name: value.decode(errors="replace") if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
+
+
+def attribute(node: Any, name: str, default: Any = None) -> Any:
+    """Return the value of a node's attribute, text as str."""
+    return attributes(node).get(name, default)
+
+
+def constant_value(node: Any) -> Any | None:
+    """Return the tensor of a Constant node in whatever way it is written; None for any other node."""
+    from onnx import numpy_helper
+
+    if node.op_type != "Constant" or len(node.attribute) != 1:
+        return None
+    ((name, value),) = attributes(node).items()
+    if name in _CONSTANT_TYPES:
+        return numpy_helper.from_array(np.array(value, _CONSTANT_TYPES[name]))
+    return value if name == "value" else None
+
+
+def constant_node(output: str, value: Any, name: str = "") -> Any:
+    """Return a Constant node that makes a tensor of an array."""
+    from onnx import helper, numpy_helper
+
+    tensor = numpy_helper.from_array(np.asarray(value))
+    return helper.make_node("Constant", [], [output], name=name, value=tensor)
+
+
+def replace(field: Any, messages: list[Any]) -> None:
+    """Put copies of messages in the place of those of a repeated field, which may be some of them."""
+    copies = [copy(message) for message in messages]
+    del field[:]
+    field.extend(copies)
 
 
 def fix_shapes(graph: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     """Give a graph's inputs these shapes, in place."""
-    import onnx
+    from onnx import helper
 
-    for item in graph.input:
-        if item.name in shapes:
-            dtype = item.type.tensor_type.elem_type
-            item.CopyFrom(onnx.helper.make_tensor_value_info(item.name, dtype, shapes[item.name]))
+    for tensor in graph.input:
+        if tensor.name in shapes:
+            dtype, shape = tensor.type.tensor_type.elem_type, shapes[tensor.name]
+            tensor.CopyFrom(helper.make_tensor_value_info(tensor.name, dtype, shape))
     del graph.value_info[:]  # of shapes that are inferred anew
 
 
@@ -54,71 +107,8 @@ def fold(model: Any) -> None:
     """Compute what follows from shapes and constants alone, and drop what nothing uses, in place."""
     from onnxscript import optimizer
 
-    folded = type(model)()
-    folded.CopyFrom(model)
+    folded = copy(model)
     with held_log("onnxscript.optimizer._constant_folding"):
         optimizer.fold_constants(folded, onnx_shape_inference=True)
     optimizer.remove_unused_nodes(folded)
     model.CopyFrom(folded)
-
-
-def _sort_tensors(graph: Any) -> None:
-    """Make every tensor in use either an initializer, which becomes a weight, or a Constant node."""
-    from onnx import numpy_helper
-
-    parts = list(graphs(graph))
-    used = {name for part in parts for node in part.node for name in node.input}
-    used |= {item.name for part in parts for item in part.output}
-    settings = {
-        node.input[index]
-        for part in parts
-        for node in part.node
-        for index in _CONSTANT_INPUTS.get(node.op_type, ())
-        if index < len(node.input)
-    }
-    tensors, nodes = _tensors(graph)
-    constants, weights = [], []
-    for name, tensor in tensors.items():
-        if name not in used:
-            continue
-        array = numpy_helper.to_array(tensor)
-        if array.dtype.kind == "f" and array.ndim > 0 and array.size > 1 and name not in settings:
-            weights.append(numpy_helper.from_array(array, name))
-        else:
-            constants.append(_constant(name, array))
-    for part in parts[1:]:
-        # The frontend does not see the tensors of a branch.
-        inside, others = _tensors(part)
-        arrays = {name: numpy_helper.to_array(tensor) for name, tensor in inside.items()}
-        made = [_constant(name, array) for name, array in arrays.items()]
-        _replace(part.initializer, [])
-        _replace(part.node, [*made, *others])
-    _replace(graph.input, [item for item in graph.input if item.name not in tensors])
-    _replace(graph.initializer, weights)
-    _replace(graph.node, [*constants, *nodes])
-
-
-def _replace(field: Any, values: list[Any]) -> None:
-    values = [copy(value) for value in values]
-    del field[:]
-    field.extend(values)
-
-
-def _constant(name: str, array: Any) -> Any:
-    import onnx
-
-    value = onnx.numpy_helper.from_array(array)
-    return onnx.helper.make_node("Constant", [], [name], name=f"constant_{name}", value=value)
-
-
-def _tensors(graph: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return (initializers and the tensors of Constant nodes by name, the other nodes)."""
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    nodes = []
-    for node in graph.node:
-        value = constant_value(node)
-        if value is None:
-            nodes.append(node)
-        else:
-            tensors[node.output[0]] = value
-    return tensors, nodes

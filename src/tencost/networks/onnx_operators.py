@@ -6,25 +6,28 @@ operator that neither does for is refused by name before anything is imported: a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from tencost.networks.inputs import Array
-from tencost.networks.onnx_nodes import constant_value, graphs
+from tencost.networks.onnx_graph import (
+    attribute,
+    attributes,
+    constant_node,
+    constant_value,
+    replace,
+    subgraphs,
+)
 from tencost.networks.resizing import ResizeAxis
-
-_AS_FUNCTION = {
-    "Attention",  # the frontend knows com.microsoft's, whose inputs are others
-    "CausalConvWithState", "Celu", "CenterCropPad", "NegativeLogLikelihoodLoss", "RotaryEmbedding",
-    "SoftmaxCrossEntropyLoss", "SpaceToDepth", "SwiGLU", "Swish",
-}  # fmt: skip
 
 _OURS = "tencost_"
 """How the names of tensors and of operators begin that were written anew and stay as they are."""
+_IN_EVALUATION = "(export the network in evaluation mode)"
 
 
 class Refused(Exception):
@@ -32,34 +35,46 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A node in its graph.
+class _Tensors:
+    """A model's tensors.
 
     Attributes:
-        node: onnx.NodeProto.
         opsets: the model's operator sets, by domain.
         types: onnx.TypeProto of tensors, by name, as far as they are inferred.
         constants: values of tensors that are constants, by name.
-        used: names that other nodes, or the graph's outputs, read.
-        fresh: numbers for new names.
+        used: names that nodes, or the graph's outputs, read.
     """
 
-    node: Any
     opsets: dict[str, int]
     types: dict[str, Any]
     constants: dict[str, Array]
     used: set[str]
-    fresh: Iterator[int]
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A node in its graph, and the nodes that are written in its place.
+
+    Attributes:
+        proto: onnx.NodeProto.
+        tensors: those of its model.
+        numbers: for new names.
+        nodes: onnx.NodeProtos that stand for it; it stays where there are none.
+    """
+
+    proto: Any
+    tensors: _Tensors
+    numbers: Iterator[int]
+    nodes: list[Any] = field(default_factory=list)
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return self.tensors.opsets.get("", 0)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return the value of an attribute, text as str."""
-        import onnx
-
-        for item in self.node.attribute:
-            if item.name == name:
-                value = onnx.helper.get_attribute_value(item)
-                return value.decode() if isinstance(value, bytes) else value
-        return default
+        return attribute(self.proto, name, default)
 
     def shape(self, index: int) -> tuple[int, ...]:
         """Return the shape of an input.
@@ -67,10 +82,10 @@ class _Place:
         Raises:
             Refused: it is not known before the network runs.
         """
-        kind = self.types.get(self.node.input[index])
-        sizes = [] if kind is None else kind.tensor_type.shape.dim
-        if kind is None or not all(size.HasField("dim_value") for size in sizes):
-            raise Refused(f"{self.node.op_type} of an input whose shape is not known")
+        tensor_type = self.tensors.types.get(self.proto.input[index])
+        sizes = [] if tensor_type is None else tensor_type.tensor_type.shape.dim
+        if tensor_type is None or not all(size.HasField("dim_value") for size in sizes):
+            raise Refused(f"{self.proto.op_type} of an input whose shape is not known")
         return tuple(int(size.dim_value) for size in sizes)
 
     def dtype(self, index: int) -> Any:
@@ -81,30 +96,60 @@ class _Place:
         """
         import onnx
 
-        kind = self.types.get(self.node.input[index])
-        if kind is None:
-            raise Refused(f"{self.node.op_type} of an input whose type is not known")
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type))
+        if not self.has_type(index):
+            raise Refused(f"{self.proto.op_type} of an input whose type is not known")
+        tensor_type = self.tensors.types[self.proto.input[index]].tensor_type
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))
 
     def has_type(self, index: int) -> bool:
         """Say whether the type of an input is known."""
-        return self.node.input[index] in self.types
+        return self.proto.input[index] in self.tensors.types
 
     def has_input(self, index: int) -> bool:
         """Say whether an optional input is there."""
-        return len(self.node.input) > index and bool(self.node.input[index])
+        return len(self.proto.input) > index and bool(self.proto.input[index])
 
     def constant(self, index: int) -> Array | None:
         """Return the value of an input; None where it is no constant or not there."""
-        return self.constants.get(self.node.input[index]) if self.has_input(index) else None
+        if not self.has_input(index):
+            return None
+        return self.tensors.constants.get(self.proto.input[index])
 
-    def writes(self, index: int) -> bool:
+    def is_read(self, index: int) -> bool:
         """Say whether somebody reads an output."""
-        return len(self.node.output) > index and self.node.output[index] in self.used
+        return len(self.proto.output) > index and self.proto.output[index] in self.tensors.used
 
-    def name(self) -> str:
+    def new_name(self) -> str:
         """Return a name that no tensor has."""
-        return f"{_OURS}{self.node.op_type}_{next(self.fresh)}"
+        return f"{_OURS}{self.proto.op_type}_{next(self.numbers)}"
+
+    def write_constant(self, value: Any, dtype: Any = None, output: str = "") -> str:
+        """Write a tensor in the node's place and return its name."""
+        output = output or self.new_name()
+        self.nodes.append(constant_node(output, np.asarray(value, dtype)))
+        return output
+
+    def write(
+        self, op_type: str, *inputs: str, outputs: Sequence[str] = (), **settings: Any
+    ) -> str:
+        """Write an operator in the node's place and return its first output, a new one where none is named."""
+        import onnx
+
+        outputs = outputs or [self.new_name()]
+        node = onnx.helper.make_node(op_type, inputs, outputs, self.new_name(), **settings)
+        self.nodes.append(node)
+        return outputs[0]
+
+    def finish(self, op_type: str, *inputs: str, **settings: Any) -> None:
+        """Write the operator that makes what the node made."""
+        self.write(op_type, *inputs, outputs=self.proto.output, **settings)
+
+    def cast(self, name: str, dtype: Any, outputs: Sequence[str] = ()) -> str:
+        """Write a cast and return its output."""
+        import onnx
+
+        tensor_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.write("Cast", name, outputs=outputs, to=tensor_type)
 
 
 def written_anew(model: Any) -> bool:
@@ -116,187 +161,151 @@ def written_anew(model: Any) -> bool:
     Raises:
         Refused: an operator that the frontend computes wrongly and that cannot be written with others.
     """
-    fresh, changed = count(), False
-    while _once_more(model, fresh):
+    numbers, changed = count(), False
+    # What operators are written with may be such operators, too.
+    while any(_writer(node) for graph in subgraphs(model.graph) for node in graph.node):
+        if not _write_once(model, numbers):
+            break
         changed = True
     return changed
 
 
-def _once_more(model: Any, fresh: Iterator[int]) -> bool:
-    """Write the operators anew that are there; those that they are written with may be some themselves."""
-    import onnx
+def _writer(proto: Any) -> Callable[[_Node], None] | None:
+    if proto.domain not in ("", "ai.onnx") or proto.name.startswith(_OURS):
+        return None
+    return _WRITERS.get(proto.op_type)
 
-    opsets = {item.domain: int(item.version) for item in model.opset_import}
-    inferred = model
-    if _to_write(model.graph):
-        try:
-            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except Exception:  # noqa: BLE001 - what is not inferred is said where it is needed
-            inferred = model
-    types: dict[str, Any] = {}
-    constants: dict[str, Array] = {}
-    used: set[str] = set()
-    for part in graphs(inferred.graph):
-        for item in [*part.input, *part.value_info, *part.output]:
-            types[item.name] = item.type
-        for tensor in part.initializer:
-            constants[tensor.name] = onnx.numpy_helper.to_array(tensor)
-            types.setdefault(tensor.name, _type_of(constants[tensor.name]))
-        used |= {item.name for item in part.output}
-        for node in part.node:
-            used |= set(node.input)
-            value = constant_value(node)
-            if value is not None:
-                array = constants[node.output[0]] = onnx.numpy_helper.to_array(value)
-                types.setdefault(node.output[0], _type_of(array))
-    changed = False
-    for part in list(graphs(model.graph)):
-        nodes: list[Any] = []
-        for node in part.node:
-            others = None
-            if node.domain in ("", "ai.onnx") and not node.name.startswith(_OURS):
-                place = _Place(node, opsets, types, constants, used, fresh)
-                others = _written(place)
-            nodes += [node] if others is None else others
-            changed = changed or others is not None
-        copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-        del part.node[:]
-        part.node.extend(copies)
+
+def _write_once(model: Any, numbers: Iterator[int]) -> bool:
+    tensors, changed = _tensors(model), False
+    for graph in reversed(list(subgraphs(model.graph))):  # a graph before the one that it is in
+        protos: list[Any] = []
+        for proto in graph.node:
+            node, writer = _Node(proto, tensors, numbers), _writer(proto)
+            if writer is not None:
+                writer(node)
+            protos += node.nodes or [proto]
+            changed = changed or bool(node.nodes)
+        replace(graph.node, protos)
     return changed
 
 
-def _to_write(graph: Any) -> bool:
-    known = _AS_FUNCTION | set(_WRITERS)
-    return any(node.op_type in known for part in graphs(graph) for node in part.node)
-
-
-def _type_of(array: Array) -> Any:
+def _tensors(model: Any) -> _Tensors:
     import onnx
 
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_type_proto(kind, array.shape)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception:  # noqa: BLE001 - what is not inferred is said where it is needed
+        inferred = model
+    opsets = {item.domain: int(item.version) for item in model.opset_import}
+    tensors = _Tensors(opsets, {}, {}, set())
+    for graph in subgraphs(inferred.graph):
+        for declared in (*graph.input, *graph.value_info, *graph.output):
+            tensors.types[declared.name] = declared.type
+        stored = {tensor.name: tensor for tensor in graph.initializer}
+        stored |= {node.output[0]: constant_value(node) for node in graph.node}
+        for name, tensor in stored.items():
+            if tensor is None:
+                continue
+            array = tensors.constants[name] = onnx.numpy_helper.to_array(tensor)
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            tensor_type = onnx.helper.make_tensor_type_proto(kind, array.shape)
+            tensors.types.setdefault(name, tensor_type)
+        tensors.used.update(output.name for output in graph.output)
+        tensors.used.update(name for node in graph.node for name in node.input)
+    return tensors
 
 
-def _written(place: _Place) -> list[Any] | None:
-    """Return the nodes that stand for a node; None for one that stays."""
-    if place.node.op_type in _AS_FUNCTION:
-        return _as_function(place)
-    writer = _WRITERS.get(place.node.op_type)
-    return None if writer is None else writer(place)
-
-
-def _as_function(place: _Place) -> list[Any]:
-    """Return a node as ONNX defines it: a function of other operators."""
+def _as_function(node: _Node) -> None:
+    """Write a node as ONNX defines it: a function of other operators."""
     import onnx
     import onnx.inliner
 
-    node = place.node
-    known = {name: place.types.get(name) for name in node.input if name}
-    if any(kind is None for kind in known.values()):
-        raise Refused(f"{node.op_type} of an input whose type is not known")
-    inputs = [onnx.helper.make_value_info(name, kind) for name, kind in known.items()]
-    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
-    opsets = [onnx.helper.make_opsetid(domain, number) for domain, number in place.opsets.items()]
-    alone = onnx.helper.make_model(
-        onnx.helper.make_graph([node], "alone", inputs, outputs), opset_imports=opsets
+    proto, op_type = node.proto, node.proto.op_type
+    types = {name: node.tensors.types.get(name) for name in proto.input if name}
+    if None in types.values():
+        raise Refused(f"{op_type} of an input whose type is not known")
+    inputs = [onnx.helper.make_value_info(name, tensor_type) for name, tensor_type in types.items()]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in proto.output if name]
+    opsets = [onnx.helper.make_opsetid(*domain) for domain in node.tensors.opsets.items()]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([proto], "alone", inputs, outputs), opset_imports=opsets
     )
-    _add_default_attributes(alone.graph.node[0], place)
-    if "" in node.input:
-        _define_locally(alone, place)
-        inlined = onnx.inliner.inline_local_functions(alone)
+    # The body of a function reads the attributes that the node leaves to their defaults.
+    schema = onnx.defs.get_schema(op_type, node.opset)
+    model.graph.node[0].attribute.extend(
+        setting.default_value
+        for name, setting in schema.attributes.items()
+        if name not in attributes(proto) and setting.default_value.name
+    )
+    if "" in proto.input:
+        _define_locally(model, node)
+        inlined = onnx.inliner.inline_local_functions(model)
     else:
         inlined = onnx.inliner.inline_selected_functions(
-            alone, [(node.domain, node.op_type)], inline_schema_functions=True
+            model, [(proto.domain, op_type)], inline_schema_functions=True
         )
-    nodes = list(inlined.graph.node)
-    if any(one.op_type == node.op_type for one in nodes):
-        raise Refused(f"{node.op_type} of operator set {place.opsets.get('', 0)}")
-    ends, prefix = {*known, *node.output, ""}, place.name()
-    for one in nodes:
-        for field in (one.input, one.output):
-            field[:] = [name if name in ends else f"{prefix}_{name}" for name in field]
-    return nodes
+    if any(inner.op_type == op_type for inner in inlined.graph.node):
+        raise Refused(f"{op_type} of operator set {node.opset}")
+    ends, prefix = {*types, *proto.output, ""}, node.new_name()
+    for inner in inlined.graph.node:
+        for names in (inner.input, inner.output):
+            names[:] = [name if name in ends else f"{prefix}_{name}" for name in names]
+    node.nodes.extend(inlined.graph.node)
 
 
-def _add_default_attributes(node: Any, place: _Place) -> None:
-    """Add to a node the attributes that it leaves to their defaults: the body of a function reads them."""
-    import onnx
-
-    schema = onnx.defs.get_schema(node.op_type, place.opsets.get("", 0))
-    attribute_names = {attribute.name for attribute in node.attribute}
-    for name, attribute in schema.attributes.items():
-        if name not in attribute_names and attribute.default_value.name:
-            node.attribute.append(attribute.default_value)
-
-
-def _define_locally(model: Any, place: _Place) -> None:
+def _define_locally(model: Any, node: _Node) -> None:
     """Add the function that defines a model's one node to the model's local functions, in place.
 
     ONNX's inliner asks for the type of every input of a function that depends on its inputs, absent ones included.
     """
     import onnx
 
-    node, version = place.node, place.opsets.get("", 0)
-    schema = onnx.defs.get_schema(node.op_type, version)
+    proto = node.proto
+    schema = onnx.defs.get_schema(proto.op_type, node.opset)
     versions = [
-        number for number in schema.context_dependent_function_opset_versions if number <= version
+        version
+        for version in schema.context_dependent_function_opset_versions
+        if version <= node.opset
     ]
     if not versions:
-        raise Refused(f"{node.op_type} of operator set {version} without one of its inputs")
-    types = [place.types[name] if name else onnx.TypeProto() for name in node.input]
+        raise Refused(f"{proto.op_type} of operator set {node.opset} without one of its inputs")
+    types = [node.tensors.types[name] if name else onnx.TypeProto() for name in proto.input]
     text = schema.get_context_dependent_function_with_opset_version(
-        max(versions), node.SerializeToString(), [kind.SerializeToString() for kind in types]
+        max(versions), proto.SerializeToString(), [kind.SerializeToString() for kind in types]
     )
     function = onnx.FunctionProto.FromString(text)
-    function.domain, function.name = "tencost", node.op_type
+    function.domain, function.name = "tencost", proto.op_type
     model.functions.append(function)
     model.opset_import.append(onnx.helper.make_opsetid(function.domain, 1))
     model.graph.node[0].domain = function.domain
 
 
-def _constant_node(name: str, value: Any) -> Any:
-    import onnx
-
-    tensor = onnx.numpy_helper.from_array(np.asarray(value))
-    return onnx.helper.make_node("Constant", [], [name], value=tensor)
-
-
-def _node(kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
-    import onnx
-
-    return onnx.helper.make_node(kind, list(inputs), list(outputs), **attributes)
-
-
-def _layer_normalization(place: _Place) -> list[Any] | None:
+def _layer_normalization(node: _Node) -> None:
     """The frontend returns zeros as mean and inverse deviation."""
-    return _as_function(place) if place.writes(1) or place.writes(2) else None
+    if node.is_read(1) or node.is_read(2):
+        _as_function(node)
 
 
-def _is_inf(place: _Place) -> list[Any] | None:
+def _is_inf(node: _Node) -> None:
     """The frontend looks at neither flag."""
-    positive, negative = (place.attribute(f"detect_{sign}", 1) for sign in ("positive", "negative"))
+    positive, negative = (node.attribute(f"detect_{sign}", 1) for sign in ("positive", "negative"))
     if positive and negative:
-        return None
-    end = place.name()
-    value = np.array(np.inf if positive else -np.inf, place.dtype(0))
-    kind = "Equal" if positive or negative else "Less"  # nothing is less than -inf
-    return [
-        _constant_node(end, value),
-        _node(kind, [place.node.input[0], end], place.node.output),
-    ]
+        return
+    infinity = node.write_constant(np.inf if positive else -np.inf, node.dtype(0))
+    op_type = "Equal" if positive or negative else "Less"  # nothing is less than -inf
+    node.finish(op_type, node.proto.input[0], infinity)
 
 
-def _conv_transpose(place: _Place) -> list[Any] | None:
+def _conv_transpose(node: _Node) -> None:
     """The frontend looks at no output_shape; it settles the padding."""
-    sizes = place.attribute("output_shape")
+    sizes = node.attribute("output_shape")
     if sizes is None:
-        return None
-    data, kernel = place.shape(0)[2:], list(place.attribute("kernel_shape", place.shape(1)[2:]))
+        return
+    data, kernel = node.shape(0)[2:], node.attribute("kernel_shape", node.shape(1)[2:])
     rank = len(data)
-    strides, dilations = (
-        list(place.attribute(key, [1] * rank)) for key in ("strides", "dilations")
-    )
-    added = list(place.attribute("output_padding", [0] * rank))
+    strides, dilations = (node.attribute(key, [1] * rank) for key in ("strides", "dilations"))
+    added = list(node.attribute("output_padding", [0] * rank))
     begin, end = [0] * rank, [0] * rank
     for axis, size in enumerate(list(sizes)[-rank:]):
         window = (kernel[axis] - 1) * dilations[axis] + 1
@@ -304,418 +313,306 @@ def _conv_transpose(place: _Place) -> list[Any] | None:
         if total < 0:
             added[axis], total = added[axis] - total, 0
         smaller, larger = total // 2, total - total // 2
-        upper = place.attribute("auto_pad", "NOTSET") == "SAME_UPPER"
+        upper = node.attribute("auto_pad", "NOTSET") == "SAME_UPPER"
         begin[axis], end[axis] = (smaller, larger) if upper else (larger, smaller)
     if any(added[axis] >= max(strides[axis], dilations[axis]) for axis in range(rank)):
         raise Refused("ConvTranspose with an output_shape beyond what its windows reach")
-    kept = {
-        item.name: item
-        for item in place.node.attribute
-        if item.name not in ("output_shape", "auto_pad", "pads", "output_padding")
-    }
-    node = _node(
-        "ConvTranspose", place.node.input, place.node.output,
-        pads=[*begin, *end], output_padding=added,
-    )  # fmt: skip
-    node.attribute.extend(kept.values())
-    return [node]
+    settings = attributes(node.proto) | {"pads": [*begin, *end], "output_padding": added}
+    del settings["output_shape"]
+    settings.pop("auto_pad", None)
+    node.finish("ConvTranspose", *node.proto.input, **settings)
 
 
-def _dropout(place: _Place) -> list[Any] | None:
+def _dropout(node: _Node) -> None:
     """The frontend looks at no training mode and gives a mask of numbers."""
-    version = place.opsets.get("", 0)
-    advice = "(export the network in evaluation mode)"
-    training = Refused(f"Dropout in training mode {advice}")
-    if version < 7 and not place.attribute("is_test", 0):
-        raise training
-    if version >= 12 and place.has_input(2):
-        mode, ratio = place.constant(2), place.constant(1)
+    training = node.opset < 7 and not node.attribute("is_test", 0)
+    if node.opset >= 12 and node.has_input(2):
+        mode, ratio = node.constant(2), node.constant(1)
         if mode is None:
-            raise Refused(f"Dropout whose training mode is no constant {advice}")
-        if mode.any() and (ratio is None or ratio.any()):
-            raise training
-    nodes = [_node("Identity", place.node.input[:1], place.node.output[:1])]
-    if place.writes(1):
-        kind = np.bool_ if version >= 10 else place.dtype(0)
-        nodes.append(_constant_node(place.node.output[1], np.ones(place.shape(0), kind)))
-    return nodes
+            raise Refused(f"Dropout whose training mode is no constant {_IN_EVALUATION}")
+        training = bool(mode.any() and (ratio is None or ratio.any()))
+    if training:
+        raise Refused(f"Dropout in training mode {_IN_EVALUATION}")
+    node.write("Identity", node.proto.input[0], outputs=node.proto.output[:1])
+    if node.is_read(1):
+        dtype = np.bool_ if node.opset >= 10 else node.dtype(0)
+        node.write_constant(np.ones(node.shape(0), dtype), output=node.proto.output[1])
 
 
-def _non_max_suppression(_: _Place) -> None:
+def _non_max_suppression(_: _Node) -> None:
     """The frontend takes limits that are no constants for others, and the boundary of what overlaps for overlapping."""
     raise Refused("NonMaxSuppression, which selects as many boxes as its data say")
 
 
-def _max_pool(place: _Place) -> list[Any] | None:
+def _max_pool(node: _Node) -> None:
     """The frontend gives no places of the largest values."""
-    if place.writes(1):
+    if node.is_read(1):
         raise Refused("MaxPool whose second output, the places of the largest values, is used")
-    if len(place.node.output) < 2:
-        return None
-    node = _node("MaxPool", place.node.input, place.node.output[:1])
-    node.attribute.extend(place.node.attribute)
-    return [node]
+    if len(node.proto.output) > 1:
+        outputs = node.proto.output[:1]
+        node.write("MaxPool", *node.proto.input, outputs=outputs, **attributes(node.proto))
 
 
-def _max_unpool(place: _Place) -> None:
+def _max_unpool(node: _Node) -> None:
     """The frontend wants to know the shape of the output."""
-    if place.has_input(2) and place.constant(2) is None:
+    if node.has_input(2) and node.constant(2) is None:
         raise Refused("MaxUnpool whose output_shape is no constant")
 
 
-def _sequence_insert(place: _Place) -> list[Any] | None:
+def _sequence_insert(node: _Node) -> None:
     """The frontend counts places below 0 from behind the last tensor, ONNX from the last one."""
-    position = place.constant(2)
-    if position is None or position >= 0:
-        return None
-    shifted = place.name()
-    inputs = [*place.node.input[:2], shifted]
-    return [
-        _constant_node(shifted, position - 1),
-        _node("SequenceInsert", inputs, place.node.output, name=place.name()),
-    ]
+    position = node.constant(2)
+    if position is not None and position < 0:
+        shifted = node.write_constant(position - 1)
+        node.finish("SequenceInsert", *node.proto.input[:2], shifted)
 
 
-def _rms_normalization(place: _Place) -> list[Any] | None:
+def _rms_normalization(node: _Node) -> None:
     """TVM cannot lower it over more than the last axis."""
-    axis = place.attribute("axis", -1)
-    last = axis == -1 or axis == len(place.shape(0)) - 1
-    return None if last else _as_function(place)
+    if node.attribute("axis", -1) not in (-1, len(node.shape(0)) - 1):
+        _as_function(node)
 
 
-def _pow(place: _Place) -> list[Any] | None:
+def _pow(node: _Node) -> None:
     """TVM raises floats only, to powers of their own type; as ONNX Runtime does, integers are raised as float64."""
-    import onnx
-
-    if place.opsets.get("", 0) < 7:
-        return _broadcast(place)
-    if not (place.has_type(0) and place.has_type(1)):
-        return None
-    kind, by_kind = place.dtype(0), place.dtype(1)
-    if kind == by_kind and kind.kind == "f":
-        return None
-    through = kind if kind.kind == "f" else np.dtype(np.float64)
-    if kind.kind != "f" and by_kind.kind != "f" and kind.itemsize == 8:
-        raise Refused(f"Pow of {kind} to powers of {by_kind}, which float64 does not hold")
-    types = [onnx.helper.np_dtype_to_tensor_dtype(one) for one in (through, kind)]
-    data, by, raised, whole = (place.name() for _ in range(4))
-    nodes = [
-        _node("Cast", [place.node.input[0]], [data], to=types[0]),
-        _node("Cast", [place.node.input[1]], [by], to=types[0]),
-        _node("Pow", [data, by], [raised], name=place.name()),
-    ]
-    if kind.kind != "f" and by_kind.kind != "f":
-        nodes.append(_node("Round", [raised], [whole]))
-        raised = whole
-    return [*nodes, _node("Cast", [raised], place.node.output, to=types[1])]
+    if node.opset < 7:
+        _broadcast(node)
+        return
+    if not (node.has_type(0) and node.has_type(1)):
+        return
+    dtype, exponent_dtype = node.dtype(0), node.dtype(1)
+    if dtype == exponent_dtype and dtype.kind == "f":
+        return
+    whole = dtype.kind != "f" and exponent_dtype.kind != "f"
+    if whole and dtype.itemsize == 8:
+        raise Refused(f"Pow of {dtype} to powers of {exponent_dtype}, which float64 does not hold")
+    through = dtype if dtype.kind == "f" else np.float64
+    power = node.write("Pow", *(node.cast(name, through) for name in node.proto.input))
+    node.cast(node.write("Round", power) if whole else power, dtype, node.proto.output)
 
 
-def _prelu(place: _Place) -> list[Any] | None:
+def _prelu(node: _Node) -> None:
     """The frontend takes a slope with one axis for one of the last axis; before operator set 7 it is the channels'."""
-    if place.opsets.get("", 0) >= 7:
-        return None
-    rank, slope = len(place.shape(0)), place.shape(1)
-    if len(slope) != 1 or slope[0] == 1 or rank < 3:
-        return None
-    unsqueezed = place.name()
-    inputs = [place.node.input[0], unsqueezed]
-    return [
-        _node("Unsqueeze", place.node.input[1:2], [unsqueezed], axes=list(range(1, rank - 1))),
-        _node("PRelu", inputs, place.node.output, name=place.name()),
-    ]
+    if node.opset >= 7:
+        return
+    rank, slope = len(node.shape(0)), node.shape(1)
+    if len(slope) == 1 and slope[0] != 1 and rank >= 3:
+        data, name = node.proto.input
+        node.finish("PRelu", data, node.write("Unsqueeze", name, axes=list(range(1, rank - 1))))
 
 
-def _broadcast(place: _Place) -> list[Any] | None:
+def _broadcast(node: _Node) -> None:
     """The frontend looks at no axis that the second operand begins at, as it may before operator set 7."""
-    axis = place.attribute("axis")
-    if place.opsets.get("", 0) >= 7 or axis is None:
-        return None
-    rank, second_rank = len(place.shape(0)), len(place.shape(1))
+    axis = node.attribute("axis")
+    if node.opset >= 7 or axis is None:
+        return
+    rank, second_rank = len(node.shape(0)), len(node.shape(1))
     trailing = rank - second_rank - int(axis) % rank
-    if trailing <= 0 or not second_rank:
-        return None
-    unsqueezed, axes = place.name(), list(range(second_rank, second_rank + trailing))
-    inputs = [place.node.input[0], unsqueezed]
-    return [
-        _node("Unsqueeze", place.node.input[1:2], [unsqueezed], axes=axes),
-        _node(place.node.op_type, inputs, place.node.output, name=place.name(), broadcast=1),
-    ]
+    if trailing > 0 and second_rank:
+        axes = list(range(second_rank, second_rank + trailing))
+        second = node.write("Unsqueeze", node.proto.input[1], axes=axes)
+        node.finish(node.proto.op_type, node.proto.input[0], second, broadcast=1)
 
 
-def _slice(place: _Place) -> list[Any] | None:
+def _slice(node: _Node) -> None:
     """The frontend looks for the limits among the inputs, where they are since operator set 10, not the attributes."""
-    if place.opsets.get("", 0) >= 10 or place.attribute("starts") is None:
-        return None
-    limits = {key: place.attribute(key) for key in ("starts", "ends")}
-    limits["axes"] = place.attribute("axes", list(range(len(limits["starts"]))))
-    names = {key: place.name() for key in limits}
-    inputs = [place.node.input[0], *names.values()]
+    if node.opset >= 10 or node.attribute("starts") is None:
+        return
+    limits = {key: node.attribute(key) for key in ("starts", "ends")}
+    limits["axes"] = node.attribute("axes", list(range(len(limits["starts"]))))
+    names = [node.write_constant(limit, np.int64) for limit in limits.values()]
     # With its attributes, too: ONNX's shape inference reads them in this operator set.
-    return [
-        *(_constant_node(names[key], np.array(limits[key], np.int64)) for key in limits),
-        _node("Slice", inputs, place.node.output, name=place.name(), **limits),
-    ]
+    node.finish("Slice", node.proto.input[0], *names, **limits)
 
 
-def _top_k(place: _Place) -> list[Any] | None:
+def _top_k(node: _Node) -> None:
     """TVM sorts floats and some integers; what fits into one of these is sorted as that."""
-    import onnx
-
-    if not place.has_type(0):
-        return None
-    kind = place.dtype(0)
-    if kind == np.uint64:
+    if not node.has_type(0):
+        return
+    dtype, (values, *places) = node.dtype(0), node.proto.output
+    if dtype == np.uint64:
         raise Refused("TopK of uint64 values")
-    if kind not in (np.int16, np.uint16, np.uint32):
-        return None
-    wide, values = place.name(), place.name()
-    inputs = [wide, *place.node.input[1:]]
-    node = _node("TopK", inputs, [values, *place.node.output[1:]], name=place.name())
-    node.attribute.extend(place.node.attribute)
-    return [
-        _node("Cast", place.node.input[:1], [wide], to=onnx.TensorProto.INT64),
-        node,
-        _node(
-            "Cast", [values], place.node.output[:1], to=onnx.helper.np_dtype_to_tensor_dtype(kind)
-        ),
-    ]
+    if dtype in (np.int16, np.uint16, np.uint32):
+        data, *others = node.proto.input
+        wide, outputs = node.cast(data, np.int64), [node.new_name(), *places]
+        node.write("TopK", wide, *others, outputs=outputs, **attributes(node.proto))
+        node.cast(outputs[0], dtype, [values])
 
 
-def _reduce_bool(place: _Place) -> list[Any] | None:
+def _reduce_bool(node: _Node) -> None:
     """TVM knows no least and no largest truth value."""
-    import onnx
-
-    if not place.has_type(0) or place.dtype(0) != np.bool_:
-        return None
-    numbers, reduced = place.name(), place.name()
-    node = _node(place.node.op_type, [numbers, *place.node.input[1:]], [reduced], name=place.name())
-    node.attribute.extend(place.node.attribute)
-    return [
-        _node("Cast", place.node.input[:1], [numbers], to=onnx.TensorProto.UINT8),
-        node,
-        _node("Cast", [reduced], place.node.output, to=onnx.TensorProto.BOOL),
-    ]
+    if node.has_type(0) and node.dtype(0) == np.bool_:
+        data, *others = node.proto.input
+        numbers = node.cast(data, np.uint8)
+        reduced = node.write(node.proto.op_type, numbers, *others, **attributes(node.proto))
+        node.cast(reduced, np.bool_, node.proto.output)
 
 
-def _eye_like(place: _Place) -> list[Any] | None:
+def _eye_like(node: _Node) -> None:
     """The frontend makes numbers of the input's type only."""
     import onnx
 
-    tensor_type = place.attribute("dtype")
+    tensor_type = node.attribute("dtype")
     if tensor_type is None:
-        return None
-    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor_type)
-    if kind == place.dtype(0):
-        return None
-    rows, columns = place.shape(0)
-    value = np.eye(rows, columns, k=place.attribute("k", 0)).astype(kind)
-    return [_constant_node(place.node.output[0], value)]
+        return
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor_type)
+    if dtype != node.dtype(0):
+        rows, columns = node.shape(0)
+        matrix = np.eye(rows, columns, k=node.attribute("k", 0))
+        node.write_constant(matrix, dtype, node.proto.output[0])
 
 
-def _one_hot(place: _Place) -> list[Any]:
+def _one_hot(node: _Node) -> None:
     """The frontend wants a depth without axes and forgets the type of the values."""
-    import onnx
-
-    depth = place.constant(1)
+    depth = node.constant(1)
     if depth is None:
         raise Refused("OneHot whose depth is no constant")
-    shape, size = place.shape(0), int(depth.item())
-    axis = place.attribute("axis", -1) % (len(shape) + 1)
+    shape, size = node.shape(0), int(depth.item())
+    axis = node.attribute("axis", -1) % (len(shape) + 1)
     spread = [1] * (len(shape) + 1)
     spread[axis] = size
-    classes = np.arange(size, dtype=np.int64).reshape(spread)
-    zero, one, count_, new_shape, numbers = (place.name() for _ in range(5))
-    indices, negative, shifted, positive, column, hot, off, on = (place.name() for _ in range(8))
-    values = place.node.input[2]
-    return [
-        _constant_node(zero, np.array(0, np.int64)),
-        _constant_node(one, np.array(1, np.int64)),
-        _constant_node(count_, np.array(size, np.int64)),
-        _constant_node(new_shape, np.array([*shape[:axis], 1, *shape[axis:]], np.int64)),
-        _constant_node(numbers, classes),
-        _node("Cast", place.node.input[:1], [indices], to=onnx.TensorProto.INT64),
-        _node("Less", [indices, zero], [negative]),
-        _node("Add", [indices, count_], [shifted]),
-        _node("Where", [negative, shifted, indices], [positive]),
-        _node("Reshape", [positive, new_shape], [column]),
-        _node("Equal", [column, numbers], [hot]),
-        _node("Gather", [values, zero], [off], axis=0),
-        _node("Gather", [values, one], [on], axis=0),
-        _node("Where", [hot, on, off], place.node.output),
-    ]
+    zero, one = (node.write_constant(number, np.int64) for number in (0, 1))
+    indices = node.cast(node.proto.input[0], np.int64)
+    shifted = node.write("Add", indices, node.write_constant(size, np.int64))
+    positive = node.write("Where", node.write("Less", indices, zero), shifted, indices)
+    column_shape = node.write_constant([*shape[:axis], 1, *shape[axis:]], np.int64)
+    classes = node.write_constant(np.arange(size, dtype=np.int64).reshape(spread))
+    hot = node.write("Equal", node.write("Reshape", positive, column_shape), classes)
+    on, off = (node.write("Gather", node.proto.input[2], at, axis=0) for at in (one, zero))
+    node.finish("Where", hot, on, off)
 
 
-def _batch_normalization(place: _Place) -> None:
+def _batch_normalization(node: _Node) -> None:
     """The frontend takes the running statistics, as outside training."""
-    old = place.opsets.get("", 0) < 7
-    training = not place.attribute("is_test", 0) if old else place.attribute("training_mode", 0)
-    if training or place.writes(1) or place.writes(2):
-        raise Refused("BatchNormalization in training mode (export the network in evaluation mode)")
+    old = node.opset < 7
+    training = not node.attribute("is_test", 0) if old else node.attribute("training_mode", 0)
+    if training or node.is_read(1) or node.is_read(2):
+        raise Refused(f"BatchNormalization in training mode {_IN_EVALUATION}")
 
 
-def _roi_align(place: _Place) -> None:
+def _roi_align(node: _Node) -> None:
     """The frontend takes the largest of interpolated values, ONNX that of the four products before they are added."""
-    if place.attribute("mode", "avg") == "max":
+    if node.attribute("mode", "avg") == "max":
         raise Refused("RoiAlign with mode=max")
 
 
-def _bit_shift(place: _Place) -> list[Any] | None:
+def _bit_shift(node: _Node) -> None:
     """A shift by less than 0 or by all bits and more is not defined in LLVM; ONNX says what it gives."""
-    kind, places = place.dtype(0), place.constant(1)
-    bits = 8 * kind.itemsize
+    dtype, places = node.dtype(0), node.constant(1)
+    bits = 8 * dtype.itemsize
     if places is not None and np.all((places >= 0) & (places < bits)):
-        return None
-    left = place.attribute("direction") == "LEFT"
-    data, by = place.node.input
-    zero, most, low, high, valid, within, shifted, end = (place.name() for _ in range(8))
-    nodes = [
-        _constant_node(zero, np.array(0, kind)),
-        _constant_node(most, np.array(bits, kind)),
-        _node("GreaterOrEqual", [by, zero], [low]),
-        _node("Less", [by, most], [high]),
-        _node("And", [low, high], [valid]),
-        _node("Where", [valid, by, zero], [within]),
-        _node(
-            "BitShift", [data, within], [shifted],
-            name=place.name(), direction="LEFT" if left else "RIGHT",
-        ),
-    ]  # fmt: skip
-    if left or kind.kind == "u":
-        end = zero
-    else:
-        negative, all_ones = place.name(), place.name()
-        nodes += [
-            _constant_node(all_ones, np.array(-1, kind)),
-            _node("Less", [data, zero], [negative]),
-            _node("Where", [negative, all_ones, zero], [end]),
-        ]
-    return [*nodes, _node("Where", [valid, shifted, end], place.node.output)]
+        return
+    direction = node.attribute("direction")
+    data, by = node.proto.input
+    zero = node.write_constant(0, dtype)
+    least = node.write("GreaterOrEqual", by, zero)
+    valid = node.write("And", least, node.write("Less", by, node.write_constant(bits, dtype)))
+    within = node.write("Where", valid, by, zero)
+    shifted = node.write("BitShift", data, within, direction=direction)
+    end = zero
+    if direction != "LEFT" and dtype.kind != "u":
+        negative = node.write("Less", data, zero)
+        end = node.write("Where", negative, node.write_constant(-1, dtype), zero)
+    node.finish("Where", valid, shifted, end)
 
 
-def _mod(place: _Place) -> list[Any] | None:
+def _mod(node: _Node) -> None:
     """The frontend divides floats, so that what is left of a division by infinity is not a number."""
-    kind = place.dtype(0)
-    if kind.kind != "f" or place.attribute("fmod", 0):
-        return None
-    data, by = place.node.input
-    zero, rest, below, by_below, apart, nothing, some, add, sum_ = (place.name() for _ in range(9))
-    return [
-        _constant_node(zero, np.array(0, kind)),
-        _node("Mod", [data, by], [rest], fmod=1),
-        _node("Less", [rest, zero], [below]),
-        _node("Less", [by, zero], [by_below]),
-        _node("Xor", [below, by_below], [apart]),
-        _node("Equal", [rest, zero], [nothing]),
-        _node("Not", [nothing], [some]),
-        _node("And", [apart, some], [add]),
-        _node("Add", [rest, by], [sum_]),
-        _node("Where", [add, sum_, rest], place.node.output),
-    ]
+    dtype = node.dtype(0)
+    if dtype.kind != "f" or node.attribute("fmod", 0):
+        return
+    data, by = node.proto.input
+    zero = node.write_constant(0, dtype)
+    rest = node.write("Mod", data, by, fmod=1)
+    signs_differ = node.write("Xor", node.write("Less", rest, zero), node.write("Less", by, zero))
+    some_rest = node.write("Not", node.write("Equal", rest, zero))
+    added = node.write("And", signs_differ, some_rest)
+    node.finish("Where", added, node.write("Add", rest, by), rest)
 
 
-def _elu(place: _Place) -> list[Any] | None:
+def _elu(node: _Node) -> None:
     """The frontend takes every number for a float32."""
-    return None if place.dtype(0) == np.float32 else _as_function(place)
+    if node.dtype(0) != np.float32:
+        _as_function(node)
 
 
-def _resize(place: _Place) -> list[Any] | None:
+def _resize(node: _Node) -> None:
     """Resize with a product with a matrix, or by gathering, along each axis where the frontend would do otherwise.
 
     It takes the quotient of sizes for the scale (they differ where size * scale is no whole number), knows neither
     antialias nor axes nor how to keep an aspect ratio, and leaves the first two axes alone.
     """
-    shape, kind = place.shape(0), place.dtype(0)
-    if place.opsets.get("", 0) < 11:  # (data, scales)
-        return _upsample(place)
-    scales, sizes = place.constant(2), place.constant(3)
+    shape, dtype = node.shape(0), node.dtype(0)
+    if node.opset < 11:  # (data, scales)
+        _upsample(node)
+        return
+    scales, sizes = node.constant(2), node.constant(3)
     scales = scales if scales is not None and scales.size else None
-    if scales is None and sizes is None:
-        if place.has_input(3) or place.has_input(2):
+    settled = scales if sizes is None else sizes
+    if settled is None:
+        if node.has_input(3) or node.has_input(2):
             raise Refused("Resize whose scales or sizes are no constants")
-        return None
-    axes = [axis % len(shape) for axis in place.attribute("axes", range(len(shape)))]
-    wanted = scales if sizes is None else sizes
-    assert wanted is not None
-    if len(wanted) != len(axes):
-        raise Refused(f"Resize with {len(wanted)} scales or sizes for {len(axes)} axes")
-    policy = place.attribute("keep_aspect_ratio_policy", "stretch")
+        return
+    axes = [axis % len(shape) for axis in node.attribute("axes", range(len(shape)))]
+    if len(settled) != len(axes):
+        raise Refused(f"Resize with {len(settled)} scales or sizes for {len(axes)} axes")
+    policy = node.attribute("keep_aspect_ratio_policy", "stretch")
     changes = _axis_changes(shape, axes, scales, sizes, policy)
-    coordinates = place.attribute("coordinate_transformation_mode", "half_pixel")
-    mode, antialias = place.attribute("mode", "nearest"), place.attribute("antialias", 0)
+    coordinates = node.attribute("coordinate_transformation_mode", "half_pixel")
+    mode, antialias = node.attribute("mode", "nearest"), node.attribute("antialias", 0)
     plain = len(shape) in (3, 4, 5) and not {0, 1} & {axis for axis, _, _ in changes}
     exact = all(size == shape[axis] * scale for axis, size, scale in changes)
     if (
         plain and exact and not antialias and policy == "stretch"
-        and place.attribute("axes") is None and coordinates != "half_pixel_symmetric"
+        and node.attribute("axes") is None and coordinates != "half_pixel_symmetric"
     ):  # fmt: skip
-        return None
+        return
     if coordinates == "tf_crop_and_resize":
         raise Refused(
             "Resize with coordinate_transformation_mode=tf_crop_and_resize and axes or fractional scales"
         )
-    if mode != "nearest" and kind.kind != "f":
+    if mode != "nearest" and dtype.kind != "f":
         raise Refused(
-            f"Resize with mode={mode} of {kind} values and antialias, axes or fractional scales"
+            f"Resize with mode={mode} of {dtype} values and antialias, axes or fractional scales"
         )
-    rules = [
-        ResizeAxis(
-            size_in=shape[axis], size_out=size, scale=scale, mode=mode, coordinates=coordinates,
-            nearest=place.attribute("nearest_mode", "round_prefer_floor"),
-            cubic=place.attribute("cubic_coeff_a", -0.75),
-            exclude_outside=bool(place.attribute("exclude_outside", 0)), antialias=bool(antialias),
-        )
-        for axis, size, scale in changes
-    ]  # fmt: skip
-    return _resize_nodes(place, [axis for axis, _, _ in changes], rules)
+    _write_resized(
+        node, changes, mode=mode, coordinates=coordinates, antialias=bool(antialias),
+        nearest=node.attribute("nearest_mode", "round_prefer_floor"),
+        cubic=node.attribute("cubic_coeff_a", -0.75),
+        exclude_outside=bool(node.attribute("exclude_outside", 0)),
+    )  # fmt: skip
 
 
-def _upsample(place: _Place) -> list[Any]:
+def _upsample(node: _Node) -> None:
     """The frontend knows scales as an attribute only, those of four axes, and rounds to the nearest place."""
-    scales, mode = place.attribute("scales"), place.attribute("mode", "nearest")
-    if place.opsets.get("", 0) >= 9:
-        scales = place.constant(1)
-    elif place.opsets.get("", 0) < 7:
-        scales = [1.0, 1.0, place.attribute("height_scale"), place.attribute("width_scale")]
+    scales, mode = node.attribute("scales"), node.attribute("mode", "nearest")
+    if node.opset >= 9:
+        scales = node.constant(1)
+    elif node.opset < 7:
+        scales = [1.0, 1.0, node.attribute("height_scale"), node.attribute("width_scale")]
     if scales is None or mode not in ("nearest", "linear"):
         raise Refused(f"Upsample with mode={mode} or scales that are no constants")
-    shape, kind = place.shape(0), place.dtype(0)
-    if mode == "linear" and kind.kind != "f":
-        raise Refused(f"Upsample with mode={mode} of {kind} values")
+    shape, dtype = node.shape(0), node.dtype(0)
+    if mode == "linear" and dtype.kind != "f":
+        raise Refused(f"Upsample with mode={mode} of {dtype} values")
     changes = _axis_changes(shape, range(len(shape)), np.asarray(scales), None, "stretch")
-    rules = [
-        ResizeAxis(
-            size_in=shape[axis], size_out=size, scale=scale, mode=mode, coordinates="asymmetric",
-            nearest="floor", cubic=-0.75, exclude_outside=False, antialias=False,
-        )
-        for axis, size, scale in changes
-    ]  # fmt: skip
-    return _resize_nodes(place, [axis for axis, _, _ in changes], rules)
+    _write_resized(node, changes, mode=mode, coordinates="asymmetric", nearest="floor")
 
 
-def _resize_nodes(place: _Place, axes: Sequence[int], rules: Sequence[ResizeAxis]) -> list[Any]:
-    """Return nodes that resize a node's first input, an axis after the other, by gathering or by a product."""
-    nodes, data = [], place.node.input[0]
-    last, kind = len(place.shape(0)) - 1, place.dtype(0)
-    for axis, rule in zip(axes, rules, strict=True):
-        table, end = place.name(), place.name()
+def _write_resized(node: _Node, changes: list[tuple[int, int, float]], **settings: Any) -> None:
+    """Write what resizes a node's first input, an axis after the other, by gathering or by a product."""
+    shape, dtype, data = node.shape(0), node.dtype(0), node.proto.input[0]
+    for axis, size, scale in changes:
+        rule = ResizeAxis(size_in=shape[axis], size_out=size, scale=scale, **settings)
         if rule.mode == "nearest":
-            nodes += [
-                _constant_node(table, rule.places()),
-                _node("Gather", [data, table], [end], axis=axis),
-            ]
+            data = node.write("Gather", data, node.write_constant(rule.places()), axis=axis)
         else:
-            order = [
-                one if one not in (axis, last) else axis + last - one for one in range(last + 1)
-            ]
-            before, product = place.name(), place.name()
-            nodes += [
-                _constant_node(table, np.ascontiguousarray(rule.matrix().T.astype(kind))),
-                _node("Transpose", [data], [before], perm=order),
-                _node("MatMul", [before, table], [product]),
-                _node("Transpose", [product], [end], perm=order),
-            ]
-        data = end
-    return [*nodes, _node("Identity", [data], place.node.output)]
+            order = list(range(len(shape)))
+            order[axis], order[-1] = order[-1], order[axis]
+            matrix = node.write_constant(np.ascontiguousarray(rule.matrix().T.astype(dtype)))
+            product = node.write("MatMul", node.write("Transpose", data, perm=order), matrix)
+            data = node.write("Transpose", product, perm=order)
+    node.finish("Identity", data)
 
 
 def _axis_changes(
@@ -728,47 +625,35 @@ def _axis_changes(
     """Return (axis, size, scale) of the axes that are resized."""
     if sizes is None:
         assert scales is not None
-        changes = [
-            (axis, int(np.floor(shape[axis] * float(scale))), float(scale))
-            for axis, scale in zip(axes, scales, strict=True)
-        ]
-    elif policy == "stretch":
-        changes = [
-            (axis, int(size), int(size) / shape[axis])
-            for axis, size in zip(axes, sizes, strict=True)
-        ]
+        factors = [float(scale) for scale in scales]
+        sizes = np.array(
+            [math.floor(shape[axis] * factor) for axis, factor in zip(axes, factors, strict=True)]
+        )
     else:
-        ratios = [int(size) / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
-        scale = min(ratios) if policy == "not_larger" else max(ratios)
-        changes = [(axis, int(np.floor(shape[axis] * scale + 0.5)), scale) for axis in axes]
-    return [one for one in changes if one[1:] != (shape[one[0]], 1.0)]
+        factors = [int(size) / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
+        if policy != "stretch":
+            factor = min(factors) if policy == "not_larger" else max(factors)
+            factors = [factor] * len(axes)
+            sizes = np.array([math.floor(shape[axis] * factor + 0.5) for axis in axes])
+    changes = zip(axes, map(int, sizes), factors, strict=True)
+    return [change for change in changes if change[1:] != (shape[change[0]], 1.0)]
 
 
-_WRITERS: dict[str, Callable[[_Place], list[Any] | None]] = {
-    "BatchNormalization": _batch_normalization,
-    "BitShift": _bit_shift,
-    "ConvTranspose": _conv_transpose,
-    "Dropout": _dropout,
-    "Elu": _elu,
-    "EyeLike": _eye_like,
-    "IsInf": _is_inf,
-    "LayerNormalization": _layer_normalization,
-    "MaxPool": _max_pool,
-    "MaxUnpool": _max_unpool,
-    "Mod": _mod,
-    "NonMaxSuppression": _non_max_suppression,
-    "OneHot": _one_hot,
-    "PRelu": _prelu,
-    "Pow": _pow,
-    "RMSNormalization": _rms_normalization,
-    "ReduceMax": _reduce_bool,
-    "ReduceMin": _reduce_bool,
-    "Resize": _resize,
-    "RoiAlign": _roi_align,
-    "SequenceInsert": _sequence_insert,
-    "Slice": _slice,
-    "TopK": _top_k,
-    "Upsample": _upsample,
-} | dict.fromkeys(
+_WRITERS: dict[str, Callable[[_Node], None]] = {
+    "BatchNormalization": _batch_normalization, "BitShift": _bit_shift, "ConvTranspose": _conv_transpose,
+    "Dropout": _dropout, "Elu": _elu, "EyeLike": _eye_like, "IsInf": _is_inf,
+    "LayerNormalization": _layer_normalization, "MaxPool": _max_pool, "MaxUnpool": _max_unpool,
+    "Mod": _mod, "NonMaxSuppression": _non_max_suppression, "OneHot": _one_hot, "PRelu": _prelu, "Pow": _pow,
+    "RMSNormalization": _rms_normalization, "Resize": _resize, "RoiAlign": _roi_align,
+    "SequenceInsert": _sequence_insert, "Slice": _slice, "TopK": _top_k, "Upsample": _upsample,
+} | dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_bool) | dict.fromkeys(
     ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Sub", "Xor"), _broadcast
-)
+) | dict.fromkeys(
+    (
+        "Attention",  # the frontend knows com.microsoft's, whose inputs are others
+        "CausalConvWithState", "Celu", "CenterCropPad", "NegativeLogLikelihoodLoss", "RotaryEmbedding",
+        "SoftmaxCrossEntropyLoss", "SpaceToDepth", "SwiGLU", "Swish",
+    ),
+    _as_function,
+)  # fmt: skip
+"""Operator -> what writes it with others, refuses it, or leaves it where the frontend is right."""

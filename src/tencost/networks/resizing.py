@@ -32,9 +32,9 @@ class ResizeAxis:
     mode: str
     coordinates: str
     nearest: str
-    cubic: float
-    exclude_outside: bool
-    antialias: bool
+    cubic: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
 
     def places(self) -> Array:
         """Return which value each new place takes in mode nearest, int64 [size_out]."""
@@ -57,13 +57,13 @@ class ResizeAxis:
         base = np.floor(origins)
         distance = (offsets[None, :] - (origins - base)[:, None]) * shrunk
         weights = self._kernel(distance)
-        taken = (base[:, None] + offsets[None, :]).astype(np.int64)
+        places = (base[:, None] + offsets[None, :]).astype(np.int64)
         if self.exclude_outside:
-            weights = np.where((taken < 0) | (taken >= self.size_in), 0.0, weights)
+            weights = np.where((places < 0) | (places >= self.size_in), 0.0, weights)
         weights /= weights.sum(axis=1, keepdims=True)
         matrix = np.zeros((self.size_out, self.size_in))
-        rows = np.broadcast_to(np.arange(self.size_out)[:, None], taken.shape)
-        np.add.at(matrix, (rows, np.clip(taken, 0, self.size_in - 1)), weights)
+        rows = np.broadcast_to(np.arange(self.size_out)[:, None], places.shape)
+        np.add.at(matrix, (rows, np.clip(places, 0, self.size_in - 1)), weights)
         return matrix
 
     def _kernel(self, distance: Array) -> Array:

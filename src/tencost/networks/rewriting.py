@@ -6,6 +6,7 @@ of the network as it is, so their records and programs do not meet.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -90,47 +91,46 @@ def channels_last(mod: Any) -> Any:
     from tvm import relax
 
     mod = _as_comparisons(mod)
-    apart = _kept_apart(mod)
-    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(apart or mod)
-    if apart is not None:
-        mod = _together(relax.transform.Normalize()(mod))
+    fenced, is_fenced = _fenced(mod)
+    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(fenced)
+    if is_fenced:
+        mod = _unfenced(relax.transform.Normalize()(mod))
     mod = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
     return relax.transform.DeadCodeElimination()(_without_round_trips(mod))
 
 
-def _kept_apart(mod: Any) -> Any:
-    """Put a reshape, whose layout no pass changes, before each operator that TVM cannot turn; None: there is none.
+def _fenced(mod: Any) -> tuple[Any, bool]:
+    """Put a reshape, whose layout no pass changes, before each operator that TVM cannot turn; say whether one is there.
 
     A transposed convolution of NHWC is not lowered, and a layer norm over several axes would read its weights in
     another order than the numbers.
     """
     from tvm import relax
 
-    found: list[str] = []
+    names: list[str] = []
 
     def rewrite(call: Any) -> Any:
         name = call.op.name
         several = name == "relax.nn.layer_norm" and len(call.attrs.axes) > 1
         if not several and name != "relax.nn.conv2d_transpose":
             return call
-        found.append(name)
+        names.append(name)
         data, *others = call.args
         data = relax.op.reshape(data, data.ty.shape)
         return relax.Call(call.op, [data, *others], call.attrs, call.ty_args)
 
-    apart = _rewritten(mod, rewrite)
-    return apart if found else None
+    fenced = _rewritten(mod, rewrite)
+    return (fenced, True) if names else (mod, False)
 
 
-def _together(mod: Any) -> Any:
-    """Take out what :func:`_kept_apart` put in: reshapes that change nothing."""
+def _unfenced(mod: Any) -> Any:
+    """Take out what :func:`_fenced` put in: reshapes that change nothing."""
     from tvm_ffi import structural_equal
 
     def rewrite(call: Any) -> Any:
-        if call.op.name != "relax.reshape":
-            return call
-        data = call.args[0]
-        return data if structural_equal(data.ty.shape, call.args[1]) else call
+        data = call.args[0] if call.op.name == "relax.reshape" else None
+        same = data is not None and structural_equal(data.ty.shape, call.args[1])
+        return data if same else call
 
     return _rewritten(mod, rewrite)
 
@@ -144,7 +144,7 @@ def _as_comparisons(mod: Any) -> Any:
             return call
         data, low, high = call.args
         kind = str(data.ty.dtype)
-        low, high = (relax.const(float(one.value), kind) for one in (low, high))
+        low, high = (relax.const(float(bound.value), kind) for bound in (low, high))
         return relax.op.minimum(relax.op.maximum(data, low), high)
 
     return _rewritten(mod, rewrite)
@@ -154,40 +154,35 @@ def _without_round_trips(mod: Any) -> Any:
     """Make one transposition of two that follow each other, none where the second undoes the first."""
     from tvm import relax
 
-    bound = _bindings(mod["main"])
-    axes_of: dict[Any, tuple[Any, list[int]]] = {}
+    permutations: dict[Any, tuple[Any, list[int]]] = {}
+    """Variable -> (what it is a transposition of, all in all, by which axes)."""
+
+    def permutation(call: Any) -> tuple[Any, list[int]] | None:
+        if _call_of("relax.permute_dims", call) is None or call.attrs.axes is None:
+            return None
+        source, axes = call.args[0], [int(axis) for axis in call.attrs.axes]
+        if source in permutations:
+            source, inner = permutations[source]
+            axes = [inner[axis] for axis in axes]
+        return source, axes
 
     def rewrite(call: Any) -> Any:
-        if call.op.name != "relax.permute_dims" or call.attrs.axes is None:
+        permuted = permutation(call)
+        if permuted is None:
             return call
-        first, axes = call.args[0], [int(axis) for axis in call.attrs.axes]
-        if first in axes_of:
-            first, inner = axes_of[first]
-            axes = [inner[axis] for axis in axes]
-        if axes == list(range(len(axes))):
-            return first
-        return relax.op.permute_dims(first, axes)
+        source, axes = permuted
+        return source if axes == list(range(len(axes))) else relax.op.permute_dims(source, axes)
 
-    for variable, value in bound.items():
-        if (
-            getattr(getattr(value, "op", None), "name", "") == "relax.permute_dims"
-            and value.attrs.axes is not None
-        ):
-            source, axes = value.args[0], [int(axis) for axis in value.attrs.axes]
-            if source in axes_of:
-                source, inner = axes_of[source]
-                axes = [inner[axis] for axis in axes]
-            axes_of[variable] = (source, axes)
+    for variable, value in _bindings(mod["main"]).items():
+        permuted = permutation(value)
+        if permuted is not None:
+            permutations[variable] = permuted
     return _rewritten(mod, rewrite)
 
 
-_ARITHMETIC: dict[str, Any] = {
-    "relax.add": np.add,
-    "relax.subtract": np.subtract,
-    "relax.multiply": np.multiply,
-    "relax.divide": np.divide,
-    "relax.negative": np.negative,
-    "relax.sqrt": np.sqrt,
+_ARITHMETIC = {
+    f"relax.{name}": getattr(np, name)
+    for name in ("add", "subtract", "multiply", "divide", "negative", "sqrt")
 }
 
 
@@ -204,46 +199,49 @@ def with_weights_computed(mod: Any, params: list[Any]) -> tuple[Any, list[Any]]:
     main = mod["main"]
     inputs = list(main.params)[: len(main.params) - len(params)]
     weights = list(main.params)[len(inputs) :]
-    known = {one: tensor.numpy() for one, tensor in zip(weights, params, strict=True)}
-    computed: dict[Any, Any] = {}
+    arrays = {name: tensor.numpy() for name, tensor in zip(weights, params, strict=True)}
+    replacements: dict[Any, Any] = {}
     for variable, value in _bindings(main).items():
-        array = _computed(value, known)
+        array = _computed(value, arrays)
         if array is not None:
-            known[variable] = computed[variable] = array
-    named = {one: relax.Var(f"weight_{number}", one.ty) for number, one in enumerate(computed)}
+            replacement = relax.Var(f"weight_{len(replacements)}", variable.ty)
+            replacements[variable] = replacement
+            arrays[variable] = arrays[replacement] = array
 
     @mutator
     class Replace(PyExprMutator):
         def visit_var_binding_(self, binding: Any) -> None:
-            if binding.var not in computed:
+            if binding.var not in replacements:
                 super().visit_var_binding_(binding)
 
         def visit_dataflow_var_(self, variable: Any) -> Any:
-            return named[variable] if variable in named else super().visit_dataflow_var_(variable)
+            return replacements.get(variable) or super().visit_dataflow_var_(variable)
 
         def visit_var_(self, variable: Any) -> Any:
-            return named[variable] if variable in named else super().visit_var_(variable)
+            return replacements.get(variable) or super().visit_var_(variable)
 
     body = Replace(mod).visit_expr(main.body)
     used = set(relax.analysis.free_vars(body))
-    kept = [one for one in (*weights, *named.values()) if one in used]
-    arrays = {one: known[one] for one in weights} | {named[one]: computed[one] for one in computed}
-    function = relax.Function([*inputs, *kept], body)
+    parameters = [name for name in (*weights, *replacements.values()) if name in used]
+    function = relax.Function([*inputs, *parameters], body)
     for name, value in dict(main.attrs or {}).items():
         function = function.with_attr(name, value)
     changed = tvm.IRModule({**mod.functions, mod.get_global_var("main"): function}, attrs=mod.attrs)
-    return relax.transform.Normalize()(changed), [tvm.runtime.tensor(arrays[one]) for one in kept]
+    tensors = [tvm.runtime.tensor(arrays[name]) for name in parameters]
+    return relax.transform.Normalize()(changed), tensors
 
 
-def _computed(value: Any, known: dict[Any, Any]) -> Any:
+def _computed(value: Any, known_arrays: dict[Any, Any]) -> Any:
     """Return what a binding's value is, an array; None where it depends on inputs or NumPy is not asked for it."""
     from tvm import ir, relax
 
     if not isinstance(value, relax.Call):
         return None
     arrays = [
-        one.value.numpy() if isinstance(one, ir.GenericConst) else known.get(one)
-        for one in value.args
+        argument.value.numpy()
+        if isinstance(argument, ir.GenericConst)
+        else known_arrays.get(argument)
+        for argument in value.args
     ]
     name = getattr(value.op, "name", "")
     if name == "relax.reshape" and arrays[0] is not None:
@@ -284,14 +282,15 @@ def with_free_weights(mod: Any) -> Any:
     """
     from tvm import IRModule, relax, tirx
 
-    given = relax.transform.AttachAttrLayoutFreeBuffers()(mod)
-    functions = dict(given.functions.items())
+    marked = relax.transform.AttachAttrLayoutFreeBuffers()(mod)
+    functions = dict(marked.functions.items())
     for name, function in functions.items():
+        attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not list(
-            dict(function.attrs or {}).get("layout_free_buffers", [0])
+            attributes.get("layout_free_buffers", [0])
         ):
             functions[name] = function.without_attr("layout_free_buffers")
-    return IRModule(functions, attrs=given.attrs)
+    return IRModule(functions, attrs=marked.attrs)
 
 
 def with_packed_weights(mod: Any) -> Any:
@@ -306,8 +305,8 @@ def with_packed_weights(mod: Any) -> Any:
         for name, function in mod.functions.items()
         if isinstance(function, tirx.PrimFunc) and not _reorders(function)
     }
-    asked = {name: one for name, one in mod.functions.items() if name not in others}
-    split = relax.transform.SplitLayoutRewritePreproc()(IRModule(asked, attrs=mod.attrs))
+    reordering = {name: function for name, function in mod.functions.items() if name not in others}
+    split = relax.transform.SplitLayoutRewritePreproc()(IRModule(reordering, attrs=mod.attrs))
     whole = IRModule({**split.functions, **others}, attrs=split.attrs)
     return relax.transform.FoldConstant()(relax.transform.DeadCodeElimination()(whole))
 
@@ -317,9 +316,9 @@ def _reorders(function: Any) -> bool:
     from tvm.s_tir import SBlock
     from tvm_ffi import structural_walk
 
-    found: list[bool] = []
-    structural_walk(function, (SBlock, lambda one: found.append(_REORDERS in one.annotations)))
-    return any(found)
+    marks: list[bool] = []
+    structural_walk(function, (SBlock, lambda block: marks.append(_REORDERS in block.annotations)))
+    return any(marks)
 
 
 def _bindings(function: Any) -> dict[Any, Any]:
@@ -332,18 +331,15 @@ def _bindings(function: Any) -> dict[Any, Any]:
     }
 
 
-def _uses(function: Any) -> dict[Any, int]:
+def _uses(function: Any) -> Counter[Any]:
+    """Return how often calls and tuples take each expression."""
     from tvm import relax
 
-    count: dict[Any, int] = {}
+    uses: Counter[Any] = Counter()
 
     def visit(node: Any) -> None:
-        if isinstance(node, relax.Call):
-            for one in node.args:
-                count[one] = count.get(one, 0) + 1
-        elif isinstance(node, relax.Tuple):
-            for one in node.fields:
-                count[one] = count.get(one, 0) + 1
+        if isinstance(node, relax.Call | relax.Tuple):
+            uses.update(node.args if isinstance(node, relax.Call) else node.fields)
 
     relax.analysis.post_order_visit(function.body, visit)
-    return count
+    return uses

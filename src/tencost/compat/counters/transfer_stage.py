@@ -149,7 +149,7 @@ def record_rows(
     rows = table.select(records["program_id"].to_list())
     fitted = fit_counters(honest_twin(cfg.profile_features), profiles)
     found = append_counters(rows, table.spec, ids, profiles, fitted)
-    notes.append(found.told())
+    notes.append(found.summary())
     summed = summarize(rows.take(found.rows), table.spec).astype(np.float64)
     return {ids[place]: row for place, row in zip(found.rows.tolist(), summed, strict=True)}
 

@@ -79,12 +79,12 @@ def random_walk(topology: Topology, steps: int) -> NDArray[np.float32]:
     degree = adjacency.sum(axis=1)
     walk = diags_array(np.divide(1.0, degree, out=np.zeros_like(degree), where=degree > 0))
     walk = csr_array(walk @ adjacency)
-    found = np.zeros((topology.nodes, steps), dtype=np.float32)
+    returns = np.zeros((topology.nodes, steps), dtype=np.float32)
     power = walk
     for step in range(steps):
-        found[:, step] = power.diagonal()
+        returns[:, step] = power.diagonal()
         power = power @ walk
-    return found
+    return returns
 
 
 def laplacian(topology: Topology) -> csr_array:
@@ -119,32 +119,32 @@ def spectrum(matrix: csr_array, size: int) -> Spectrum:
     left out, as which of its vectors would stand there is chance.
     """
     nodes = matrix.shape[0]
-    wanted = min(size + 1, nodes)
+    count = min(size + 1, nodes)
     if nodes <= _DENSE:
-        values, vectors = eigh(matrix.toarray(), subset_by_index=(0, wanted - 1))
+        values, vectors = eigh(matrix.toarray(), subset_by_index=(0, count - 1))
     else:
         start = np.random.default_rng(0).normal(size=nodes)
         # Around a shift below 0 the matrix has an inverse, and the smallest eigenvalues are the largest of that.
-        values, vectors = eigsh(matrix.tocsc(), wanted, sigma=-0.01, v0=start)
+        values, vectors = eigsh(matrix.tocsc(), count, sigma=-0.01, v0=start)
         order = np.argsort(values)
         values, vectors = values[order], vectors[:, order]
-    kept = min(size, nodes)
+    retained = min(size, nodes)
     if nodes > size:
-        while kept and values[kept] - values[kept - 1] < _EQUAL:
-            kept -= 1
+        while retained and values[retained] - values[retained - 1] < _EQUAL:
+            retained -= 1
     padded = Spectrum(np.zeros(size), np.zeros((nodes, size), dtype=vectors.dtype))
-    padded.values[:kept] = np.maximum(values[:kept], 0.0)
-    padded.vectors[:, :kept] = vectors[:, :kept]
+    padded.values[:retained] = np.maximum(values[:retained], 0.0)
+    padded.vectors[:, :retained] = vectors[:, :retained]
     return padded
 
 
-def at_nodes(found: Spectrum) -> NDArray[np.float32]:
+def at_nodes(eigen: Spectrum) -> NDArray[np.float32]:
     """Return eigenvectors as columns, times sqrt(n): float32 [n, k], or [n, 2k] with imaginary parts behind.
 
     The sign (phase) of each is the one that makes the sum of v |v|^2 real and positive, which does not depend on the
     order of the nodes; where that sum is 0, the largest entry is.
     """
-    vectors = found.vectors
+    vectors = eigen.vectors
     size = np.abs(vectors)
     turn = (vectors * size**2).sum(axis=0)
     largest = np.take_along_axis(vectors, size.argmax(axis=0)[None], axis=0)[0]
@@ -156,12 +156,12 @@ def at_nodes(found: Spectrum) -> NDArray[np.float32]:
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def at_edges(topology: Topology, found: Spectrum) -> StableEdges:
+def at_edges(topology: Topology, eigen: Spectrum) -> StableEdges:
     """Return what stable encodings of a topology's edges are made of."""
     source, target = topology.edges
-    products = found.vectors[source] * np.conj(found.vectors[target]) * topology.nodes
+    products = eigen.vectors[source] * np.conj(eigen.vectors[target]) * topology.nodes
     kind = np.complex64 if np.iscomplexobj(products) else np.float32
-    return StableEdges(found.values.astype(np.float32), products.astype(kind))
+    return StableEdges(eigen.values.astype(np.float32), products.astype(kind))
 
 
 @dataclass
@@ -198,8 +198,8 @@ class Encoder:
         """Return what the edges' encodings are made of; `edges` must not be "none"."""
         key = topology.key
         if key not in self._edges:
-            found = spectrum(self._laplacian(self.edges, topology), self.size)
-            self._edges[key] = at_edges(topology, found)
+            eigen = spectrum(self._laplacian(self.edges, topology), self.size)
+            self._edges[key] = at_edges(topology, eigen)
         return self._edges[key]
 
     def _encode_nodes(self, topology: Topology) -> NDArray[np.float32]:
@@ -223,5 +223,5 @@ def _normalised(weights: csr_array) -> csr_array:
     degree = np.abs(weights).sum(axis=1)
     root = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
     scale = diags_array(root)
-    own = diags_array((degree > 0).astype(np.float64)) @ eye_array(weights.shape[0])
-    return csr_array(own - scale @ weights @ scale)
+    identity = diags_array((degree > 0).astype(np.float64)) @ eye_array(weights.shape[0])
+    return csr_array(identity - scale @ weights @ scale)

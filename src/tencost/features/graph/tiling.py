@@ -58,9 +58,9 @@ def tiles_of(image: Integers, output: Integers, kernel: Integers, stride: Intege
     height, width, channels, out_h, out_w, out_c, kernel_h, kernel_w, stride = shapes.T
     pixels = out_h * out_w
     cost = np.full(len(shapes), np.inf)
-    found = np.zeros((len(shapes), 3))
-    found[:, 0] = pixels * channels * out_c * kernel_h * kernel_w / _MULTIPLIERS
-    found[:, 2] = 1
+    tiled = np.zeros((len(shapes), 3))
+    tiled[:, 0] = pixels * channels * out_c * kernel_h * kernel_w / _MULTIPLIERS
+    tiled[:, 2] = 1
     for cuts_c in range(1, _CUTS + 1):
         inner = _up(channels, cuts_c)
         # Adding up outweighs whatever smaller tiles save.
@@ -91,10 +91,10 @@ def tiles_of(image: Integers, output: Integers, kernel: Integers, stride: Intege
                     each[better] for each in (row, price, steps, groups, added, high, wide)
                 )
                 cost[row] = price
-                found[row] = np.column_stack(
+                tiled[row] = np.column_stack(
                     [steps * cuts_c * high * wide * planes, added, groups * cuts_c * planes]
                 )
-    return found[which.ravel()]
+    return tiled[which.ravel()]
 
 
 def depthwise_tiles_of(
@@ -105,8 +105,8 @@ def depthwise_tiles_of(
     height, width, channels, kernel_h, kernel_w, stride = shapes.T
     cost, tiles = np.full((2, len(shapes)), np.inf)
     for group in range(1, min(_GROUP, int(channels.max(initial=1))) + 1):
-        own = np.full(len(shapes), group)
-        steps, _ = _steps(height, width, own, own, (kernel_h, kernel_w), stride)
+        channel = np.full(len(shapes), group)
+        steps, _ = _steps(height, width, channel, channel, (kernel_h, kernel_w), stride)
         count = _up(channels, group)
         better = (steps * count < cost) & (group < np.maximum(channels, 2))
         cost = np.where(better, steps * count, cost)
@@ -152,5 +152,5 @@ def _padded(size: Integers) -> Integers:
 
 def _up(size: Any, parts: Any) -> Integers:
     """Divide, rounded up."""
-    found: Integers = -(-size // parts)
-    return found
+    quotient: Integers = -(-size // parts)
+    return quotient

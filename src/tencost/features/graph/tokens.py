@@ -132,10 +132,10 @@ def _static(
     fed = np.bincount(target, minlength=len(operator)) > 0
     while True:
         moving = np.bincount(target[~static[source]], minlength=len(operator)) > 0
-        found = static | (fed & ~moving)
-        if (found == static).all():
+        further = static | (fed & ~moving)
+        if (further == static).all():
             return static
-        static = found
+        static = further
 
 
 def _roots(
@@ -203,9 +203,8 @@ def _own_integers(graphs: GraphSet, roots: NDArray[np.int64]) -> NDArray[np.int6
     weight, strides = columns[:, WEIGHT], columns[:, STRIDES]
     inner, outer = _image(columns[:, INPUT]), _image(columns[:, OUTPUT])
     same = np.isin(KIND[operator], (KINDS.index("norm"), KINDS.index("activation")))
-    outer[same] = inner[
-        same
-    ]  # whatever the row says: CG's last activation has the shape behind the mean
+    # Whatever the row says: CG's last activation has the shape behind the mean.
+    outer[same] = inner[same]
     matmul = operator == OPERATOR_CODES["MatMul"]
     weights = np.where(_WEIGHTED[operator], np.maximum(weight, 1).prod(axis=1), 0)
     weights[matmul] = inner[matmul, 3] * outer[matmul, 3]
@@ -223,14 +222,14 @@ def _image(shape: NDArray[np.int64]) -> NDArray[np.int64]:
     [n, c] is a row of channels; of five dimensions the two last are channels in groups.
     """
     rank = (shape != 0).sum(axis=1)
-    known = np.maximum(shape, 1)
+    sizes = np.maximum(shape, 1)
     image = np.ones((len(shape), 4), dtype=np.int64)
-    image[:, 0] = known[:, 0]
-    last = known[np.arange(len(shape)), np.maximum(rank, 1) - 1]
+    image[:, 0] = sizes[:, 0]
+    last = sizes[np.arange(len(shape)), np.maximum(rank, 1) - 1]
     image[:, 3] = np.where(rank >= 2, last, 1)
-    image[:, 3] *= np.where(rank == 5, known[:, 3], 1)
-    image[:, 1] = np.where(rank >= 3, known[:, 1], 1)
-    image[:, 2] = np.where(rank >= 4, known[:, 2], 1)
+    image[:, 3] *= np.where(rank == 5, sizes[:, 3], 1)
+    image[:, 1] = np.where(rank >= 3, sizes[:, 1], 1)
+    image[:, 2] = np.where(rank >= 4, sizes[:, 2], 1)
     return image
 
 
@@ -285,15 +284,15 @@ def flop(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     kind = KIND[integers[:, 0]]
     area = np.maximum(value["kernel_h"], 1) * np.maximum(value["kernel_w"], 1)
     pixels = value["batch"] * value["out_h"] * value["out_w"]
-    found = np.maximum(value["in_elements"], value["out_elements"])
+    arithmetic = np.maximum(value["in_elements"], value["out_elements"])
     for name, work in (
         ("conv", 2 * pixels * value["weights"]),
         ("depthwise", 2 * area * value["out_elements"]),
         ("matmul", 2 * value["batch"] * value["out_h"] * value["out_w"] * value["weights"]),
         ("pool", area * value["out_elements"]),
     ):
-        found = np.where(kind == KINDS.index(name), work, found)
-    return np.maximum(found, 1.0)
+        arithmetic = np.where(kind == KINDS.index(name), work, arithmetic)
+    return np.maximum(arithmetic, 1.0)
 
 
 def moved(integers: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -313,9 +312,9 @@ def amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     FLOP and elements moved (read, written and weights together) are at least 1, and of kernels each is one. Cycles,
     partial sums and tiles are those of a matrix unit (tencost.features.graph.tiling), 0 of what it does not run.
     """
-    found = np.zeros((len(integers), len(AMOUNTS)))
-    found[:, 0], found[:, 1], found[:, 2] = flop(integers), moved(integers), 1
-    found[:, 3:_TILED] = integers[:, [_AT[name] for name in _MOVED]]
+    table = np.zeros((len(integers), len(AMOUNTS)))
+    table[:, 0], table[:, 1], table[:, 2] = flop(integers), moved(integers), 1
+    table[:, 3:_TILED] = integers[:, [_AT[name] for name in _MOVED]]
     kind = KIND[integers[:, 0]]
 
     def sizes(rows: NDArray[np.int64], *names: str) -> NDArray[np.int64]:
@@ -329,8 +328,8 @@ def amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
             image[:, 2] = np.maximum(
                 sizes(rows, "weights")[:, 0] // (kernel.prod(axis=1) * output[:, 2]), 1
             )
-        found[rows, _TILED:] = tiled(image, output, kernel, sizes(rows, "stride_h")[:, 0])
-    return found
+        table[rows, _TILED:] = tiled(image, output, kernel, sizes(rows, "stride_h")[:, 0])
+    return table
 
 
 def features(integers: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -349,16 +348,8 @@ def _columns(integers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         "log_intensity": np.log(work / traffic),
     }
     for name in (
-        "in_h",
-        "in_w",
-        "in_c",
-        "out_h",
-        "out_w",
-        "out_c",
-        "weights",
-        "in_elements",
-        "out_elements",
-    ):
+        "in_h", "in_w", "in_c", "out_h", "out_w", "out_c", "weights", "in_elements", "out_elements",
+    ):  # fmt: skip
         columns[f"log_{name}"] = np.log1p(value[name])
     area = np.maximum(value["kernel_h"], 1) * np.maximum(value["kernel_w"], 1)
     stride = np.maximum(value["stride_h"], 1)

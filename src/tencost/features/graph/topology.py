@@ -41,14 +41,14 @@ class Topology:
 
 def topologies(graphs: GraphSet) -> tuple[list[Topology], NDArray[np.int64]]:
     """Return the distinct topologies in the order they first stand, and which one each graph has, int64 [G]."""
-    found: dict[tuple[int, bytes], int] = {}
+    places: dict[tuple[int, bytes], int] = {}
     distinct: list[Topology] = []
     of_graph = np.zeros(len(graphs), dtype=np.int64)
     sizes = np.diff(graphs.node_start).tolist()
     starts = graphs.edge_start.tolist()
     for index, nodes in enumerate(sizes):
         topology = Topology(nodes, graphs.edges[:, starts[index] : starts[index + 1]])
-        position = found.setdefault(topology.key, len(distinct))
+        position = places.setdefault(topology.key, len(distinct))
         if position == len(distinct):
             distinct.append(topology)
         of_graph[index] = position

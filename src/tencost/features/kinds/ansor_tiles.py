@@ -10,7 +10,7 @@ names, counts as absent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,9 @@ TILE_COLUMNS: tuple[str, ...] = (
     *(f"split_{split}_{level}" for split in range(NUM_SPLITS) for level in range(NUM_LEVELS)),
     *(f"spatial_{level}" for level in range(NUM_LEVELS)),
     *(f"reduction_{level}" for level in range(NUM_LEVELS)),
-    "other_outer",
-    "other_inner",
-    "auto_unroll_max_step",
-    "num_stages_tiled",
-    "threads",
-    "blocks",
-    "vthreads",
-    "points_per_thread",
-)
+    "other_outer", "other_inner", "auto_unroll_max_step", "num_stages_tiled",
+    "threads", "blocks", "vthreads", "points_per_thread",
+)  # fmt: skip
 """num: steps or annotated loops; sum, max: of the log2 of their iterations."""
 
 
@@ -94,7 +88,7 @@ def _put_splits(values: dict[str, float], loops: _Loops) -> None:
 
 
 class _Loops:
-    """The loops of each stage as far as steps tell: an extent, or 0 where it is not known.
+    """The loops of each stage as far as steps tell: an extent, or 0 where it (or a factor of it) is not known.
 
     Stages are numbered as the log does at that moment: a cache stage or an rfactor stage moves those behind it.
     """
@@ -110,49 +104,45 @@ class _Loops:
     def apply(self, step: Sequence[Any]) -> float:
         """Follow one step; return the extent of the loop that it works on, 0 where it is not known."""
         kind, stage = step[0], int(step[1])
-        found = 0.0
+        extent = 0.0
         self._lengths.append([])
         self._extents.append(0.0)
         if kind in ("SP", "FSP", "FFSP"):
-            found = self._split(stage, step)
+            extent = self._split(stage, step)
         elif kind == "FU":
-            found = self._fuse(stage, [int(item) for item in step[2]])
+            extent = self._fuse(stage, [int(position) for position in step[2]])
         elif kind == "RE":
-            order = [int(item) for item in step[2]]
-            loops = self._known(stage, len(order) - 1)
-            self._stages[stage] = [loops[item] if item < len(loops) else 0.0 for item in order]
+            order = [int(position) for position in step[2]]
+            loops = self._loops(stage, len(order) - 1)
+            self._stages[stage] = [loops[at] if at < len(loops) else 0.0 for at in order]
         elif kind == "AN":
-            found = self._known(stage, int(step[2]))[int(step[2])]
+            extent = self._loops(stage, int(step[2]))[int(step[2])]
         elif kind in ("CHR", "CHW", "RF"):
             self._insert(stage + 1 if kind == "CHR" else stage)
-        return found
+        return extent
 
     def _split(self, stage: int, step: Sequence[Any]) -> float:
         position = int(step[2])
-        loops = self._known(stage, position)
+        loops = self._loops(stage, position)
         if step[0] == "SP":
-            lengths = [float(item or 0) for item in step[4]]
+            lengths = [float(length or 0) for length in step[4]]
             extent = float(step[3]) or loops[position]
         elif step[0] == "FSP":
-            followed = int(step[3])
+            followed, levels = int(step[3]), int(step[4])
             source = self._lengths[followed] if followed < len(self._lengths) else []
-            kept = int(step[4])
-            # Follows the outer `kept - 1` lengths; the inner ones become one.
-            lengths = (
-                [*source[: kept - 1], _product(source[kept - 1 :])] if source else [0.0] * kept
-            )
+            # Follows the outer `levels - 1` lengths; the inner ones become one.
+            lengths = [*source[: levels - 1], math.prod(source[levels - 1 :])]
+            lengths = lengths if source else [0.0] * levels
             extent = loops[position] or (self._extents[followed] if source else 0.0)
         else:
             level = int(step[4])
-            sources = [
-                self._lengths[int(item)] for item in step[3] if int(item) < len(self._lengths)
-            ]
-            at = [source[level] if level < len(source) else 0.0 for source in sources]
-            lengths, extent = [_product(at)], loops[position]
+            sources = [self._lengths[int(at)] for at in step[3] if int(at) < len(self._lengths)]
+            parts = [source[level] if level < len(source) else 0.0 for source in sources]
+            lengths, extent = [math.prod(parts)], loops[position]
             if not int(step[5]) and extent and lengths[0]:  # a number of parts, not a factor
                 lengths = [float(math.ceil(extent / lengths[0]))]
         self._lengths[-1], self._extents[-1] = lengths, extent
-        inner = _product(lengths)
+        inner = math.prod(lengths)
         outer = math.ceil(extent / inner) if extent and inner else 0.0
         loops[position : position + 1] = [outer, *lengths]
         if step[0] == "SP":
@@ -162,8 +152,8 @@ class _Loops:
     def _fuse(self, stage: int, positions: list[int]) -> float:
         if not positions:
             return 0.0
-        loops = self._known(stage, positions[-1])
-        extent = _product(loops[positions[0] : positions[-1] + 1])
+        loops = self._loops(stage, positions[-1])
+        extent = math.prod(loops[positions[0] : positions[-1] + 1])
         loops[positions[0] : positions[-1] + 1] = [extent]
         return extent
 
@@ -172,16 +162,11 @@ class _Loops:
         self._stages = moved
         self.splits = [(at + 1 if at >= stage else at, lengths) for at, lengths in self.splits]
 
-    def _known(self, stage: int, position: int) -> list[float]:
+    def _loops(self, stage: int, position: int) -> list[float]:
         """Return the loops of a stage, at least up to a position."""
         loops = self._stages.setdefault(stage, [])
         loops.extend([0.0] * (position + 1 - len(loops)))
         return loops
-
-
-def _product(values: Iterable[float]) -> float:
-    """Return the product; 0, not known, if one of them is not known."""
-    return math.prod(values)
 
 
 def _log(value: float) -> float:
@@ -190,22 +175,22 @@ def _log(value: float) -> float:
 
 def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
     """Relate GPU programs to a device's warps, multiprocessors and local memories: float64 [N, relations]."""
-    own = rows.values[rows.offsets[:-1]].astype(np.float64)
-    column = {name: own[:, place] for place, name in enumerate(TILE_COLUMNS)}
+    first = rows.values[rows.offsets[:-1]].astype(np.float64)
+    column = dict(zip(TILE_COLUMNS, first.T, strict=True))
     lanes = _counts(device["device_log2_simd_bits"]) / 32.0
     cores = _counts(device["device_log2_cores"])
     threads, blocks = (_launched(column, of) for of in ("thread", "block"))
     tile = sum(column[f"spatial_{level}"] for level in range(1, NUM_LEVELS))
     chunk = sum(column[f"reduction_{level}"] for level in range(1, NUM_LEVELS))
     # A square tile of two operands, as of a matrix product, 4 bytes an element
-    held = tile / 2 + chunk + 3.0
+    footprint = tile / 2 + chunk + 3.0
     out = [
         np.log2(threads / lanes),
         np.ceil(threads / lanes) * lanes / threads,
         np.log2(blocks / cores),
         np.ceil(blocks / cores) * cores / blocks,
-        held - device["device_log2_l1d_kib"] - 10.0,
-        held - device["device_log2_l2_kib"] - 10.0,
+        footprint - device["device_log2_l1d_kib"] - 10.0,
+        footprint - device["device_log2_l2_kib"] - 10.0,
     ]
     return np.stack(out, axis=1)
 
@@ -223,21 +208,12 @@ def _counts(logs: Floats) -> Floats:
 
 RELATIONS = Relations(
     names=(
-        "rel_threads_of_lanes",
-        "rel_threads_padding",
-        "rel_blocks_of_cores",
-        "rel_blocks_padding",
-        "rel_block_tile_of_l1",
-        "rel_block_tile_of_l2",
+        "rel_threads_of_lanes", "rel_threads_padding", "rel_blocks_of_cores", "rel_blocks_padding",
+        "rel_block_tile_of_l1", "rel_block_tile_of_l2",
     ),
-    needs=(
-        "device_log2_simd_bits",
-        "device_log2_cores",
-        "device_log2_l1d_kib",
-        "device_log2_l2_kib",
-    ),
+    needs=("device_log2_simd_bits", "device_log2_cores", "device_log2_l1d_kib", "device_log2_l2_kib"),
     columns=_relations,
-)
+)  # fmt: skip
 
 KIND = FeatureKind(
     columns=lambda _: TILE_COLUMNS,

@@ -9,14 +9,13 @@ for each knob the numbers of its value (split lengths, permutation, choice) in t
 from __future__ import annotations
 
 import math
-import zlib
 from typing import Any
 
 import numpy as np
 
 from tencost.features.rows.kind import FeatureKind
 from tencost.features.rows.ragged import FloatArray
-from tencost.features.rows.texts import stored_programs_of_workloads
+from tencost.features.rows.texts import bucket, signed_log2, stored_programs_of_workloads
 
 NUM_INPUTS, NUM_ATTRIBUTES = 16, 12
 TEMPLATES, KNOBS, VALUES = 16, 32, 4
@@ -27,7 +26,7 @@ KNOB_COLUMNS: tuple[str, ...] = (
     *(f"in_{index}" for index in range(NUM_INPUTS)),
     *(f"attr_{index}" for index in range(NUM_ATTRIBUTES)),
     *(f"template_{index}" for index in range(TEMPLATES)),
-    *(f"knob_{bucket}_{index}" for bucket in range(KNOBS) for index in range(VALUES)),
+    *(f"knob_{knob}_{index}" for knob in range(KNOBS) for index in range(VALUES)),
 )
 _PLACE = {name: position for position, name in enumerate(KNOB_COLUMNS)}
 
@@ -49,27 +48,23 @@ def knob_row(workload: dict[str, Any], program: dict[str, Any]) -> FloatArray:
         row[_PLACE[f"in_{slot}"]] = amount
     for slot, amount in enumerate(_amounts(others)[:NUM_ATTRIBUTES]):
         row[_PLACE[f"attr_{slot}"]] = amount
-    row[_PLACE[f"template_{_bucket(str(workload['workload']), TEMPLATES)}"]] = 1.0
+    row[_PLACE[f"template_{bucket(str(workload['workload']), TEMPLATES)}"]] = 1.0
     for name, kind, value in program["entity"]:
-        bucket = _bucket(f"{kind}:{name}", KNOBS)
+        knob = bucket(f"{kind}:{name}", KNOBS)
         for slot, amount in enumerate(_amounts([value])[:VALUES]):
-            row[_PLACE[f"knob_{bucket}_{slot}"]] += amount
+            row[_PLACE[f"knob_{knob}_{slot}"]] += amount
     return row[None, :]
 
 
 def _amounts(value: Any) -> list[float]:
     """Flatten; texts that are no annotation, None and dtypes have no amount."""
     if isinstance(value, list | tuple):
-        return [amount for item in value for amount in _amounts(item)]
+        return [amount for part in value for amount in _amounts(part)]
     if isinstance(value, str):
         return [float(_ANNOTATIONS.index(value))] if value in _ANNOTATIONS else []
     if isinstance(value, bool | int | float) and math.isfinite(value):
-        return [math.copysign(math.log2(1.0 + abs(float(value))), float(value))]
+        return [signed_log2(float(value))]
     return []
-
-
-def _bucket(name: str, buckets: int) -> int:
-    return zlib.crc32(name.encode()) % buckets
 
 
 KIND = FeatureKind(

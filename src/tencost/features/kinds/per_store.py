@@ -134,10 +134,6 @@ def _extractor() -> Any:
     )
 
 
-def _live(context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:
-    return extract(context, candidates)
-
-
 def _stored(chunk: Chunk) -> list[Outcome]:
     from tvm.s_tir.meta_schedule import TuneContext
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
@@ -152,25 +148,18 @@ def _stored(chunk: Chunk) -> list[Outcome]:
         register_intrinsics(target.kind.name)
         module = load_module(chunk.mod_json)
     except (
-        NoGraphError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RuntimeError,
-    ) as error:
+        NoGraphError, ValueError, TypeError, LookupError, AttributeError, RuntimeError,
+    ) as error:  # fmt: skip
         # Of another TVM: that is so of these programs, and says nothing of others'.
         return [f"the workload cannot be read: {first_line(error)}"] * len(chunk.programs)
     context = TuneContext(module, target=target, num_threads=1)
     replayed = [replay(module, program) for program in chunk.programs]
-    candidates = [
-        MeasureCandidate(one.schedule, []) for one in replayed if one.schedule is not None
-    ]
-    extracted = iter(extract(context, candidates))
+    schedules = [program.schedule for program in replayed if program.schedule is not None]
+    extracted = iter(extract(context, [MeasureCandidate(schedule, []) for schedule in schedules]))
     outcomes: list[Outcome] = []
-    for one in replayed:
-        rows = next(extracted) if one.schedule is not None else None
-        outcomes.append(one.error or "TVM cannot lower the program" if rows is None else rows)
+    for program in replayed:
+        rows = next(extracted) if program.schedule is not None else None
+        outcomes.append(program.error or "TVM cannot lower the program" if rows is None else rows)
     return outcomes
 
 
@@ -206,10 +195,7 @@ _CACHE_LOG2_BYTES = {"l1": 15.6, "l2": 21.0}
 """Typical first- and second-level caches, as reference points for footprints."""
 
 DERIVED_NAMES: tuple[str, ...] = (
-    "iterations_of_work",
-    "flops_of_work",
-    "flops_per_iteration",
-    "iterations_per_vector_loop",
+    "iterations_of_work", "flops_of_work", "flops_per_iteration", "iterations_per_vector_loop",
     "iterations_per_vector_and_unroll",
     *(
         name
@@ -220,20 +206,11 @@ DERIVED_NAMES: tuple[str, ...] = (
             f"b{slot}_bytes_per_unique_byte",
         )
     ),
-    "lines",
-    "lines_per_iteration",
-    "lines_of_work",
-    "unique_bytes",
+    "lines", "lines_per_iteration", "lines_of_work", "unique_bytes",
     *(f"unique_bytes_of_{cache}" for cache in _CACHE_LOG2_BYTES),
-    "unique_bytes_of_work",
-    "largest_stride",
-    "num_unit_strides",
-    "num_long_strides",
-    "num_zero_strides",
-    "largest_intensity",
-    "least_intensity",
-    "intensity_gain",
-)
+    "unique_bytes_of_work", "largest_stride", "num_unit_strides", "num_long_strides", "num_zero_strides",
+    "largest_intensity", "least_intensity", "intensity_gain",
+)  # fmt: skip
 """Names of the amounts derived from each store."""
 
 _PROGRAM_NAMES = ("scalar_share", "num_stores", "work", "iterations_of_busiest_store")
@@ -350,21 +327,18 @@ def _relations(features: Ragged, _: Options, device: Mapping[str, Floats]) -> Fl
 
 RELATIONS = Relations(
     names=(
-        "rel_vectorized_of_lanes",
-        "rel_all_vectorized_of_lanes",
-        "rel_parallel_of_cores",
-        "rel_parallel_padding",
+        "rel_vectorized_of_lanes", "rel_all_vectorized_of_lanes", "rel_parallel_of_cores", "rel_parallel_padding",
     ),
     needs=("device_log2_simd_bits", "device_log2_cores"),
     columns=_relations,
-)
+)  # fmt: skip
 
 KIND = FeatureKind(
     columns=lambda _: COLUMNS,
     one_row=False,
     program_format="metaschedule_trace",
     stored=lambda _: _stored,
-    live=lambda _: _live,
+    live=lambda _: extract,
     lowers=True,
     preference=2,
     constant=WORKLOAD_COLUMNS,

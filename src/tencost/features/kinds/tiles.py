@@ -25,7 +25,7 @@ import numpy as np
 
 from tencost.features.rows.kind import FeatureKind, Floats, Options, Relations
 from tencost.features.rows.ragged import FloatArray, Ragged
-from tencost.features.rows.texts import stored_programs
+from tencost.features.rows.texts import signed_log2, stored_programs
 from tencost.programs.trace.instructions import parts_key, plain_trace, trace_parts
 
 NUM_SPATIAL, NUM_REDUCTION, NUM_LOCATIONS, NUM_FUSED = 4, 3, 3, 4
@@ -47,33 +47,19 @@ TILE_COLUMNS: tuple[str, ...] = (
     *(f"tile_level_{level}" for level in ("s0", "s1", "s2", "s3", "r0", "r1")),
     "tile_iterations",
     *(f"tile_{product}" for product in ("s2_s3", "s3_r1", "s2_s3_r1", "s2_s3_r", "s1_s2_s3")),
-    "tile_vector_axis",
-    "tile_vector_fits_16",
-    "tile_vector_fits_8",
-    "tile_vector_padding_16",
-    "tile_inner_extent",
-    "tile_inner_position",
-    "tile_inner_levels",
-    "tile_register_rest",
-    "tile_register_vectors_16",
-    "tile_register_vectors_8",
-    "tile_unroll_limit",
-    "tile_unroll_covers_register_tile",
-    "tile_unroll_minus_register_tile",
+    "tile_vector_axis", "tile_vector_fits_16", "tile_vector_fits_8", "tile_vector_padding_16",
+    "tile_inner_extent", "tile_inner_position", "tile_inner_levels",
+    "tile_register_rest", "tile_register_vectors_16", "tile_register_vectors_8",
+    "tile_unroll_limit", "tile_unroll_covers_register_tile", "tile_unroll_minus_register_tile",
     *(f"tile_location{index}" for index in range(NUM_LOCATIONS)),
-    "tile_num_locations",
-    "tile_epilogue_level",
-    "tile_num_cache_writes",
-    "tile_rfactor",
-    "tile_rfactor_extent",
-    "tile_num_spatial",
-    "tile_num_reduction",
+    "tile_num_locations", "tile_epilogue_level", "tile_num_cache_writes",
+    "tile_rfactor", "tile_rfactor_extent", "tile_num_spatial", "tile_num_reduction",
     *(f"tile_fused{index}" for index in range(NUM_FUSED)),
     *(f"tile_num_{kind}" for kind in _COUNTED),
     "tile_num_instructions",
     "tile_lanes",
     *(f"tile_num_{kind}" for kind in _COUNTED_LATER),
-)
+)  # fmt: skip
 
 
 _LATENCY = 4.0
@@ -115,8 +101,8 @@ def tile_row(trace: Sequence[Any]) -> FloatArray | None:
     """
     if not trace[0]:
         return None
-    found = _read(trace)
-    values = [*_axes(found), *_levels(found), *_vectors(found), *_placement(found)]
+    reading = _read(trace)
+    values = [*_axes(reading), *_levels(reading), *_vectors(reading), *_placement(reading)]
     assert len(values) == len(TILE_COLUMNS), f"{len(values)} values, expected {len(TILE_COLUMNS)}"
     return np.asarray([values], np.float32)
 
@@ -147,21 +133,21 @@ def candidate_row(candidate: Any, key: int | None = None) -> FloatArray | None:
 def _read(trace: Sequence[Any]) -> _Reading:
     decided = {int(index): value for index, value in trace[1]}
     sampled: dict[str, Any] = {}
-    found = _Reading()
+    reading = _Reading()
     for index, (kind, inputs, attributes, outputs) in enumerate(trace[0]):
         decision = decided.get(index)
         if isinstance(decision, list):
             sampled.update(zip(outputs, decision, strict=False))
         elif kind == "SampleCategorical" and decision is not None:
             sampled[outputs[0]] = attributes[0][int(decision)]
-        values = [sampled.get(item, item) if isinstance(item, str) else item for item in inputs]
-        found.counts[kind] = found.counts.get(kind, 0) + 1
-        _note(found, kind, inputs, attributes, outputs, decision, values)
-    return found
+        values = [sampled.get(name, name) if isinstance(name, str) else name for name in inputs]
+        reading.counts[kind] = reading.counts.get(kind, 0) + 1
+        _note(reading, kind, inputs, attributes, outputs, decision, values)
+    return reading
 
 
 def _note(
-    found: _Reading,
+    reading: _Reading,
     kind: str,
     inputs: Any,
     attributes: Any,
@@ -169,131 +155,124 @@ def _note(
     decision: Any,
     values: Any,
 ) -> None:
-    if kind == "Split" and _is_vectors(values) and "EnterPostproc" not in found.counts:
-        found.vectors[outputs[0]] = values[2]
-        found.loops[outputs[1]] = (3, values[2], 4)
-    elif kind == "Split" and len(values) == 4 and (found.lanes or inputs[0] in found.vectors):
-        _note_register_tile(found, inputs[0], outputs, values[1:])
+    whole_vectors = len(values) == 3 and values[1] in (None, "None") and _is_number(values[2])
+    if kind == "Split" and whole_vectors and "EnterPostproc" not in reading.counts:
+        reading.vectors[outputs[0]] = values[2]
+        reading.loops[outputs[1]] = (3, values[2], 4)
+    elif kind == "Split" and len(values) == 4 and (reading.lanes or inputs[0] in reading.vectors):
+        _note_register_tile(reading, inputs[0], outputs, values[1:])
     elif kind == "Split" and all(_is_number(value) for value in values[1:]):
-        found.tiles[inputs[0]] = values[1:]
+        reading.tiles[inputs[0]] = values[1:]
         for level, (loop, extent) in enumerate(zip(outputs, values[1:], strict=True)):
-            found.loops[loop] = (level, extent, len(outputs))
+            reading.loops[loop] = (level, extent, len(outputs))
     elif kind == "Annotate" and attributes and attributes[0] == "meta_schedule.unroll_explicit":
-        found.unroll = float(values[1]) if len(values) > 1 and _is_number(values[1]) else 0.0
+        reading.unroll = float(values[1]) if len(values) > 1 and _is_number(values[1]) else 0.0
     elif kind == "SampleComputeLocation":
-        found.locations.append(float(decision if decision is not None else _ABSENT))
+        reading.locations.append(float(decision if decision is not None else _ABSENT))
     elif kind == "ReverseComputeAt":
-        found.epilogue_level = float(found.loops.get(inputs[1], (-2, 0, 0))[0])
+        reading.epilogue_level = float(reading.loops.get(inputs[1], (-2, 0, 0))[0])
     elif kind == "RFactor":
-        found.rfactor = float(attributes[0]) if attributes else 1.0
-        found.rfactor_extent = found.loops.get(inputs[0], (0, 0.0, 0))[1]
+        reading.rfactor = float(attributes[0]) if attributes else 1.0
+        reading.rfactor_extent = reading.loops.get(inputs[0], (0, 0.0, 0))[1]
     elif kind == "Reorder":
-        found.order = list(inputs)
-    elif kind == "Fuse" and "EnterPostproc" in found.counts:
-        found.fused.append(float(len(inputs)))
+        reading.order = list(inputs)
+    elif kind == "Fuse" and "EnterPostproc" in reading.counts:
+        reading.fused.append(float(len(inputs)))
 
 
-def _is_vectors(values: Sequence[Any]) -> bool:
-    return len(values) == 3 and values[1] in (None, "None") and _is_number(values[2])
-
-
-def _note_register_tile(found: _Reading, loop: str, parts: Any, factors: Sequence[Any]) -> None:
+def _note_register_tile(reading: _Reading, loop: str, parts: Any, factors: Sequence[Any]) -> None:
     """Note three factors as four levels; the loop over whole vectors is the columns'."""
     if not all(_is_number(factor) for factor in factors):
         return
     outer, middle, inner = factors
-    lanes = found.vectors.get(loop, 1.0)
+    lanes = reading.vectors.get(loop, 1.0)
     tile = [outer, middle, 1.0, inner * lanes]
-    if loop in found.vectors:
-        found.lanes, found.column = lanes, tile
+    if loop in reading.vectors:
+        reading.lanes, reading.column = lanes, tile
     else:
-        found.tiles[loop] = tile
+        reading.tiles[loop] = tile
     for part, level, extent in zip(parts, (0, 1, 3), factors, strict=True):
-        found.loops[part] = (level, extent, 4)
+        reading.loops[part] = (level, extent, 4)
 
 
-def _spatial(found: _Reading) -> list[list[float]]:
-    tiles = [factors for factors in found.tiles.values() if len(factors) == 4]
-    return tiles if found.column is None else [*tiles, found.column]
+def _spatial(reading: _Reading) -> list[list[float]]:
+    tiles = [factors for factors in reading.tiles.values() if len(factors) == 4]
+    return tiles if reading.column is None else [*tiles, reading.column]
 
 
-def _reduction(found: _Reading) -> list[list[float]]:
-    return [factors for factors in found.tiles.values() if len(factors) == 2]
+def _reduction(reading: _Reading) -> list[list[float]]:
+    return [factors for factors in reading.tiles.values() if len(factors) == 2]
 
 
-def _axes(found: _Reading) -> list[float]:
+def _axes(reading: _Reading) -> list[float]:
     values: list[float] = []
-    for axis in _padded(_spatial(found)[::-1], NUM_SPATIAL, [0.0] * 4):
+    for axis in _padded(_spatial(reading)[::-1], NUM_SPATIAL, [0.0] * 4):
         values += [*axis, axis[2] * axis[3], axis[1] * axis[2] * axis[3]]
-    for axis in _padded(_reduction(found), NUM_REDUCTION, [0.0] * 2):
+    for axis in _padded(_reduction(reading), NUM_REDUCTION, [0.0] * 2):
         values += axis
-    return [_log(value) for value in values]
+    return [signed_log2(value) for value in values]
 
 
-def _products(found: _Reading) -> tuple[list[float], list[float]]:
+def _products(reading: _Reading) -> tuple[list[float], list[float]]:
     """Products over the axes of each level: four spatial, two of reduction; 0 without such axes."""
-    spatial, reduction = _spatial(found), _reduction(found)
+    spatial, reduction = _spatial(reading), _reduction(reading)
     s = [math.prod(axis[level] for axis in spatial) if spatial else 0.0 for level in range(4)]
     r = [math.prod(axis[level] for axis in reduction) if reduction else 0.0 for level in range(2)]
     return s, r
 
 
-def _levels(found: _Reading) -> list[float]:
-    s, r = _products(found)
+def _levels(reading: _Reading) -> list[float]:
+    s, r = _products(reading)
     iterations = math.prod(max(extent, 1.0) for extent in (*s, *r))
     inner = s[2] * s[3]
     reuse = [inner, s[3] * r[1], inner * r[1], inner * r[0] * r[1], s[1] * inner]
-    return [_log(value) for value in (*s, *r, iterations, *reuse)]
+    return [signed_log2(value) for value in (*s, *r, iterations, *reuse)]
 
 
-def _vectors(found: _Reading) -> list[float]:
+def _vectors(reading: _Reading) -> list[float]:
     """The axis that gets vectorized, the innermost loop that is longer than 1, the register tile in vectors."""
-    s, r = _products(found)
-    spatial = _spatial(found)
+    s, r = _products(reading)
+    spatial = _spatial(reading)
     axis = spatial[-1][3] if spatial else 0.0
-    extent, position, levels = 0.0, -1.0, 0.0
-    for index, loop in enumerate(reversed(found.order)):
-        if loop in found.loops and found.loops[loop][1] > 1:
-            extent, position, levels = (
-                found.loops[loop][1],
-                index + 1.0,
-                float(found.loops[loop][2]),
-            )
-            break
-    rest, register_tile = s[3] / max(axis, 1.0), s[3] * max(r[1], float(found.lanes > 0))
-    unroll = register_tile if found.lanes else found.unroll
+    loops = [reading.loops.get(name, (0, 0.0, 0)) for name in reversed(reading.order)]
+    extent, position, levels = next(
+        ((loop[1], index + 1.0, float(loop[2])) for index, loop in enumerate(loops) if loop[1] > 1),
+        (0.0, -1.0, 0.0),
+    )
+    rest, register_tile = s[3] / max(axis, 1.0), s[3] * max(r[1], float(reading.lanes > 0))
+    unroll = register_tile if reading.lanes else reading.unroll
     return [
-        _log(axis),
+        signed_log2(axis),
         float(axis > 0 and axis % 16 == 0),
         float(axis > 0 and axis % 8 == 0),
         math.ceil(axis / 16) * 16 / max(axis, 1.0),
-        _log(extent),
+        signed_log2(extent),
         position,
         levels,
-        _log(rest),
-        _log(rest * math.ceil(axis / 16)),
-        _log(rest * math.ceil(axis / 8)),
-        _log(unroll),
+        signed_log2(rest),
+        signed_log2(rest * math.ceil(axis / 16)),
+        signed_log2(rest * math.ceil(axis / 8)),
+        signed_log2(unroll),
         float(unroll >= register_tile),
-        _log(unroll) - _log(register_tile),
+        signed_log2(unroll) - signed_log2(register_tile),
     ]
 
 
-def _placement(found: _Reading) -> list[float]:
+def _placement(reading: _Reading) -> list[float]:
     return [
-        *_padded(found.locations, NUM_LOCATIONS, _ABSENT),
-        float(len(found.locations)),
-        found.epilogue_level,
-        float(found.counts.get("CacheWrite", 0)),
-        found.rfactor,
-        _log(found.rfactor_extent),
-        float(len(_spatial(found))),
-        float(len(_reduction(found))),
-        *_padded(found.fused, NUM_FUSED, 0.0),
-        *(float(found.counts.get(kind, 0)) for kind in _COUNTED),
-        float(sum(found.counts.values())),
-        _log(found.lanes),
-        *(float(found.counts.get(kind, 0)) for kind in _COUNTED_LATER),
+        *_padded(reading.locations, NUM_LOCATIONS, _ABSENT),
+        float(len(reading.locations)),
+        reading.epilogue_level,
+        float(reading.counts.get("CacheWrite", 0)),
+        reading.rfactor,
+        signed_log2(reading.rfactor_extent),
+        float(len(_spatial(reading))),
+        float(len(_reduction(reading))),
+        *_padded(reading.fused, NUM_FUSED, 0.0),
+        *(float(reading.counts.get(kind, 0)) for kind in _COUNTED),
+        float(sum(reading.counts.values())),
+        signed_log2(reading.lanes),
+        *(float(reading.counts.get(kind, 0)) for kind in _COUNTED_LATER),
     ]
 
 
@@ -301,15 +280,8 @@ def _padded(items: Sequence[Any], size: int, filler: Any) -> list[Any]:
     return [*items[:size], *[filler] * (size - len(items))]
 
 
-def _log(value: float) -> float:
-    return math.copysign(math.log2(1.0 + abs(value)), value)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
-
-
-_PLACE = {name: position for position, name in enumerate(TILE_COLUMNS)}
 
 
 def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats:
@@ -320,8 +292,8 @@ def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats
     row (two a cycle), and at least four, as a sum waits for the one before. The panels of a level are what its tile
     reads and writes over the whole sum: its columns', its rows', and the tile.
     """
-    own = rows.values[rows.offsets[:-1]].astype(np.float64)
-    column = {name: own[:, place] for name, place in _PLACE.items()}
+    first = rows.values[rows.offsets[:-1]].astype(np.float64)
+    column = dict(zip(TILE_COLUMNS, first.T, strict=True))
     lanes = np.round(_amounts(device["device_log2_simd_bits"])) / 32.0
     registers = device["device_log2_registers"]
     axis = np.round(_amounts(column["tile_vector_axis"]))
@@ -356,11 +328,11 @@ def _relations(rows: Ragged, _: Options, device: Mapping[str, Floats]) -> Floats
 def _panels(column: Mapping[str, Floats]) -> list[Floats]:
     """Return log2 KiB of what the innermost, the two and the three inner spatial levels touch over the whole sum."""
     whole = np.maximum(_amounts(column["tile_level_r0"]) * _amounts(column["tile_level_r1"]), 1.0)
-    found = []
+    panels = []
     for level in ("s3", "s2_s3", "s1_s2_s3"):
         columns, rows = (_amounts(column[f"tile_spatial{axis}_{level}"]) for axis in (0, 1))
-        found.append(np.log2(1.0 + 4.0 * ((columns + rows) * whole + columns * rows)) - 10.0)
-    return found
+        panels.append(np.log2(1.0 + 4.0 * ((columns + rows) * whole + columns * rows)) - 10.0)
+    return panels
 
 
 def _amounts(logs: Floats) -> Floats:
@@ -369,32 +341,16 @@ def _amounts(logs: Floats) -> Floats:
 
 RELATIONS = Relations(
     names=(
-        "rel_lanes",
-        "rel_registers",
-        "rel_vector_axis_of_lanes",
-        "rel_vector_axis_fits",
-        "rel_vector_padding",
-        "rel_accumulators",
-        "rel_accumulators_of_registers",
-        "rel_inner_tile_of_registers",
-        "rel_of_peak",
-        "rel_cycles",
-        "rel_spilled",
-        "rel_loads_of_products",
-        *(
-            f"rel_{panel}_panels_of_{cache}"
-            for cache in ("l1d", "l2")
-            for panel in ("s3", "s2", "s1")
-        ),
+        "rel_lanes", "rel_registers", "rel_vector_axis_of_lanes", "rel_vector_axis_fits", "rel_vector_padding",
+        "rel_accumulators", "rel_accumulators_of_registers", "rel_inner_tile_of_registers", "rel_of_peak", "rel_cycles",
+        "rel_spilled", "rel_loads_of_products",
+        *(f"rel_{panel}_panels_of_{cache}" for cache in ("l1d", "l2") for panel in ("s3", "s2", "s1")),
     ),
     needs=(
-        "device_log2_simd_bits",
-        "device_log2_registers",
-        "device_log2_l1d_kib",
-        "device_log2_l2_kib",
+        "device_log2_simd_bits", "device_log2_registers", "device_log2_l1d_kib", "device_log2_l2_kib",
     ),
     columns=_relations,
-)
+)  # fmt: skip
 
 KIND = FeatureKind(
     columns=lambda _: TILE_COLUMNS,

@@ -44,10 +44,10 @@ def joined(parts: Mapping[str, FeatureKind]) -> FeatureKind:
         readers = [kind.live(spec) for kind in parts.values() if kind.live is not None]
 
         def rows(context: Any, candidates: Sequence[Any]) -> list[FloatArray | None]:
-            found = zip(*(read(context, candidates) for read in readers), strict=True)
+            programs = zip(*(read(context, candidates) for read in readers), strict=True)
             return [
                 None if any(block is None for block in blocks) else _side_by_side(blocks)
-                for blocks in found
+                for blocks in programs
             ]
 
         return rows
@@ -79,18 +79,18 @@ def _relations(parts: Mapping[str, FeatureKind]) -> Relations | None:
         return None
 
     def columns(rows: Ragged, options: Options, device: Mapping[str, Floats]) -> Floats:
-        found, start = [], 0
+        relations, start = [], 0
         for kind in parts.values():
             end = start + len(kind.columns(options))
             if kind.relations is not None:
-                own = Ragged(np.ascontiguousarray(rows.values[:, start:end]), rows.offsets)
-                found.append(kind.relations.columns(own, options, device))
+                part = Ragged(np.ascontiguousarray(rows.values[:, start:end]), rows.offsets)
+                relations.append(kind.relations.columns(part, options, device))
             start = end
-        return np.concatenate(found, axis=1)
+        return np.concatenate(relations, axis=1)
 
     return Relations(
-        names=tuple(name for one in related for name in one.names),
-        needs=tuple(dict.fromkeys(name for one in related for name in one.needs)),
+        names=tuple(name for part in related for name in part.names),
+        needs=tuple(dict.fromkeys(name for part in related for name in part.needs)),
         columns=columns,
     )
 
@@ -98,10 +98,10 @@ def _relations(parts: Mapping[str, FeatureKind]) -> Relations | None:
 def append_parts(spec: FeatureSpec, chunk: Chunk, rows: Sequence[Outcome]) -> list[Outcome]:
     """Append what the other parts of a joined kind read of each program to the rows that its first part made."""
     appended = [kind.stored(spec)(chunk) for kind in list(kind_of(spec).parts.values())[1:]]
-    found = zip(rows, *appended, strict=True)
     return [
-        next((one for one in outcomes if isinstance(one, str)), None) or _side_by_side(outcomes)
-        for outcomes in found
+        next((reason for reason in blocks if isinstance(reason, str)), None)
+        or _side_by_side(blocks)
+        for blocks in zip(rows, *appended, strict=True)
     ]
 
 

@@ -28,9 +28,9 @@ import numpy as np
 
 from tencost.errors import TencostError
 from tencost.networks.graph.canonical import canonical_network
-from tencost.networks.graph.onnx_tensors import read_model
 from tencost.networks.graph.operators import OPERATORS
 from tencost.networks.inputs import draw
+from tencost.networks.onnx_graph import read_model
 from tencost.networks.variants.variants import Variant
 
 

@@ -25,7 +25,7 @@ column states: dilations, groups of a transposed convolution, weights that are n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -36,8 +36,9 @@ from tencost.config.checking import one_of
 from tencost.errors import ConfigError
 from tencost.networks.graph.graph_set import GraphSet
 from tencost.networks.graph.node_writer import NodeWriter
-from tencost.networks.graph.onnx_tensors import OnnxTensors, Shape, attribute
+from tencost.networks.graph.onnx_tensors import OnnxTensors, Shape
 from tencost.networks.graph.operators import CG_OPERATORS
+from tencost.networks.onnx_graph import attribute
 
 BATCH_NORM = ("unfold", "bias")
 """What a bias of a convolution stands for: a batch norm that was folded into it, or a bias."""
@@ -48,7 +49,7 @@ _PLAIN = {
     "Exp": "Exp", "Pad": "Pad", "Resize": "Resize", "Upsample": "Resize", "BatchNormalization": "FusedBatchNorm",
     "InstanceNormalization": "LayerNorm", "GroupNormalization": "LayerNorm", "ReduceMean": "Mean", "ReduceMax": "Max",
     "ReduceMin": "Min", "ReduceSum": "Sum", "GlobalMaxPool": "Max", "Concat": "ConcatV2", "Split": "Split",
-    "Slice": "StridedSlice", "Einsum": "MatMul", "Reciprocal": "Div", "Neg": "Mul",
+    "Slice": "StridedSlice", "Einsum": "MatMul", "MatMul": "MatMul", "Reciprocal": "Div", "Neg": "Mul",
 }  # fmt: skip
 """Operators of one node that says no more than the shapes."""
 _BINARY = {
@@ -139,36 +140,27 @@ class _Network:
         self.other: Counter[str] = Counter()
         self.unstated: Counter[str] = Counter()
         self._unfold = unfold
-        self._done: set[str] = set()
+        self._written: set[str] = set()
+        """First outputs of the nodes that a node before them was written for, too."""
         self._rules: dict[str, Callable[[Any], None]] = {
-            "Conv": self._conv,
-            "ConvTranspose": self._conv,
-            "MaxPool": self._pool,
-            "AveragePool": self._pool,
-            "GlobalAveragePool": self._global_pool,
-            "ReduceMean": self._mean,
-            "Gemm": self._dense,
-            "MatMul": self._matmul,
-            "HardSigmoid": self._hard_sigmoid,
-            "HardSwish": self._hard_swish,
-            "Swish": self._swish,
-            "Clip": self._clip,
-            "Gather": self._gather,
-            "Pad": self._pad,
-            "Slice": self._slice,
+            "GlobalAveragePool": self._global_pool, "ReduceMean": self._mean, "Gemm": self._dense,
+            "Clip": self._clip, "Gather": self._gather, "Pad": self._pad, "Slice": self._slice,
             "Transpose": self._transpose,
+            **dict.fromkeys(("Conv", "ConvTranspose"), self._conv),
+            **dict.fromkeys(("MaxPool", "AveragePool"), self._pool),
+            **dict.fromkeys(("HardSigmoid", "HardSwish", "Swish"), self._gate),
             **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), self._reshape),
             **dict.fromkeys(_NOTHING, self._nothing),
             **dict.fromkeys(_BINARY, self._binary),
-        }
+        }  # fmt: skip
 
     def write(self) -> NodeWriter:
         for name in self.tensors.inputs:
             if self.tensors.consumers(name):
                 node = self.nodes.add("Placeholder", [], returned=self.tensors.shape(name))
-                self.nodes.made([name], node)
+                self.nodes.assign([name], node)
         for node in self.tensors.nodes:
-            if node.output[0] not in self._done:
+            if node.output[0] not in self._written:
                 self._rules.get(node.op_type, self._plain)(node)
         return self.nodes
 
@@ -176,35 +168,55 @@ class _Network:
         """Return the inputs that hang on the network's."""
         return [name for name in node.input if name and not self.tensors.is_static(name)]
 
-    def _returned(self, node: Any, given: Shape) -> Shape:
+    def _returned(self, node: Any, first_input: Shape) -> Shape:
         """Return the shape of a node's output; behind a Reshape that forgot the batch it is -1."""
         shape = self.tensors.shape(node.output[0])
-        if given[:1] == (-1,) and shape:
-            return (-1, *shape[1:])
-        return shape
+        return (-1, *shape[1:]) if first_input[:1] == (-1,) and shape else shape
 
-    def _add(self, node: Any, operator: str, sources: list[int], given: Shape) -> int:
-        """Write one node for an ONNX node."""
-        returned = self._returned(node, given)
-        made = self.nodes.add(operator, sources, given, returned)
-        self.nodes.made(node.output, made, returned)
-        return made
+    def _write(
+        self,
+        node: Any,
+        operator: str,
+        names: Sequence[str] = (),
+        returned: Shape | None = None,
+        **settings: Any,
+    ) -> None:
+        """Write one node for an ONNX node.
+
+        Args:
+            node: NodeProto.
+            operator: one of OPERATORS.
+            names: the tensors that it takes; those that hang on the network's inputs where none is named.
+            returned: shape of its output, where it is another than the tensor's.
+            settings: of the node, as NodeWriter.add takes them.
+        """
+        names = names or self._active(node)
+        shape = self.nodes.shape(names[0])
+        returned = self._returned(node, shape) if returned is None else returned
+        number = self.nodes.add(operator, self.nodes.sources(names), shape, returned, **settings)
+        self.nodes.assign(node.output, number, returned)
+
+    def _follow(self, node: Any, operator: str) -> None:
+        """Write another node behind the one that makes a node's output."""
+        shape = self.nodes.shape(node.output[0])
+        number = self.nodes.add(operator, self.nodes.sources(node.output[:1]), shape, shape)
+        self.nodes.assign(node.output, number, shape)
 
     def _plain(self, node: Any) -> None:
-        operator = _PLAIN.get(node.op_type, "Other")
+        self._write(node, self._counted(node, _PLAIN.get(node.op_type, "Other")))
+
+    def _counted(self, node: Any, operator: str) -> str:
+        """Return an operator; count a node that no operator stands for."""
         if operator == "Other":
             self.other[node.op_type] += 1
-        active = self._active(node)
-        self._add(node, operator, self.nodes.sources(active), self.nodes.shape(active[0]))
+        return operator
 
     def _nothing(self, node: Any) -> None:
         self.nodes.same(node.output[0], node.input[0])
 
     def _conv(self, node: Any) -> None:
-        given, weight = node.input[0], self.tensors.raw_shape(node.input[1])
-        groups = attribute(node, "group") or 1
+        weight, groups = self.tensors.raw_shape(node.input[1]), attribute(node, "group") or 1
         rank = len(weight) - 2
-        shape = self.nodes.shape(given)
         if rank not in (1, 2):
             self._plain(node)
             return
@@ -220,22 +232,15 @@ class _Network:
         self._count_dilation(node, operator)
         if node.op_type == "ConvTranspose" and groups > 1:
             self.unstated[f"{operator} with {groups} groups"] += 1
-        strides = attribute(node, "strides") or [1] * rank
         returned = self.tensors.shape(node.output[0])
-        made = self.nodes.add(
-            operator,
-            self.nodes.sources([given]),
-            shape,
-            returned,
-            weight=(*_two(weight[2:]), *channels),
-            strides=_two(strides),
-        )
+        self._write(
+            node, operator, node.input[:1], returned,
+            weight=(*_two(weight[2:]), *channels), strides=_two(attribute(node, "strides") or [1] * rank),
+        )  # fmt: skip
         users = [user.op_type for user in self.tensors.consumers(node.output[0])]
         if len(node.input) > 2 and node.input[2] and users != ["BatchNormalization"]:
             single = prod(returned[1:-1]) == 1
-            after = "FusedBatchNorm" if self._unfold and not single else "BiasAdd"
-            made = self.nodes.add(after, [made], returned, returned)
-        self.nodes.made(node.output, made)
+            self._follow(node, "FusedBatchNorm" if self._unfold and not single else "BiasAdd")
 
     def _count_dilation(self, node: Any, operator: str) -> None:
         """Count a node whose kernel is dilated: the columns have no dilation."""
@@ -244,131 +249,99 @@ class _Network:
             self.unstated[f"{operator} with dilation {'x'.join(map(str, dilations))}"] += 1
 
     def _pool(self, node: Any) -> None:
-        given, returned = self.nodes.shape(node.input[0]), self.tensors.shape(node.output[0])
+        shape, returned = self.nodes.shape(node.input[0]), self.tensors.shape(node.output[0])
         kernel = attribute(node, "kernel_shape")
         if len(kernel) > 2:
             self._plain(node)
             return
-        covers = all(size >= side > 1 for size, side in zip(kernel, given[1:-1], strict=True))
+        covers = all(size >= side > 1 for size, side in zip(kernel, shape[1:-1], strict=True))
         if node.op_type == "AveragePool" and covers and prod(returned[1:-1]) == 1:
             self._global_pool(node)
             return
         operator = "AvgPool" if node.op_type == "AveragePool" else "MaxPool"
         self._count_dilation(node, operator)
-        made = self.nodes.add(
-            operator,
-            self.nodes.sources(node.input[:1]),
-            given,
-            returned,
-            weight=(*_two(kernel), 0, 0),
-            strides=_two(attribute(node, "strides") or [1] * len(kernel)),
-        )
-        self.nodes.made(node.output, made)
+        self._write(
+            node, operator, node.input[:1], returned,
+            weight=(*_two(kernel), 0, 0), strides=_two(attribute(node, "strides") or [1] * len(kernel)),
+        )  # fmt: skip
 
     def _mean(self, node: Any) -> None:
-        spatial = self.tensors.is_image(node.input[0]) and self.tensors.axes(node) is not None
-        axes = self.tensors.axes(node) or []
-        if spatial and len(self.tensors.raw_shape(node.input[0])) == 4 and sorted(axes) == [2, 3]:
+        image, axes = self.tensors.is_image(node.input[0]), self.tensors.axes(node) or []
+        if image and len(self.tensors.raw_shape(node.input[0])) == 4 and sorted(axes) == [2, 3]:
             self._global_pool(node)
         else:
             self._plain(node)
 
     def _global_pool(self, node: Any) -> None:
-        given, output = node.input[0], node.output[0]
-        shape, sources = self.nodes.shape(given), self.nodes.sources([given])
+        pooled, output = node.input[0], node.output[0]
+        shape, sources = self.nodes.shape(pooled), self.nodes.sources([pooled])
         users = {user.op_type for user in self.tensors.consumers(output)}
-        keeps = len(self.tensors.raw_shape(output)) == len(self.tensors.raw_shape(given))
+        keeps = len(self.tensors.raw_shape(output)) == len(self.tensors.raw_shape(pooled))
         if keeps and users and not users & set(_DENSE):
-            made = self.nodes.add(
-                "AvgPool",
-                sources,
-                shape,
-                (shape[0], *[1] * (len(shape) - 2), shape[-1]),
-                weight=(*_two(shape[1:-1]), 0, 0),
-                strides=(1, 1),
+            single = (shape[0], *[1] * (len(shape) - 2), shape[-1])
+            weight = (*_two(shape[1:-1]), 0, 0)
+            number = self.nodes.add(
+                "AvgPool", sources, shape, single, weight=weight, strides=(1, 1)
             )
-            self.nodes.made([output], made)
+            self.nodes.assign([output], number)
             return
-        pooled: Shape = (shape[0], shape[-1])
+        channels: Shape = (shape[0], shape[-1])
         for source in sources:
-            self.nodes.restate(source, pooled)
-        made = self.nodes.add("Mean", sources, pooled, pooled)
+            self.nodes.restate(source, channels)
+        number = self.nodes.add("Mean", sources, channels, channels)
         if users & set(_DENSE):
             flat = (-1, shape[-1])
-            made, pooled = self.nodes.add("Reshape", [made], pooled, flat), flat
-        self.nodes.made([output], made, pooled)
+            number, channels = self.nodes.add("Reshape", [number], channels, flat), flat
+        self.nodes.assign([output], number, channels)
 
     def _dense(self, node: Any) -> None:
-        active = self._active(node)
-        made = self._add(node, "MatMul", self.nodes.sources(active), self.nodes.shape(active[0]))
+        self._write(node, "MatMul")
         if len(node.input) > 2 and self.tensors.is_static(node.input[2]):
-            returned = self.nodes.shape(node.output[0])
-            made = self.nodes.add("BiasAdd", [made], returned, returned)
-            self.nodes.made(node.output, made, returned)
+            self._follow(node, "BiasAdd")
 
-    def _matmul(self, node: Any) -> None:
-        active = self._active(node)
-        self._add(node, "MatMul", self.nodes.sources(active), self.nodes.shape(active[0]))
-
-    def _hard_sigmoid(self, node: Any) -> None:
-        given = self.nodes.shape(node.input[0])
-        gate = self._gate(self.nodes.sources(node.input[:1]), given)
-        self.nodes.made(node.output, gate, given)
-
-    def _hard_swish(self, node: Any) -> None:
-        given, sources = self.nodes.shape(node.input[0]), self.nodes.sources(node.input[:1])
-        gate = self._gate(sources, given)
-        made = self.nodes.add("Mul", [*sources, gate], given, given)
-        self.nodes.made(node.output, made, given)
-
-    def _gate(self, sources: list[int], shape: Shape) -> int:
-        """Write relu6(x + 3) / 6 and return its last node."""
-        made = self.nodes.add("Add", [*sources, self.nodes.constant()], shape, shape)
-        made = self.nodes.add("Relu6", [made], shape, shape)
-        return self.nodes.add("Mul", [made, self.nodes.constant()], shape, shape)
-
-    def _swish(self, node: Any) -> None:
-        given, sources = self.nodes.shape(node.input[0]), self.nodes.sources(node.input[:1])
-        gate = self.nodes.add("Sigmoid", sources, given, given)
-        made = self.nodes.add("Mul", [*sources, gate], given, given)
-        self.nodes.made(node.output, made, given)
+    def _gate(self, node: Any) -> None:
+        """Write HardSigmoid, relu6(x + 3) / 6, or a product of x and that or of x and its Sigmoid."""
+        shape, sources = self.nodes.shape(node.input[0]), self.nodes.sources(node.input[:1])
+        if node.op_type == "Swish":
+            gate = self.nodes.add("Sigmoid", sources, shape, shape)
+        else:
+            gate = self.nodes.add("Add", [*sources, self.nodes.constant()], shape, shape)
+            gate = self.nodes.add("Relu6", [gate], shape, shape)
+            gate = self.nodes.add("Mul", [gate, self.nodes.constant()], shape, shape)
+        if node.op_type != "HardSigmoid":
+            gate = self.nodes.add("Mul", [*sources, gate], shape, shape)
+        self.nodes.assign(node.output, gate, shape)
 
     def _clip(self, node: Any) -> None:
         bounds = [attribute(node, "min"), attribute(node, "max")]
         for place, name in enumerate(node.input[1:3]):
             value = self.tensors.value(name) if name else None
             bounds[place] = bounds[place] if value is None else float(value)
-        operator = {(0.0, 6.0): "Relu6", (0.0, None): "Relu"}.get((bounds[0], bounds[1]), "Other")
-        if operator == "Other":
-            self.other["Clip"] += 1
-        given = self.nodes.shape(node.input[0])
-        self._add(node, operator, self.nodes.sources(node.input[:1]), given)
+        operator = {(0.0, 6.0): "Relu6", (0.0, None): "Relu"}.get(tuple(bounds), "Other")
+        self._write(node, self._counted(node, operator), node.input[:1])
 
     def _binary(self, node: Any) -> None:
         active = list(dict.fromkeys(self._active(node)))
         largest = max(active, key=lambda name: _size(self.nodes.shape(name)))
-        given, sources = self.nodes.shape(largest), self.nodes.sources(active)
+        shape, sources = self.nodes.shape(largest), self.nodes.sources(active)
         fixed = [name for name in node.input if self.tensors.is_static(name)]
-        operator = _BINARY[node.op_type]
+        operator, returned = _BINARY[node.op_type], self._returned(node, shape)
         if not fixed:
-            returned = self._returned(node, given)
             for source in sources:
                 self._broadcast(source, returned)
         elif node.op_type in ("Add", "Mul", "Sub", "Div"):
             if node.input[0] not in fixed:
                 operator = _BY_CONSTANT.get(operator, operator)
-            shape = _constant_shape(
+            constant = _constant_shape(
                 self.tensors.raw_shape(fixed[0]), self.tensors.is_image(largest)
             )
-            if (
-                operator == "Add"
-                and self.nodes.operator(largest) == "MatMul"
-                and shape == given[-1:]
-            ):
+            dense = operator == "Add" and self.nodes.operator(largest) == "MatMul"
+            if dense and constant == shape[-1:]:
                 operator = "BiasAdd"
             else:
-                sources = [*sources, self.nodes.constant(shape)]
-        self._add(node, operator, sources, given)
+                sources = [*sources, self.nodes.constant(constant)]
+        number = self.nodes.add(operator, sources, shape, returned)
+        self.nodes.assign(node.output, number, returned)
 
     def _broadcast(self, source: int, returned: Shape) -> None:
         """Let a node that makes one pixel, which is broadcast here over an image, say the image's shape."""
@@ -377,16 +350,12 @@ class _Network:
             self.nodes.restate(source, returned)
 
     def _gather(self, node: Any) -> None:
-        active = self._active(node)
-        operator = "StridedSlice" if self.tensors.is_static(node.input[1]) else "Gather"
-        self._add(node, operator, self.nodes.sources(active), self.nodes.shape(active[0]))
+        self._write(node, "StridedSlice" if self.tensors.is_static(node.input[1]) else "Gather")
 
     def _pad(self, node: Any) -> None:
         users = {user.op_type for user in self.tensors.consumers(node.output[0])}
-        if users and users <= {"Conv", "MaxPool", "AveragePool"}:
-            self._nothing(node)
-        else:
-            self._plain(node)
+        folded = users and users <= {"Conv", "MaxPool", "AveragePool"}
+        (self._nothing if folded else self._plain)(node)
 
     def _slice(self, node: Any) -> None:
         """Write a Split for slices that divide a tensor among them, as tracing leaves of it."""
@@ -394,74 +363,69 @@ class _Network:
         if not pieces:
             self._plain(node)
             return
-        given = self.nodes.shape(node.input[0])
-        returned = self._returned(pieces[0], given)
-        made = self.nodes.add("Split", self.nodes.sources(node.input[:1]), given, returned)
+        shape = self.nodes.shape(node.input[0])
+        returned = self._returned(pieces[0], shape)
+        number = self.nodes.add("Split", self.nodes.sources(node.input[:1]), shape, returned)
         for piece in pieces:
-            self.nodes.made(piece.output, made, self._returned(piece, given))
-            self._done.add(piece.output[0])
+            self.nodes.assign(piece.output, number, self._returned(piece, shape))
+            self._written.add(piece.output[0])
 
     def _transpose(self, node: Any) -> None:
-        given, output = node.input[0], node.output[0]
-        order = attribute(node, "perm")
-        rank = len(self.tensors.raw_shape(given))
-        order = list(order) if order is not None else list(range(rank))[::-1]
+        source, output = node.input[0], node.output[0]
+        rank = len(self.tensors.raw_shape(source))
+        order = list(attribute(node, "perm", range(rank)[::-1]))
         last, first = [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
-        from_image, to_image = self.tensors.is_image(given), self.tensors.is_image(output)
-        if (from_image and not to_image and order == last) or (
-            to_image and not from_image and order == first
-        ):
-            self.nodes.same(output, given)
+        # An image whose channels go last, or tokens whose channels go first: only the layout changes.
+        images = (self.tensors.is_image(source), self.tensors.is_image(output))
+        if (images, order) in (((True, False), last), ((False, True), first)):
+            self.nodes.same(output, source)
         else:
-            self._add(node, "Transpose", self.nodes.sources([given]), self.nodes.shape(given))
+            self._write(node, "Transpose", [source])
 
     def _reshape(self, node: Any) -> None:
-        given, output = node.input[0], node.output[0]
-        shape, returned = self.nodes.shape(given), self.tensors.shape(output)
+        source, output = node.input[0], node.output[0]
+        shape, returned = self.nodes.shape(source), self.tensors.shape(output)
         if self._shuffle(node):
             return
         if len(returned) == 2 and (shape[:1] == (-1,) or len(shape) == 4):
             returned = (-1, *returned[1:])
         if returned == shape:
-            self.nodes.same(output, given)
-            return
-        made = self.nodes.add("Reshape", self.nodes.sources([given]), shape, returned)
-        self.nodes.made([output], made, returned)
+            self.nodes.same(output, source)
+        else:
+            self._write(node, "Reshape", [source], returned)
 
     def _shuffle(self, node: Any) -> bool:
         """Write a shuffle of channels that begins with this Reshape; return whether it does."""
-        given = node.input[0]
+        source = node.input[0]
         split = self.tensors.raw_shape(node.output[0])
         chain = [node]
         while len(chain) < 3 and len(users := self.tensors.consumers(chain[-1].output[0])) == 1:
             chain.append(users[0])
         if (
-            [one.op_type for one in chain] != ["Reshape", "Transpose", "Reshape"]
+            [link.op_type for link in chain] != ["Reshape", "Transpose", "Reshape"]
             or len(split) != 5
             or list(attribute(chain[1], "perm") or []) != [0, 2, 1, 3, 4]
-            or self.tensors.raw_shape(chain[2].output[0]) != self.tensors.raw_shape(given)
-            or not self.tensors.is_image(given)
+            or self.tensors.raw_shape(chain[2].output[0]) != self.tensors.raw_shape(source)
+            or not self.tensors.is_image(source)
         ):
             return False
-        shape = self.nodes.shape(given)
-        apart: Shape = (*shape[:-1], split[1], split[2])
+        shape = self.nodes.shape(source)
+        groups: Shape = (*shape[:-1], split[1], split[2])
         turned: Shape = (*shape[:-1], split[2], split[1])
-        made = self._computed_reshape(self.nodes.sources([given]), shape, apart)
-        made = self.nodes.add(
-            "Transpose", [made, self.nodes.constant((5,))], given=apart, returned=turned
-        )
-        made = self._computed_reshape([made], turned, shape)
-        self.nodes.made(chain[2].output, made, shape)
-        self._done.update(one.output[0] for one in chain)
+        number = self._computed_reshape(self.nodes.sources([source]), shape, groups)
+        number = self.nodes.add("Transpose", [number, self.nodes.constant((5,))], groups, turned)
+        number = self._computed_reshape([number], turned, shape)
+        self.nodes.assign(chain[2].output, number, shape)
+        self._written.update(link.output[0] for link in chain)
         return True
 
-    def _computed_reshape(self, sources: list[int], given: Shape, returned: Shape) -> int:
+    def _computed_reshape(self, sources: list[int], shape: Shape, returned: Shape) -> int:
         """Write a Reshape whose batch is taken out of the shape, the other sizes are constants."""
-        taken = [self.nodes.constant((size,)) for size in (len(given), 1, 1, 1)]
-        batch = self.nodes.add("StridedSlice", taken, given, given)
+        sliced = [self.nodes.constant((size,)) for size in (len(shape), 1, 1, 1)]
+        batch = self.nodes.add("StridedSlice", sliced, shape, shape)
         sizes = [self.nodes.constant() for _ in returned[1:]]
         packed = self.nodes.add("Pack", [batch, *sizes])
-        return self.nodes.add("Reshape", [*sources, packed], given, returned)
+        return self.nodes.add("Reshape", [*sources, packed], shape, returned)
 
 
 def _two(sizes: Any) -> tuple[int, int]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tencost.networks.graph.operators import COLUMNS
+
+_PER_GRAPH = ("graph_id", "family", "name", "position")
+_PER_NODE = ("operator", "columns")
 
 Indices = NDArray[np.int64] | Sequence[int]
 
@@ -72,15 +76,11 @@ class GraphSet:
         nodes = _ranges(self.node_start, chosen)
         edges = _ranges(self.edge_start, chosen)
         return GraphSet(
-            self.graph_id[chosen],
-            self.family[chosen],
-            self.name[chosen],
-            self.position[chosen],
-            self.operator[nodes],
-            self.columns[nodes],
-            _starts(np.diff(self.node_start)[chosen]),
-            self.edges[:, edges],
-            _starts(np.diff(self.edge_start)[chosen]),
+            **{field: getattr(self, field)[chosen] for field in _PER_GRAPH},
+            **{field: getattr(self, field)[nodes] for field in _PER_NODE},
+            node_start=_starts(np.diff(self.node_start)[chosen]),
+            edges=self.edges[:, edges],
+            edge_start=_starts(np.diff(self.edge_start)[chosen]),
         )
 
     def batches(self, size: int) -> Iterator[GraphSet]:
@@ -91,16 +91,15 @@ class GraphSet:
 
 def concatenate(sets: Sequence[GraphSet]) -> GraphSet:
     """Return the graphs of all sets, one set after the other; at least one set."""
+
+    def joined(field: str, axis: int = 0) -> NDArray[Any]:
+        return np.concatenate([getattr(graphs, field) for graphs in sets], axis=axis)
+
     return GraphSet(
-        np.concatenate([one.graph_id for one in sets]),
-        np.concatenate([one.family for one in sets]),
-        np.concatenate([one.name for one in sets]),
-        np.concatenate([one.position for one in sets]),
-        np.concatenate([one.operator for one in sets]),
-        np.concatenate([one.columns for one in sets]),
-        _starts(np.concatenate([np.diff(one.node_start) for one in sets])),
-        np.concatenate([one.edges for one in sets], axis=1),
-        _starts(np.concatenate([np.diff(one.edge_start) for one in sets])),
+        **{field: joined(field) for field in (*_PER_GRAPH, *_PER_NODE)},
+        node_start=_starts(np.concatenate([np.diff(graphs.node_start) for graphs in sets])),
+        edges=joined("edges", axis=1),
+        edge_start=_starts(np.concatenate([np.diff(graphs.edge_start) for graphs in sets])),
     )
 
 

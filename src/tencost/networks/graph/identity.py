@@ -39,7 +39,7 @@ def graph_ids(
     pairs = (edges[1].astype("<i8") << 32) | edges[0]
     operator = np.ascontiguousarray(operator)
     columns = np.ascontiguousarray(columns, dtype="<i4")
-    found = []
+    ids = []
     for graph in range(len(node_start) - 1):
         nodes = slice(node_start[graph], node_start[graph + 1])
         # The number of nodes first: where one array ends and the next begins is part of the content.
@@ -47,8 +47,8 @@ def graph_ids(
         digest.update(operator[nodes].data)
         digest.update(columns[nodes].data)
         digest.update(np.sort(pairs[edge_start[graph] : edge_start[graph + 1]]).data)
-        found.append("g" + digest.hexdigest()[:ID_LENGTH])
-    return np.array(found, dtype=f"<U{ID_LENGTH + 1}")
+        ids.append("g" + digest.hexdigest()[:ID_LENGTH])
+    return np.array(ids, dtype=f"<U{ID_LENGTH + 1}")
 
 
 def shape_keys(graphs: GraphSet) -> NDArray[np.uint64]:
@@ -61,11 +61,11 @@ def shape_keys(graphs: GraphSet) -> NDArray[np.uint64]:
     Returns:
         uint64 [G].
     """
-    own = graphs.operator.astype(np.uint64)
+    hashes = graphs.operator.astype(np.uint64)
     for place in range(graphs.columns.shape[1]):
-        own = _mixed(own) + graphs.columns[:, place].astype(np.int64).view(np.uint64)
+        hashes = _mixed(hashes) + graphs.columns[:, place].astype(np.int64).view(np.uint64)
     source, target = graphs.global_edges
-    forth = _passed(own, source, target)
+    forth = _passed(hashes, source, target)
     both = _mixed(_passed(forth, target, source))
     keys = np.zeros(len(graphs), dtype=np.uint64)
     np.add.at(keys, graphs.graph_of_node, both)
@@ -73,10 +73,10 @@ def shape_keys(graphs: GraphSet) -> NDArray[np.uint64]:
 
 
 def _passed(
-    own: NDArray[np.uint64], source: NDArray[np.int64], target: NDArray[np.int64]
+    hashes: NDArray[np.uint64], source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
     """Return numbers of nodes made of their own and of those of all nodes before them."""
-    count = len(own)
+    count = len(hashes)
     order = np.argsort(source, kind="stable")
     target = target[order]
     sent = np.bincount(source, minlength=count)
@@ -87,7 +87,7 @@ def _passed(
     last = np.empty(count, dtype=np.int64)
     ready = np.flatnonzero(waiting == 0)
     while len(ready):  # nodes of one depth of all graphs at once
-        number[ready] = _mixed(_mixed(own[ready]) + received[ready])
+        number[ready] = _mixed(_mixed(hashes[ready]) + received[ready])
         lengths = sent[ready]
         shift = start[ready] - (np.cumsum(lengths) - lengths)
         reached = target[np.arange(lengths.sum()) + np.repeat(shift, lengths)]

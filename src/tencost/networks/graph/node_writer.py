@@ -53,7 +53,7 @@ class NodeWriter:
         self,
         operator: str,
         sources: Sequence[int],
-        given: Shape = (),
+        shape: Shape = (),
         returned: Shape = (),
         *,
         weight: Sequence[int] = (0, 0, 0, 0),
@@ -64,14 +64,14 @@ class NodeWriter:
         Args:
             operator: one of OPERATORS.
             sources: nodes that it takes, each once.
-            given: shape of its first input.
+            shape: of its first input.
             returned: shape of its output.
             weight: height, width, channels in and out.
             strides: vertical and horizontal.
         """
         node = len(self.operators)
         self.operators.append(operator)
-        self._columns.append([*_five(given), *weight, *strides, *_five(returned)])
+        self._columns.append([*_five(shape), *weight, *strides, *_five(returned)])
         for source in sources:
             self._edges[source, node] = None
         return node
@@ -88,7 +88,7 @@ class NodeWriter:
         """Return what a node says of its output, padded."""
         return tuple(self._columns[node][OUTPUT])
 
-    def made(self, names: Sequence[str], node: int, shape: Shape | None = None) -> None:
+    def assign(self, names: Sequence[str], node: int, shape: Shape | None = None) -> None:
         """Note that a node makes these tensors, and the shape of the first where it is not the tensor's own."""
         for name in names:
             self._makers[name] = node
@@ -103,7 +103,7 @@ class NodeWriter:
 
     def graph(self, name: str, family: str) -> GraphSet:
         """Return what was written as a set of one graph."""
-        operator = np.array([OPERATOR_CODES[one] for one in self.operators], np.uint8)
+        operator = np.array([OPERATOR_CODES[code] for code in self.operators], np.uint8)
         columns = np.array(self._columns, np.int32).reshape(-1, len(COLUMNS))
         edges = np.array(list(self._edges), np.int32).reshape(-1, 2).T.copy()
         node_start = np.array([0, len(operator)], np.int64)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tencost.errors import ConfigError
-from tencost.networks.onnx_graph import fold
-from tencost.networks.onnx_nodes import constant_value
+from tencost.networks.onnx_graph import attribute, constant_value, fold, replace
 from tencost.networks.source import first_sentence, require
 
 Shape = tuple[int, ...]
@@ -59,14 +57,14 @@ class OnnxTensors:
         graph = prepared.graph
         self._weights = {tensor.name: tensor for tensor in graph.initializer}
         self._static = self._weights.keys() | large.keys()
-        self.inputs = [item.name for item in graph.input if item.name not in self._static]
+        self.inputs = [tensor.name for tensor in graph.input if tensor.name not in self._static]
         self.nodes: list[Any] = []
         for node in graph.node:
             value = constant_value(node)
             if value is not None:
                 self._weights[node.output[0]] = value
-            given = [name for name in node.input if name]
-            if node.op_type in ("Shape", "Size") or all(name in self._static for name in given):
+            static = all(name in self._static for name in node.input if name)
+            if static or node.op_type in ("Shape", "Size"):
                 self._static.update(node.output)
             else:
                 self.nodes.append(node)
@@ -125,17 +123,13 @@ class OnnxTensors:
         for node in self.nodes:
             if node.op_type in _CHANGES_LAYOUT:
                 continue
-            names = [
-                name
-                for name in (*node.input, *node.output)
-                if name and not self.is_static(name) and len(self.raw_shape(name)) in (3, 4)
-            ]
-            by_rank: dict[int, str] = {}
-            for name in names:
-                first = by_rank.setdefault(len(self.raw_shape(name)), name)
-                parent[root(name)] = root(first)
-            if names and (node.op_type in _ON_IMAGES or self._is_spatial_mean(node)):
-                images.add(names[0])
+            first_of_rank: dict[int, str] = {}
+            for name in (*node.input, *node.output):
+                rank = len(self.raw_shape(name))
+                if name and rank in (3, 4) and not self.is_static(name):
+                    parent[root(name)] = root(first_of_rank.setdefault(rank, name))
+            if first_of_rank and (node.op_type in _ON_IMAGES or self._is_spatial_mean(node)):
+                images.add(next(iter(first_of_rank.values())))
         roots = {root(name) for name in images}
         return {name for name in parent if root(name) in roots}
 
@@ -145,73 +139,37 @@ class OnnxTensors:
 
     def axes(self, node: Any) -> list[int] | None:
         """Return the axes of a node, counted from the first; None where it names none or computes them."""
-        found = attribute(node, "axes")
-        if found is None and len(node.input) > 1:
+        axes = attribute(node, "axes")
+        if axes is None and len(node.input) > 1:
             value = self.value(node.input[1])
-            found = None if value is None else value.ravel().tolist()
+            axes = None if value is None else value.ravel().tolist()
         rank = len(self.raw_shape(node.input[0]))
-        return None if found is None or not rank else [int(axis) % rank for axis in found]
+        return None if axes is None or not rank else [int(axis) % rank for axis in axes]
 
     def pieces(self, node: Any) -> list[Any]:
         """Return the Slice nodes that divide this Slice's input among them, in order; [] if they do not."""
-        found = []
-        for user in self.consumers(node.input[0]):
-            span = self._span(user) if user.op_type == "Slice" else None
-            if span is not None:
-                found.append((span, user))
-        own = self._span(node)
-        rank = len(self.raw_shape(node.input[0]))
-        pieces = sorted(
-            (pair for pair in found if own is not None and pair[0][0] == own[0]),
-            key=lambda pair: pair[0],
-        )
-        if len(pieces) < 2 or not rank:
+        span = self._span(node)
+        if span is None:
             return []
-        ends = [0, *(span[2] for span, _ in pieces)]
-        whole = ends[-1] == self.raw_shape(node.input[0])[pieces[0][0][0]]
-        touching = [span[1] for span, _ in pieces] == ends[:-1]
-        return [user for _, user in pieces] if whole and touching else []
+        users = [user for user in self.consumers(node.input[0]) if user.op_type == "Slice"]
+        spans = [(other, user) for user in users if (other := self._span(user)) is not None]
+        pieces = sorted((pair for pair in spans if pair[0][0] == span[0]), key=lambda pair: pair[0])
+        starts = [start for (_, start, _), _ in pieces]
+        ends = [end for (_, _, end), _ in pieces]
+        whole = [*starts, self.raw_shape(node.input[0])[span[0]]] == [0, *ends]
+        return [user for _, user in pieces] if whole and len(pieces) > 1 else []
 
     def _span(self, node: Any) -> tuple[int, int, int] | None:
         """Return (axis, start, end) of a Slice along one axis whose bounds are constants."""
         values = [self.value(name) for name in node.input[1:]]
         shape = self.raw_shape(node.input[0])
-        if len(values) < 3 or not shape or any(one is None or one.size != 1 for one in values):
+        numbers = [int(value.item()) for value in values if value is not None and value.size == 1]
+        if len(values) < 3 or not shape or len(numbers) < len(values):
             return None
-        start, end, axis, step = [int(one.item()) for one in values if one is not None] + [1] * (
-            4 - len(values)
-        )
+        start, end, axis, step = [*numbers, 1][:4]
         size = shape[axis]
         start, end = (min(bound + size if bound < 0 else bound, size) for bound in (start, end))
         return (axis % len(shape), start, end) if step == 1 else None
-
-
-def read_model(path: Path) -> Any:
-    """Read a whole ONNX model with its weights.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    require("onnx", extra="latency")
-    import onnx
-
-    try:
-        onnx.checker.check_model(str(path))
-        return onnx.load(str(path))
-    except Exception as error:
-        raise ConfigError(
-            f"expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. Export it again, "
-            "or copy it with all its files"
-        ) from error
-
-
-def attribute(node: Any, name: str) -> Any:
-    """Return the value of a node's attribute, None where it has none of that name."""
-    from onnx import helper
-
-    return next(
-        (helper.get_attribute_value(item) for item in node.attribute if item.name == name), None
-    )
 
 
 def _prepared(model: Any) -> tuple[Any, dict[str, Shape]]:
@@ -243,7 +201,7 @@ def _without_large_weights(model: Any) -> tuple[Any, dict[str, Shape]]:
     """
     import onnx
 
-    declared = {item.name for item in model.graph.input}
+    declared = {tensor.name for tensor in model.graph.input}
     light = onnx.ModelProto(
         ir_version=max(model.ir_version, 4),  # from there on a weight need not be an input as well
         opset_import=model.opset_import,
@@ -251,9 +209,8 @@ def _without_large_weights(model: Any) -> tuple[Any, dict[str, Shape]]:
     )
     graph = light.graph
     graph.name = model.graph.name or "network"
-    graph.node.extend(model.graph.node)
-    graph.output.extend(model.graph.output)
-    graph.input.extend(model.graph.input)
+    for field in ("node", "output", "input"):
+        getattr(graph, field).extend(getattr(model.graph, field))
     large = {}
     for tensor in model.graph.initializer:
         if prod(tensor.dims) <= _SMALL:
@@ -273,37 +230,34 @@ def _compute_constants(model: Any) -> None:
     from onnx.reference import ReferenceEvaluator
 
     graph = model.graph
-    opsets = {item.domain: item.version for item in model.opset_import}
+    opsets = {domain.domain: domain.version for domain in model.opset_import}
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    kept = []
+    remaining = []
     for node in graph.node:
         constant = constant_value(node)
         if constant is not None:
             values[node.output[0]] = numpy_helper.to_array(constant)
         names = [name for name in node.input if name]
-        if constant is not None or not names or any(name not in values for name in names):
-            kept.append(node)
-            continue
-        found: list[Any] = []
-        with contextlib.suppress(Exception):  # an operator that the reference lacks stays
-            inputs = {name: values[name] for name in names}
-            found = ReferenceEvaluator(node, opsets=opsets).run(None, inputs)
-        if not found:
-            kept.append(node)
-        for name, value in zip(node.output, found, strict=False):
+        outputs: list[Any] = []
+        if constant is None and names and all(name in values for name in names):
+            with contextlib.suppress(Exception):  # an operator that the reference lacks stays
+                inputs = {name: values[name] for name in names}
+                outputs = ReferenceEvaluator(node, opsets=opsets).run(None, inputs)
+        if not outputs:
+            remaining.append(node)
+        for name, value in zip(node.output, outputs, strict=False):
             if name:
                 values[name] = np.asarray(value)
                 graph.initializer.append(numpy_helper.from_array(values[name], name))
-    del graph.node[:]
-    graph.node.extend(kept)
+    replace(graph.node, remaining)
 
 
 def _shapes(graph: Any) -> dict[str, Shape]:
     shapes = {}
-    for item in (*graph.input, *graph.value_info, *graph.output):
-        tensor = item.type.tensor_type
+    for declared in (*graph.input, *graph.value_info, *graph.output):
+        tensor = declared.type.tensor_type
         if tensor.HasField("shape"):
-            shapes[item.name] = tuple(
+            shapes[declared.name] = tuple(
                 dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim
             )
     return shapes

@@ -23,7 +23,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from tencost.errors import GraphError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
@@ -41,31 +40,20 @@ _MS = 1000.0
 _SOURCE = pa.struct([("file", pa.string()), ("line", pa.int32())])
 _SCHEMAS = {
     GRAPHS: pa.schema(
-        [
-            ("graph_id", pa.string()),
-            ("family", pa.string()),
-            ("name", pa.string()),
-            ("position", pa.int32()),
-            ("nodes", pa.int32()),
-            ("edges", pa.int32()),
-        ]
+        {
+            "graph_id": "string", "family": "string", "name": "string", "position": "int32",
+            "nodes": "int32", "edges": "int32",
+        }
     ),
-    NODES: pa.schema([("operator", pa.uint8()), *((name, pa.int32()) for name in COLUMNS)]),
-    EDGES: pa.schema([("source", pa.int32()), ("target", pa.int32())]),
+    NODES: pa.schema({"operator": "uint8"} | dict.fromkeys(COLUMNS, "int32")),
+    EDGES: pa.schema({"source": "int32", "target": "int32"}),
     RECORDS: pa.schema(
-        [
-            ("record_id", pa.string()),
-            ("graph_id", pa.string()),
-            ("row", pa.int32()),
-            ("family", pa.string()),
-            ("name", pa.string()),
-            ("hardware", pa.string()),
-            ("latency", pa.float64()),
-            ("status", pa.string()),
-            ("source", _SOURCE),
-        ]
+        {
+            "record_id": "string", "graph_id": "string", "row": "int32", "family": "string", "name": "string",
+            "hardware": "string", "latency": "float64", "status": "string", "source": _SOURCE,
+        }
     ),
-}
+}  # fmt: skip
 
 
 def record_id(graph_id: str, hardware: str, family: str, position: int) -> str:
@@ -98,34 +86,23 @@ def save_graphs(
         "nodes": len(graphs.operator),
         "edges": graphs.edges.shape[1],
     }
-    tables = {
+    tables: dict[str, list[Any]] = {
         GRAPHS: [
-            graphs.graph_id,
-            graphs.family,
-            graphs.name,
-            graphs.position,
-            np.diff(graphs.node_start),
+            graphs.graph_id, graphs.family, graphs.name, graphs.position, np.diff(graphs.node_start),
             np.diff(graphs.edge_start),
         ],
         NODES: [graphs.operator, *graphs.columns.T],
         EDGES: list(graphs.edges),
         RECORDS: _records(labelled, sources),
-    }
+    }  # fmt: skip
     with whole_folder(folder) as partial:
         for name, columns in tables.items():
-            schema = _SCHEMAS[name]
-            arrays = [
-                pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)
-            ]
-            pq.write_table(
-                pa.Table.from_arrays(arrays, schema=schema),
-                partial / name,
-                compression="zstd",
-                write_page_checksum=True,
-            )
-        (partial / REJECTS).write_bytes(
-            b"".join(orjson.dumps(asdict(reject)) + b"\n" for reject in rejects)
-        )
+            pairs = zip(columns, _SCHEMAS[name].types, strict=True)
+            arrays = [pa.array(values, column_type) for values, column_type in pairs]
+            table = pa.Table.from_arrays(arrays, schema=_SCHEMAS[name])
+            pq.write_table(table, partial / name, compression="zstd", write_page_checksum=True)
+        lines = (orjson.dumps(asdict(reject)) + b"\n" for reject in rejects)
+        (partial / REJECTS).write_bytes(b"".join(lines))
         (partial / ABOUT).write_bytes(orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
 
 
@@ -138,54 +115,44 @@ def load_graphs(folder: Path) -> LabelledGraphs:
     about = _about(folder)
     hardware = tuple(about["hardware"])
     table, nodes, edges, records = (_table(folder, name) for name in _SCHEMAS)
-    found = [len(table), len(nodes), len(edges), len(records)]
+    lengths = [len(table), len(nodes), len(edges), len(records)]
     expected = [about["graphs"], about["nodes"], about["edges"], about["graphs"] * len(hardware)]
     node_counts, edge_counts = (
         table[name].to_numpy().astype(np.int64) for name in ("nodes", "edges")
     )
     sums = [int(node_counts.sum()), int(edge_counts.sum())]
-    if found != expected or sums != expected[1:3] or min(0, *node_counts, *edge_counts) < 0:
+    if lengths != expected or sums != expected[1:3] or min(0, *node_counts, *edge_counts) < 0:
         raise _damaged(
-            folder, f"expected {expected} graphs, nodes, edges and records, found {found}"
+            folder, f"expected {expected} graphs, nodes, edges and records, found {lengths}"
         )
-    ends = np.asarray(edges["source"]), np.asarray(edges["target"])
+    source, target = np.asarray(edges["source"]), np.asarray(edges["target"])
     limits = np.repeat(node_counts, edge_counts)
-    if (ends[0] < 0).any() or (ends[0] >= ends[1]).any() or (ends[1] >= limits).any():
+    if (source < 0).any() or (source >= target).any() or (target >= limits).any():
         raise _damaged(folder, "expected edges to later nodes of their graph, found others")
     operator = np.asarray(nodes["operator"])
     if operator.size and operator.max() >= len(OPERATORS):
         raise _damaged(folder, f"expected operators below {len(OPERATORS)}, found {operator.max()}")
     rows = np.repeat(np.arange(len(table)), len(hardware))
-    if (np.asarray(records["row"]) != rows).any() or records["hardware"].to_pylist() != [
-        *hardware
-    ] * len(table):
+    devices = records["hardware"].to_pylist()
+    if (np.asarray(records["row"]) != rows).any() or devices != [*hardware] * len(table):
         raise _damaged(
             folder, "expected a record for each graph on each device, by graph; found others"
         )
     seconds = records["latency"].to_numpy(zero_copy_only=False).reshape(len(table), len(hardware))
+    texts = {
+        name: np.array(table[name].to_pylist(), dtype=np.str_)
+        for name in ("graph_id", "family", "name")
+    }
     graphs = GraphSet(
-        _texts(table, "graph_id"),
-        _texts(table, "family"),
-        _texts(table, "name"),
-        np.asarray(table["position"]),
-        operator,
-        _columns(nodes),
-        np.concatenate([[0], np.cumsum(node_counts)]),
-        np.stack(ends),
-        np.concatenate([[0], np.cumsum(edge_counts)]),
+        **texts,
+        position=np.asarray(table["position"]),
+        operator=operator,
+        columns=np.stack([nodes[name].to_numpy() for name in COLUMNS], axis=1),
+        node_start=np.concatenate([[0], np.cumsum(node_counts)]),
+        edges=np.stack([source, target]),
+        edge_start=np.concatenate([[0], np.cumsum(edge_counts)]),
     )
     return LabelledGraphs(graphs, hardware, seconds * _MS)
-
-
-def _texts(table: pa.Table, name: str) -> NDArray[np.str_]:
-    return np.array(table[name].to_pylist(), dtype=np.str_)
-
-
-def _columns(nodes: pa.Table) -> NDArray[np.int32]:
-    columns = np.empty((len(nodes), len(COLUMNS)), dtype=np.int32)
-    for place, name in enumerate(COLUMNS):
-        columns[:, place] = nodes[name].to_numpy()
-    return columns
 
 
 def _records(labelled: LabelledGraphs, sources: Places | None) -> list[Any]:
@@ -195,32 +162,17 @@ def _records(labelled: LabelledGraphs, sources: Places | None) -> list[Any]:
     hardware = [*labelled.hardware] * len(graphs)
     seconds = (labelled.latency_ms / _MS).reshape(-1)
     missing = np.isnan(seconds)
-    ids, families = graphs.graph_id.tolist(), graphs.family.tolist()
-    positions = graphs.position.tolist()
-    records = [
-        record_id(ids[row], device, families[row], positions[row])
-        for row, device in zip(rows.tolist(), hardware, strict=True)
-    ]
+    columns = [graphs.graph_id[rows], hardware, graphs.family[rows], graphs.position[rows]]
+    keys = zip(*(np.asarray(column).tolist() for column in columns), strict=True)
     source: Any = pa.nulls(len(rows), _SOURCE)
     if sources is not None:
-        source = pa.StructArray.from_arrays(
-            [
-                pa.array(sources.file[rows], pa.string()),
-                pa.array(sources.line[rows].astype(np.int32), pa.int32()),
-            ],
-            fields=list(_SOURCE),
-        )
+        file = pa.array(sources.file[rows], pa.string())
+        line = pa.array(sources.line[rows].astype(np.int32), pa.int32())
+        source = pa.StructArray.from_arrays([file, line], fields=list(_SOURCE))
     return [
-        records,
-        graphs.graph_id[rows],
-        rows,
-        graphs.family[rows],
-        graphs.name[rows],
-        hardware,
-        pa.array(seconds, pa.float64(), mask=missing),
-        np.where(missing, MISSING, OK),
-        source,
-    ]
+        [record_id(*key) for key in keys], graphs.graph_id[rows], rows, graphs.family[rows], graphs.name[rows],
+        hardware, pa.array(seconds, pa.float64(), mask=missing), np.where(missing, MISSING, OK), source,
+    ]  # fmt: skip
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -234,14 +186,14 @@ def _about(folder: Path) -> dict[str, Any]:
         version, operators = about["version"], about["operators"]
         numbers = [about[name] for name in ("graphs", "nodes", "edges")]
         whole = all(isinstance(name, str) for name in about["hardware"])
-        known = list(operators) == list(OPERATORS[: len(operators)])
+        same = list(operators) == list(OPERATORS[: len(operators)])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise _damaged(
             folder, f"expected the version and counts in {ABOUT}, found {error!r}"
         ) from error
     if version != VERSION:
         raise _damaged(folder, f"expected version {VERSION} of the table, found {version}")
-    if not known:
+    if not same:
         raise _damaged(folder, "expected the operators of this version of tencost, found others")
     if not whole or not all(isinstance(number, int) for number in numbers):
         raise _damaged(folder, f"expected names of devices and counts in {ABOUT}, found others")
@@ -257,8 +209,8 @@ def _table(folder: Path, name: str) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise _damaged(folder, f"expected {name} to be whole, found {error}") from error
     if not table.schema.equals(_SCHEMAS[name]):
-        found = ", ".join(f"{field.name} {field.type}" for field in table.schema)
-        raise _damaged(folder, f"expected other columns in {name}, found {found}")
+        columns = ", ".join(f"{field.name} {field.type}" for field in table.schema)
+        raise _damaged(folder, f"expected other columns in {name}, found {columns}")
     filled = [field for field in table.schema.names if field not in ("latency", "source")]
     if any(table[field].null_count for field in filled):
         raise _damaged(folder, f"expected no nulls in {name}, found some")

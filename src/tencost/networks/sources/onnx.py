@@ -1,4 +1,11 @@
-"""Networks from ONNX files."""
+"""Networks from ONNX files.
+
+TVM's frontend wants static shapes and looks at constants only where they stand. So a graph's input shapes are fixed,
+what follows from shapes and constants alone is folded (exported transformers compute most of their shapes in the
+graph), and its tensors are sorted into weights, which stay inputs of the Relax module until after fusion, and
+constants, as they come out of PyTorch: integers, scalars and the running statistics of batch norms are constants, every
+other tensor is a weight. A layer then gives the same workload whichever way it came.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +13,29 @@ import contextlib
 import io
 import re
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tencost.config import NetworkConfig
-from tencost.errors import ConfigError, MeasureError
+from tencost.errors import MeasureError
 from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
-from tencost.networks.onnx_graph import fix_shapes, prepare
-from tencost.networks.onnx_nodes import graphs
-from tencost.networks.onnx_operators import Refused
+from tencost.networks.onnx_graph import (
+    constant_node,
+    constant_value,
+    fix_shapes,
+    fold,
+    read_model,
+    replace,
+    subgraphs,
+)
+from tencost.networks.onnx_operators import Refused, written_anew
 from tencost.networks.source import Imported, NetworkSource, first_sentence, require
+
+_CONSTANT_INPUTS = {"BatchNormalization": (3, 4), "Resize": (1, 2, 3), "Upsample": (1,)}
+"""Operators and which of their inputs are settings or statistics though they are floating-point tensors."""
 
 
 def read(config: NetworkConfig, path: Path | None) -> Imported:
@@ -29,10 +47,11 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     """
     assert path is not None
     require("onnx", "onnxscript", extra="tuner")
-    model = checked(path)
+    model = _model(path)
     declared = _declared(config, model.graph)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
-    outputs = _outputs(config, model.graph)
+    outputs = [output.name for output in model.graph.output]
+    _check_tensors(config, "outputs", model.graph.output)
     mod, params = to_relax(config, model, inputs)
     expected, computed_by = _run(config, path, inputs)
     notes = tuple(batch_notes(config, declared))
@@ -49,29 +68,18 @@ def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """
     assert path is not None
     require("onnx", "onnxscript", extra="latency")
-    model = checked(path)
+    model = _model(path)
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))
     return model
 
 
-def checked(path: Path) -> Any:
-    """Return the model in a file, its local functions inlined; raises ConfigError for something else."""
-    import onnx
+def _model(path: Path) -> Any:
+    """Return the model in a file, its local functions inlined."""
+    from onnx.inliner import inline_local_functions
 
-    try:
-        onnx.checker.check_model(str(path))
-        model = onnx.load(str(path))
-    except Exception as error:
-        raise ConfigError(
-            f"network.path: expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. "
-            "Export it again, or copy it with all its files"
-        ) from error
-    if model.functions:
-        from onnx.inliner import inline_local_functions
-
-        model = inline_local_functions(model)
-    return model
+    model = read_model(path, "network.path: ")
+    return inline_local_functions(model) if model.functions else model
 
 
 def _declared(config: NetworkConfig, graph: Any) -> dict[str, DeclaredInput]:
@@ -79,15 +87,10 @@ def _declared(config: NetworkConfig, graph: Any) -> dict[str, DeclaredInput]:
     import onnx
 
     weights = {tensor.name for tensor in graph.initializer}
+    inputs = [tensor for tensor in graph.input if tensor.name not in weights]
+    _check_tensors(config, "inputs", inputs)
     declared = {}
-    for item in graph.input:
-        if item.name in weights:
-            continue
-        kind = item.type.WhichOneof("value")
-        if kind != "tensor_type":
-            raise MeasureError(
-                f"network {config.name!r}: expected tensors as inputs, found {item.name} of {kind or 'no type'}"
-            )
+    for item in inputs:
         tensor = item.type.tensor_type
         dims = None
         if tensor.HasField("shape"):
@@ -99,14 +102,13 @@ def _declared(config: NetworkConfig, graph: Any) -> dict[str, DeclaredInput]:
     return declared
 
 
-def _outputs(config: NetworkConfig, graph: Any) -> list[str]:
-    for item in graph.output:
+def _check_tensors(config: NetworkConfig, ends: str, declared: Iterable[Any]) -> None:
+    for item in declared:
         kind = item.type.WhichOneof("value")
         if kind != "tensor_type":
             raise MeasureError(
-                f"network {config.name!r}: expected tensors as outputs, found {item.name} of {kind or 'no type'}"
+                f"network {config.name!r}: expected tensors as {ends}, found {item.name} of {kind or 'no type'}"
             )
-    return [item.name for item in graph.output]
 
 
 def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tuple[Any, list[Any]]:
@@ -121,15 +123,15 @@ def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tup
 
     _check_domains(config, model.graph)
     try:
-        prepare(model, {name: array.shape for name, array in inputs.items()})
+        _prepare(model, {name: array.shape for name, array in inputs.items()})
     except Refused as error:
         raise MeasureError(
             f"network {config.name!r}: expected operators that TVM's ONNX frontend imports as ONNX defines them, found "
             f"{error} ({config.path}). Nothing was built; export the network without it, or cut it off the graph with "
             "onnx.utils.extract_model"
         ) from error
-    said = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
         warnings.simplefilter("ignore")  # names that it changes, and the like
         try:
             mod = from_onnx(model, dtype_dict=None, keep_params_in_input=True)
@@ -137,7 +139,7 @@ def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tup
             raise MeasureError(_lacking(config, str(error).rpartition(":")[2])) from error
         except Exception as error:
             # It prints the operator that it was at, and only that says where the trouble is.
-            operator = re.search(r"Error converting operator (\w+)", said.getvalue())
+            operator = re.search(r"Error converting operator (\w+)", printed.getvalue())
             at = f" operator {operator.group(1)} of" if operator else ""
             raise MeasureError(
                 f"network {config.name!r}: TVM's ONNX frontend cannot import{at} {config.path}: "
@@ -147,6 +149,62 @@ def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tup
     mod = _returning_tuple(mod)
     _check_static(config, mod, [name for name, array in inputs.items() if not array.size])
     return mod, list(params.get("main", []))
+
+
+def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Fix a model's input shapes, fold constants, write anew what TVM gets wrong and sort its tensors, all in place.
+
+    Raises:
+        Refused: an operator that TVM's frontend computes wrongly.
+    """
+    fix_shapes(model.graph, shapes)
+    # A graph that cannot be folded may be imported all the same.
+    with contextlib.suppress(Exception):
+        fold(model)
+    if written_anew(model):
+        with contextlib.suppress(Exception):
+            fold(model)
+    _sort_tensors(model.graph)
+
+
+def _sort_tensors(graph: Any) -> None:
+    """Make every tensor in use either an initializer, which becomes a weight, or a Constant node."""
+    from onnx import numpy_helper
+
+    parts = list(subgraphs(graph))
+    used = {name for part in parts for node in part.node for name in node.input}
+    used |= {output.name for part in parts for output in part.output}
+    settings = {
+        node.input[index]
+        for part in parts
+        for node in part.node
+        for index in _CONSTANT_INPUTS.get(node.op_type, ())
+        if index < len(node.input)
+    }
+    for part in reversed(parts):  # a graph before the one that it is in
+        tensors = {tensor.name: tensor for tensor in part.initializer}
+        others = []
+        for node in part.node:
+            value = constant_value(node)
+            if value is None:
+                others.append(node)
+            else:
+                tensors[node.output[0]] = value
+        weights, constants = [], []
+        for name, tensor in tensors.items():
+            array = numpy_helper.to_array(tensor)
+            numbers = array.dtype.kind == "f" and array.ndim > 0 and array.size > 1
+            # The frontend does not see the tensors of a branch.
+            if numbers and part is graph and name not in settings:
+                weights.append(numpy_helper.from_array(array, name))
+            else:
+                constants.append(constant_node(name, array, f"constant_{name}"))
+        if part is graph:
+            weights = [tensor for tensor in weights if tensor.name in used]
+            constants = [node for node in constants if node.output[0] in used]
+            replace(graph.input, [tensor for tensor in graph.input if tensor.name not in tensors])
+        replace(part.initializer, weights)
+        replace(part.node, [*constants, *others])
 
 
 def _lacking(config: NetworkConfig, operators: str) -> str:
@@ -161,7 +219,7 @@ def _check_domains(config: NetworkConfig, graph: Any) -> None:
     """The frontend looks at an operator's name only: one of a person's own would be taken for its namesake."""
     foreign = {
         f"{node.domain}.{node.op_type}"
-        for part in graphs(graph)
+        for part in subgraphs(graph)
         for node in part.node
         if node.domain not in ("", "ai.onnx", "com.microsoft")
     }
@@ -205,37 +263,29 @@ def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> tuple[l
     Raises:
         MeasureError: neither runs it.
     """
-    try:
-        import onnxruntime
-    except ImportError:
-        return _run_reference(
-            config, path, inputs, "Install onnxruntime: pip install 'tencost[tuner]'"
-        )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # fatal: everything else is raised as well
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
-        found = session.run(None, inputs)
-    except Exception as error:  # noqa: BLE001 - onnxruntime's have no root of their own
-        told = f"onnxruntime does not run it either: {first_sentence(error)}"
-        return _run_reference(config, path, inputs, told)
-    return [np.asarray(array) for array in found], "ONNX Runtime"
-
-
-def _run_reference(
-    config: NetworkConfig, path: Path, inputs: dict[str, Array], advice: str
-) -> tuple[list[Array], str]:
     from onnx.reference import ReferenceEvaluator
 
+    advice = "Install onnxruntime: pip install 'tencost[tuner]'"
+    with contextlib.suppress(ImportError):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # fatal: everything else is raised as well
+        try:
+            session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+            outputs = session.run(None, inputs)
+            return [np.asarray(array) for array in outputs], "ONNX Runtime"
+        except Exception as error:  # noqa: BLE001 - onnxruntime's have no root of their own
+            advice = f"onnxruntime does not run it either: {first_sentence(error)}"
     try:
-        found = ReferenceEvaluator(str(path)).run(None, inputs)
+        outputs = ReferenceEvaluator(str(path)).run(None, inputs)
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. {advice}"
         ) from error
-    return [np.asarray(array) for array in found], "ONNX's reference"
+    return [np.asarray(array) for array in outputs], "ONNX's reference"
 
 
 def example(folder: Path) -> NetworkConfig:

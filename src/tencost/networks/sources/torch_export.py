@@ -16,17 +16,16 @@ from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
 from tencost.networks.source import Imported, NetworkSource, first_sentence, held_log, require
-from tencost.networks.torch_onnx import module_to_onnx
-from tencost.networks.torch_relax import module_to_relax
+from tencost.networks.torch_modules import (
+    module_to_onnx,
+    module_to_relax,
+    positional_module,
+    tensors_of,
+)
 
 _TRAINING = {
-    "batch_norm": 5,
-    "dropout": 2,
-    "dropout_": 2,
-    "feature_dropout": 2,
-    "alpha_dropout": 2,
-    "instance_norm": 5,
-}
+    "batch_norm": 5, "dropout": 2, "dropout_": 2, "feature_dropout": 2, "alpha_dropout": 2, "instance_norm": 5,
+}  # fmt: skip
 """Operators that behave otherwise in training, and the position of the argument that says so."""
 
 
@@ -39,9 +38,8 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
         MeasureError: an operator that TVM's frontend lacks.
     """
     program, inputs, notes = _opened(config, path)
-    tensors = _tensors(inputs)
-    expected, names = _run(config, program, tensors)
-    mod, params = module_to_relax(config.name, _positional(program, {}), tensors)
+    expected, names = _run(config, program, tensors_of(inputs))
+    mod, params = module_to_relax(config.name, _positional(program)[0], tensors_of(inputs))
     return Imported(mod, params, inputs, expected, names, names[0], notes=notes)
 
 
@@ -53,8 +51,8 @@ def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
         MeasureError: PyTorch cannot export the program.
     """
     program, inputs, _ = _opened(config, path)
-    _run(config, program, _tensors(inputs))
-    return module_to_onnx(config.name, _positional(program, {}), _tensors(inputs))
+    _run(config, program, tensors_of(inputs))
+    return module_to_onnx(config.name, _positional(program)[0], tensors_of(inputs))
 
 
 def _opened(
@@ -73,12 +71,6 @@ def _opened(
     declared = _declared(config, program)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
     return program, inputs, tuple(batch_notes(config, declared))
-
-
-def _tensors(inputs: dict[str, Array]) -> tuple[Any, ...]:
-    import torch
-
-    return tuple(torch.from_numpy(array) for array in inputs.values())
 
 
 def _read(path: Path) -> Any:
@@ -111,8 +103,8 @@ def _load(path: Path, causes: list[BaseException]) -> Any:
         try:
             return torch.export.load(path)
         finally:
-            found = (record.exc_info[1] for record in records if record.exc_info)
-            causes.extend(error for error in found if error is not None)
+            errors = (record.exc_info[1] for record in records if record.exc_info)
+            causes.extend(error for error in errors if error is not None)
 
 
 def _check_evaluating(config: NetworkConfig, program: Any) -> None:
@@ -132,54 +124,40 @@ def _declared(config: NetworkConfig, program: Any) -> dict[str, DeclaredInput]:
 
     metas = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
     declared = {}
-    for name in _argument_names(program):
-        meta = metas[name]
+    for argument in _arguments(program):
+        meta = metas[argument.name]
         if isinstance(meta, torch.Tensor):
             dims = tuple(size if isinstance(size, int) else str(size) for size in meta.shape)
-            declared[name] = DeclaredInput(dims, str(meta.dtype).removeprefix("torch."))
+            declared[argument.name] = DeclaredInput(dims, str(meta.dtype).removeprefix("torch."))
     if not declared:
         raise MeasureError(f"network {config.name!r}: expected a program with inputs, found none")
     return declared
 
 
-def _argument_names(program: Any) -> list[str]:
+def _arguments(program: Any) -> list[Any]:
     from torch.export.graph_signature import InputKind
 
     specs = program.graph_signature.input_specs
-    return [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
+    return [spec.arg for spec in specs if spec.kind is InputKind.USER_INPUT]
 
 
-def _positional(program: Any, names: dict[str, None], *, check: bool = False) -> Any:
-    """Return a module that takes the tensors in order and returns all tensors, whose names go into `names`."""
-    import torch
-    from torch.export.graph_signature import ConstantArgument, InputKind
+def _positional(program: Any, *, check: bool = False) -> tuple[Any, list[str]]:
+    """Return a module that takes the tensors in order and returns all tensors, and their names once it has run."""
+    from torch.export.graph_signature import ConstantArgument
     from torch.utils import _pytree as pytree
 
-    specs = [
-        spec.arg
-        for spec in program.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT
-    ]
-    structure = program.call_spec.in_spec
-    network = program.module(check_guards=check)
+    arguments, structure = _arguments(program), program.call_spec.in_spec
 
-    class Positional(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
+    def call(network: Any, tensors: tuple[Any, ...]) -> dict[str, Any]:
+        remaining = iter(tensors)
+        leaves = [
+            argument.value if isinstance(argument, ConstantArgument) else next(remaining)
+            for argument in arguments
+        ]
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        return dict(_named_tensors(network(*args, **kwargs), "", pytree.tree_leaves))
 
-        def forward(self, *tensors: Any) -> tuple[Any, ...]:
-            given = iter(tensors)
-            leaves = [
-                arg.value if isinstance(arg, ConstantArgument) else next(given) for arg in specs
-            ]
-            args, kwargs = pytree.tree_unflatten(leaves, structure)
-            kept = dict(_named_tensors(self.network(*args, **kwargs), "", pytree.tree_leaves))
-            names.clear()
-            names.update(dict.fromkeys(kept))
-            return tuple(kept.values())
-
-    return Positional()
+    return positional_module(program.module(check_guards=check), call)
 
 
 def _named_tensors(
@@ -206,11 +184,11 @@ def _run(
 ) -> tuple[list[Array], list[str]]:
     import torch
 
-    names: dict[str, None] = {}
+    module, names = _positional(program, check=True)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            outputs = _positional(program, names, check=True)(*tensors)
+            outputs = module(*tensors)
         except Exception as error:
             shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
             raise ConfigError(
@@ -222,7 +200,7 @@ def _run(
         raise MeasureError(
             f"network {config.name!r}: expected a program that returns tensors, found none"
         )
-    return [tensor.numpy() for tensor in outputs], list(names)
+    return [tensor.numpy() for tensor in outputs], names
 
 
 def example(folder: Path) -> NetworkConfig:

@@ -14,8 +14,12 @@ from tencost.errors import ConfigError
 from tencost.networks.calibration import calibrate
 from tencost.networks.inputs import Array, draw
 from tencost.networks.source import Imported, NetworkSource, require
-from tencost.networks.torch_onnx import module_to_onnx
-from tencost.networks.torch_relax import module_to_relax
+from tencost.networks.torch_modules import (
+    module_to_onnx,
+    module_to_relax,
+    positional_module,
+    tensors_of,
+)
 
 _SAMPLES = 8
 """Inputs that the weights are calibrated on."""
@@ -29,13 +33,10 @@ def read(config: NetworkConfig, path: Path | None = None) -> Imported:
         MeasureError: the network cannot be exported or imported.
     """
     del path
-    _check(config)
-    require("torch", "transformers")
+    model, names, inputs = _positional(config, calibrated=True)
     import torch
 
-    inputs = _inputs(config)
-    tensors = tuple(torch.from_numpy(array) for array in inputs.values())
-    model, names = _positional(torch_network(config), list(inputs))
+    tensors = tensors_of(inputs)
     with _running(config), torch.no_grad():
         expected = [array.numpy() for array in model(*tensors)]
     mod, params = module_to_relax(config.name, model, tensors)
@@ -66,13 +67,26 @@ def positional_network(
     Raises:
         ConfigError: as `read`.
     """
+    model, _, inputs = _positional(config, calibrated=calibrated)
+    return model, tensors_of(inputs)
+
+
+def _positional(
+    config: NetworkConfig, *, calibrated: bool
+) -> tuple[Any, list[str], dict[str, Array]]:
+    """Return (module with positional inputs, names of its outputs once it ran, its inputs)."""
     _check(config)
     require("torch", "transformers")
     import torch
 
     inputs = _inputs(config)
-    model, _ = _positional(torch_network(config, calibrated=calibrated), list(inputs))
-    return model, tuple(torch.from_numpy(array) for array in inputs.values())
+
+    def call(network: Any, tensors: tuple[Any, ...]) -> dict[str, Any]:
+        outputs = network(**dict(zip(inputs, tensors, strict=True)))
+        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+    model, names = positional_module(torch_network(config, calibrated=calibrated), call)
+    return model.eval(), names, inputs
 
 
 def _check(config: NetworkConfig) -> None:
@@ -134,28 +148,6 @@ def _running(config: NetworkConfig) -> Iterator[None]:
         raise ConfigError(
             f"network {config.name!r} does not run on its configured inputs: {error}"
         ) from error
-
-
-def _positional(network: Any, arguments: list[str]) -> tuple[Any, list[str]]:
-    """Return (module with positional inputs and a tuple of tensors as output, names of the outputs once it ran)."""
-    import torch
-
-    names: list[str] = []
-
-    class Positional(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, *tensors: Any) -> tuple[Any, ...]:
-            outputs = self.network(**dict(zip(arguments, tensors, strict=True)))
-            kept = {
-                name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)
-            }
-            names[:] = list(kept)
-            return tuple(kept.values())
-
-    return Positional().eval(), names
 
 
 def _inputs(config: NetworkConfig) -> dict[str, Array]:

@@ -48,7 +48,7 @@ class Variant:
         require("torch")
         import torch
 
-        from tencost.networks.torch_onnx import module_to_onnx
+        from tencost.networks.torch_modules import module_to_onnx
 
         torch.manual_seed(0)
         if "network" in self.definition:

@@ -1,0 +1,137 @@
+"""PyTorch modules to ONNX and to Relax, for the sources that have one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tencost.errors import MeasureError
+from tencost.networks.inputs import Array
+from tencost.networks.source import first_sentence, require
+
+
+def tensors_of(inputs: dict[str, Array]) -> tuple[Any, ...]:
+    """Return arrays as torch tensors."""
+    import torch
+
+    return tuple(torch.from_numpy(array) for array in inputs.values())
+
+
+def positional_module(
+    network: Any, call: Callable[[Any, tuple[Any, ...]], dict[str, Any]]
+) -> tuple[Any, list[str]]:
+    """Return (a module that takes tensors and returns a tuple of tensors, the names of these once it has run).
+
+    Args:
+        network: torch module.
+        call: network, tensors -> the tensors that it returns, by name.
+    """
+    import torch
+
+    names: list[str] = []
+
+    class Positional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, *tensors: Any) -> tuple[Any, ...]:
+            outputs = call(self.network, tensors)
+            names[:] = outputs
+            return tuple(outputs.values())
+
+    return Positional(), names
+
+
+def module_to_onnx(name: str, module: Any, tensors: tuple[Any, ...]) -> Any:
+    """Export a module in evaluation mode for these inputs: an onnx.ModelProto.
+
+    Exporting folds a batch norm into the convolution before it. Tracing takes a second where torch.export takes ten to
+    twenty, for the same graph but for masks that hide nothing; what cannot be traced is exported the longer way.
+
+    Raises:
+        MeasureError: PyTorch cannot export it.
+        MissingDependencyError: a package that exporting needs is not installed.
+    """
+    require("torch", "onnx", "onnxscript")
+    import torch
+
+    with _quiet(), torch.no_grad():
+        with contextlib.suppress(Exception):
+            return _traced(module, tensors)
+        try:
+            program = torch.onnx.export(module, tensors, dynamo=True, verbose=False)
+        except Exception as error:
+            raise MeasureError(
+                f"network {name!r}: PyTorch cannot export it to ONNX: {first_sentence(error)}"
+            ) from error
+    assert program is not None
+    return program.model_proto
+
+
+def _traced(module: Any, tensors: tuple[Any, ...]) -> Any:
+    import onnx
+    import torch
+
+    torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph where it fails
+    file = io.BytesIO()
+    export: Any = torch.onnx.export  # its annotations know paths only
+    export(module, tensors, file, dynamo=False, verbose=False)
+    return onnx.load_from_string(file.getvalue())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold what PyTorch says of its own deprecations, and of packages that it looks for in vain; errors are raised."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """Export a module for these inputs and import it: (Relax IRModule with its weights as inputs, the weights).
+
+    Raises:
+        MeasureError: torch.export or TVM cannot take it; an operator that TVM lacks is named.
+    """
+    import torch
+    from tvm.relax.frontend import detach_params
+    from tvm.relax.frontend.torch import from_exported_program
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # PyTorch's and TVM's own deprecations; nothing of ours
+        try:
+            exported = torch.export.export(module, tensors)
+        except Exception as error:
+            raise MeasureError(
+                f"network {name!r}: torch.export cannot export it: {first_sentence(error)}"
+            ) from error
+        try:
+            mod = from_exported_program(exported, keep_params_as_input=True)
+        except Exception as error:
+            raise MeasureError(f"network {name!r}: {_refusal(error)}") from error
+    mod, params = detach_params(mod)
+    return mod, list(params["main"])
+
+
+def _refusal(error: Exception) -> str:
+    lacking = re.match(r"Unsupported function types \[(.*)\]", str(error))
+    if lacking is None:
+        reason = f"{type(error).__name__}: {first_sentence(error)}"
+        return f"TVM's PyTorch frontend cannot import it: {reason}"
+    operators = ", ".join(sorted(re.findall(r"'([^']+)'", lacking.group(1))))
+    return (
+        f"TVM's PyTorch frontend has no operator {operators}. "
+        "Write the layer with other operators, or export the network to ONNX and use network=onnx"
+    )
