@@ -33,7 +33,7 @@ import numpy as np
 
 from tencost.records.counters import cells
 from tencost.records.counters.launches import Columns, Launch, Note, ProfileFormat, Reject
-from tencost.records.counters.metrics import canonical_unit, expected_unit, today
+from tencost.records.counters.metrics import canonical_unit, current_name, expected_unit
 from tencost.records.reading.opening import TruncatedError, read_head
 
 _OK = "Ok"
@@ -104,7 +104,7 @@ def read(path: Path) -> Iterator[Launch | Reject | Note]:
             yield from launches
     if failed:
         told = ", ".join(f"{count} {status}" for status, count in failed.most_common(5))
-        yield Note(f"{file}: configurations that did not run: {told}")
+        yield Note(f"configurations that did not run: {told}", file)
 
 
 def _launches(
@@ -129,7 +129,7 @@ def _launches(
     for computed in result["ComputationResults"]:
         values: dict[str, tuple[str, float]] = {}
         for item in computed.get("ProfilingData", {}).get("Counters", ()):
-            name = today(item["Name"])
+            name = current_name(item["Name"])
             values.setdefault(name, (expected_unit(name), cells.number(item["Value"])))
         for key, (name, of) in _SIZES.items():
             if key in computed.get("CompilationData", {}):
