@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
 
 MOVED = {
+    "tencost.compat.lorien.rows": "tencost.compat.lorien.containers",
     "tencost.graphs.adapt": "tencost.adapt.graph_correction",
     "tencost.graphs.api": "tencost.register.latency.api",
     "tencost.graphs.bundle": "tencost.models.networks.bundle",

@@ -33,7 +33,6 @@ from tencost.compat.lorien.api import (
     query,
     target_key,
 )
-from tencost.compat.lorien.logs import CHUNK_ROWS
 from tencost.errors import RecordError
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, encode_module
 from tencost.records.reading.protocol import About, Reject
@@ -645,7 +644,7 @@ class TestLogs:
         assert other.gen_task_item()["Args"][2] == "None"
 
     def test_more_rows_than_are_looked_at_together(self, tmp_path: Path) -> None:
-        rows = CHUNK_ROWS * 20 + 17
+        rows = 1297
         numbers = [(number * 7919) % rows for number in range(rows)]
         path = autotvm_log(
             tmp_path,
