@@ -132,12 +132,12 @@ def _padding(value: Any, extents: Sequence[int]) -> list[int]:
 
 def _each(value: Any, rank: int, least: int = 0) -> list[int]:
     values = list(value) if isinstance(value, list | tuple) else [value] * rank
-    if len(values) != rank or not all(type(item) is int and item >= least for item in values):
+    if len(values) != rank or not all(type(number) is int and number >= least for number in values):
         raise ValueError(f"expected {rank} integers of at least {least}, found {value!r}")
     return values
 
 
 def _product(values: list[Any]) -> int:
-    if not values or not all(type(item) is int and item > 0 for item in values):
+    if not values or not all(type(size) is int and size > 0 for size in values):
         raise ValueError(f"expected positive sizes, found {values!r}")
     return math.prod(values)

@@ -146,14 +146,16 @@ def read_files(
             identified[program.by] += programs.add(program_id, workload, device, launch)
     if not checks.launches:
         places = ", ".join(map(str, paths[:_SHOWN]))
-        reasons = "; ".join(f"{item.file}:{item.line}: {item.reason}" for item in checks.first)
+        reasons = "; ".join(
+            f"{reject.file}:{reject.line}: {reject.reason}" for reject in checks.first
+        )
         reasons = reasons or "There is no file in there"
         raise ProfileError(f"expected launches of kernels in {places}, found none. {reasons}")
     gathered = programs.finish()
     workloads = joining.join(program_ids, stores)
     ids = gathered.profiles.program_id.tolist()
-    own = gathered.profiles.workload.tolist()
-    joined = [workloads.get(program, name) for program, name in zip(ids, own, strict=True)]
+    workload = gathered.profiles.workload.tolist()
+    joined = [workloads.get(program, name) for program, name in zip(ids, workload, strict=True)]
     profiles = replace(gathered.profiles, workload=np.array(joined, dtype=np.str_))
     notes = [*checks.notes(), *([] if rows is None else rows.notes()), *gathered.notes]
     notes += [*_device_notes(profiles), f"programs named: {joining.in_words(identified)}"]
@@ -220,18 +222,18 @@ class _Checks:
     def launches_of(self, path: Path) -> Iterator[Launch]:
         """Yield the launches of a file; one without any is a Reject at least."""
         launches, rejects, error = self.launches, self.rejects, Note("")
-        for item in _read(path):
-            if isinstance(item, Note) and item.line:
-                error = item
-            elif isinstance(item, Note):
-                self._note(item)
-            elif isinstance(item, Reject):
-                self._reject(item)
-            elif (reason := _reason_against(item)) is not None:
-                self._reject(Reject(item.file, item.line, reason))
+        for part in _read(path):
+            if isinstance(part, Note) and part.line:
+                error = part
+            elif isinstance(part, Note):
+                self._note(part)
+            elif isinstance(part, Reject):
+                self._reject(part)
+            elif (reason := _reason_against(part)) is not None:
+                self._reject(Reject(part.file, part.line, reason))
             else:
                 self.launches += 1
-                yield item
+                yield part
         if error.text and self.launches > launches:
             self._note(error)
         elif error.text or (self.launches, self.rejects) == (launches, rejects):
@@ -261,13 +263,13 @@ def _read(path: Path) -> Iterator[Launch | Reject | Note]:
     """Yield everything in a file, whatever its format is."""
     formats: list[ProfileFormat] = [*PROFILE_FORMATS.all().values()]
     try:
-        known = next((known for known in formats if known.recognises(path)), None)
-        if known is not None:
-            yield from known.read(path)
+        profile_format = next((each for each in formats if each.recognises(path)), None)
+        if profile_format is not None:
+            yield from profile_format.read(path)
             return
         size = path.stat().st_size
         content = f"none of these in its {size} bytes" if size else "an empty file"
-        layouts = ", ".join(known.layout for known in formats)
+        layouts = ", ".join(each.layout for each in formats)
         yield Reject(str(path), 0, f"expected {layouts}; found {content}")
     except (RecordError, OSError) as error:
         yield Reject(str(path), 0, f"expected a file that can be read: {error}")
@@ -284,7 +286,7 @@ def _reason_against(launch: Launch) -> str | None:
     if (np.abs(launch.values) > _LARGEST).any() or launch.time_ns > _LARGEST:
         return f"expected values up to {_LARGEST:g}, found larger ones"
     texts = [launch.kernel, launch.device, launch.program, launch.workload]
-    texts += [part for item in launch.parameters.items() for part in item if isinstance(part, str)]
+    texts += [part for pair in launch.parameters.items() for part in pair if isinstance(part, str)]
     bad = next((text for text in texts if storable(text) != text), _unstorable(launch.columns))
     if bad is not None:
         return f"expected names that are text, found half a character in {ascii(bad)[:60]}"

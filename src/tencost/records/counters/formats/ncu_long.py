@@ -110,8 +110,8 @@ class _LongTable(_ncu.Table):
         metrics: dict[str, tuple[str, float]] = {}
         for row in rows:
             if row.cells["Kernel Name"] != kernel:
-                found = row.cells["Kernel Name"]
-                yield self.reject(row.line, f"expected rows of {kernel:.60}, found {found!r:.60}")
+                other = row.cells["Kernel Name"]
+                yield self.reject(row.line, f"expected rows of {kernel:.60}, found {other!r:.60}")
             elif row.cells["Metric Name"] == _ncu.DEVICE_NAME:
                 first.cells[_ncu.DEVICE_NAME] = row.cells["Metric Value"]
             elif reason := self._read_metric(row, metrics):
