@@ -11,8 +11,10 @@ import codecs
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tencost.records.reading.opening import lines
 
@@ -21,6 +23,10 @@ _NOT_MEASURED = frozenset(
 )
 _INSTANCES = re.compile(r"\s+[({].*$")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?([eE][+-]?\d+)?")
+_ODD_COMMA = re.compile(
+    r",(?:(?!\d{3}(?!\d))|(?<!\d,)|(?<=\d{4},)|(?<=\.\d,)|(?<=\.\d\d,)|(?<=\.\d{3},))"
+)
+"""A comma that separates no thousands."""
 _COMMA_NUMBER = re.compile(r"[+-]?\d+(\.\d{3})*(,\d*)?([eE][+-]?\d+)?")
 
 
@@ -54,9 +60,11 @@ def number(cell: object, decimal_comma: bool = False) -> float:
     Raises:
         ValueError: it holds something else.
     """
-    if not decimal_comma and not (isinstance(cell, str) and "_" in cell):
-        with suppress(ValueError, TypeError):
+    try:
+        if not decimal_comma and not (isinstance(cell, str) and "_" in cell):
             return _finite(cell)
+    except (ValueError, TypeError):  # it may still be one in Nsight Compute's own way
+        pass
     text = str(cell).strip()
     if text.lower() in _NOT_MEASURED:
         return math.nan
@@ -68,6 +76,22 @@ def number(cell: object, decimal_comma: bool = False) -> float:
     elif decimal_comma or "_" in text:  # Python's own way of separating thousands
         raise ValueError(text)
     return _finite(text)
+
+
+def numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+    """Return the numbers of cells with decimal points, float64 [len(cells)]: a row at once, much faster than `number`.
+
+    None where a cell holds something else, or something odd: `number` says which.
+    """
+    text = "\0".join("nan" if cell in _NOT_MEASURED else cell for cell in cells)
+    if "_" in text or _ODD_COMMA.search(text):
+        return None
+    try:
+        values = np.array(text.replace(",", "").split("\0"), dtype=np.float64)
+    except ValueError:
+        return None
+    values[~np.isfinite(values)] = np.nan
+    return values if len(values) == len(cells) else None
 
 
 def first_names(names: Sequence[str]) -> str:

@@ -287,17 +287,21 @@ def _reason_against(launch: Launch) -> str | None:
         return f"expected values up to {_LARGEST:g}, found larger ones"
     texts = [launch.kernel, launch.device, launch.program, launch.workload]
     texts += [part for pair in launch.parameters.items() for part in pair if isinstance(part, str)]
-    bad = next((text for text in texts if storable(text) != text), _unstorable(launch.columns))
-    if bad is not None:
-        return f"expected names that are text, found half a character in {ascii(bad)[:60]}"
-    if any(name in RESERVED for name in launch.columns.names):
-        return f"expected metrics, found a column of the table's own: {', '.join(RESERVED)}"
-    return None
+    return _reason_against_names(texts) or _reason_against_columns(launch.columns)
+
+
+def _reason_against_names(names: Sequence[str]) -> str | None:
+    bad = next((name for name in names if storable(name) != name), None)
+    if bad is None:
+        return None
+    return f"expected names that are text, found half a character in {ascii(bad)[:60]}"
 
 
 @lru_cache(maxsize=64)  # launches of a file share them
-def _unstorable(columns: Columns) -> str | None:
-    return next((name for name in columns.names if storable(name) != name), None)
+def _reason_against_columns(columns: Columns) -> str | None:
+    if any(name in RESERVED for name in columns.names):
+        return f"expected metrics, found a column of the table's own: {', '.join(RESERVED)}"
+    return _reason_against_names(columns.names)
 
 
 def _device_notes(profiles: Profiles) -> Iterator[str]:

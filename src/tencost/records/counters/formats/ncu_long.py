@@ -76,7 +76,8 @@ class _LongTable(_ncu.Table):
                 reason = f"expected columns {', '.join(_REQUIRED)}, found {', '.join(self.names)}"
                 yield self.reject(line, reason[:300])
             return
-        row = _Row(line, self.identity(cells), self.marks_of(cells))
+        marks = self.marks_of(cells) if self.marks else ""
+        row = _Row(line, dict(zip(self.names, map(str.strip, cells), strict=True)), marks)
         launch, kernel = row.cells["ID"], row.cells["Kernel Name"]
         if not row.cells["Metric Name"]:
             return

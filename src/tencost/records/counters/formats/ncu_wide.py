@@ -20,17 +20,18 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tencost.errors import MissingDependencyError
-from tencost.records.counters.cells import first_names, number, text_lines
+from tencost.records.counters.cells import first_names, number, numbers, text_lines
 from tencost.records.counters.formats import _ncu
 from tencost.records.counters.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import Metric, parse_metric
@@ -50,7 +51,6 @@ class _Column:
     metric: Metric
     has_unit: bool
     copies: Sequence[int] = ()
-    measured: bool = False
     text_line: int = 0
     texts: int = 0
     differences: int = 0
@@ -138,6 +138,12 @@ class _WideTable(_ncu.Table):
         super().__init__(file, names, decimal_comma)
         self._metrics: list[_Column] = []
         self._columns: Columns | None = None
+        self._numeric: list[int] = []
+        """Metrics that never held text."""
+        self._measured = np.zeros(0, dtype=np.bool_)
+        """Metrics that had a number so far."""
+        self._factors = np.zeros(0)
+        self._repeated: list[int] = []
         self._units_damaged = False
         self._rows = 0
 
@@ -200,6 +206,10 @@ class _WideTable(_ncu.Table):
         for name in (_ncu.GRID, _ncu.BLOCK):
             units_of.setdefault(name, "")
         self._columns = Columns(tuple(units_of), tuple(units_of.values()))
+        self._numeric = list(range(len(self._metrics)))
+        self._measured = np.zeros(len(self._metrics), dtype=np.bool_)
+        self._factors = np.array([column.metric.factor for column in self._metrics])
+        self._repeated = [at for at, column in enumerate(self._metrics) if column.copies]
 
     def _launch(self, line: int, cells: Sequence[str], identity: dict[str, str]) -> Launch | Reject:
         assert self._columns is not None
@@ -208,58 +218,70 @@ class _WideTable(_ncu.Table):
             read = f"{launch!r:.40} and {kernel!r:.40}"
             return self.reject(line, f"expected a launch's number and its kernel, found {read}")
         values = np.full(len(self._columns.names), np.nan)
-        textual = []
-        for at, column in enumerate(self._metrics):
-            try:
-                values[at] = number(cells[column.place], self.decimal_comma) * column.metric.factor
-            except ValueError:
-                if column.has_unit:
-                    cell = cells[column.place][:40]
-                    return self.reject(line, f"expected a number, found {cell!r} as {column.title}")
-                textual.append(column)
-        for column in textual:
-            column.text_line = column.text_line or line
-            column.texts += 1
-        for at in np.flatnonzero(~np.isnan(values[: len(self._metrics)])).tolist():
-            column = self._metrics[at]
-            column.measured = True
-            column.differences += self._differs(column, cells)
+        if reason := self._read_metrics(line, cells, values):
+            return self.reject(line, reason)
         shape, sizes = _ncu.extents(identity)
         for metric, size in sizes.items():
             at = self._columns.names.index(metric)
             if math.isnan(values[at]):
                 values[at] = size
-        return Launch(
-            self.file, line, kernel, shape, _ncu.device_of(identity), self.marks_of(cells), self._columns, values
-        )  # fmt: skip
+        device, marks = _ncu.device_of(identity), self.marks_of(cells)
+        return Launch(self.file, line, kernel, shape, device, marks, self._columns, values)
 
-    def _differs(self, column: _Column, cells: Sequence[str]) -> int:
+    def _read_metrics(self, line: int, cells: Sequence[str], values: NDArray[np.float64]) -> str:
+        """Put a row's metrics into `values`; return why the row is none, or ""."""
+        metrics, textual = self._metrics, []
+        remaining: Iterable[int] = range(len(metrics))
+        if not self.decimal_comma:
+            numeric = numbers([cells[metrics[at].place] for at in self._numeric])
+            if numeric is not None:
+                values[self._numeric] = numeric
+                remaining = (at for at, column in enumerate(metrics) if column.texts)
+        for at in remaining:
+            column = metrics[at]
+            try:
+                values[at] = number(cells[column.place], self.decimal_comma)
+            except ValueError:
+                if column.has_unit:
+                    return (
+                        f"expected a number, found {cells[column.place][:40]!r} as {column.title}"
+                    )
+                textual.append(column)
+        for column in textual:
+            column.text_line = column.text_line or line
+            column.texts += 1
+        if textual:
+            self._numeric = [at for at, column in enumerate(metrics) if not column.texts]
+        for at in self._repeated:
+            metrics[at].differences += self._differ(metrics[at], cells, float(values[at]))
+        self._measured |= ~np.isnan(values[: len(metrics)])
+        values[: len(metrics)] *= self._factors
+        return ""
+
+    def _differ(self, column: _Column, cells: Sequence[str], first: float) -> int:
         """Return how many copies of a column hold another number."""
         count = 0
         for place in column.copies:
-            try:
+            with suppress(ValueError):
                 copy = number(cells[place], self.decimal_comma)
-            except ValueError:
-                continue
-            chosen = number(cells[column.place], self.decimal_comma)
-            count += not (math.isnan(copy) or math.isclose(copy, chosen, rel_tol=1e-6))
+                both = not (math.isnan(copy) or math.isnan(first))
+                count += both and not math.isclose(copy, first, rel_tol=1e-6)
         return count
 
     def end(self) -> Iterator[Note | Reject]:
         if not self._rows:
             yield self.reject(0, "expected rows behind the header, found none")
-        textual = [column for column in self._metrics if column.texts]
-        textual.sort(key=lambda column: column.text_line)
-        titles = [column.title for column in textual if not column.measured]
+        textual = [at for at, column in enumerate(self._metrics) if column.texts]
+        textual.sort(key=lambda at: self._metrics[at].text_line)
+        titles = [self._metrics[at].title for at in textual if not self._measured[at]]
         if titles:
             yield Note(f"text and no numbers, left out: {first_names(titles)}", self.file)
-        for column in textual:
-            if column.measured:
-                yield self.reject(
-                    column.text_line,
-                    f"expected numbers as {column.title}, found text in {column.texts} rows from here on; the launches "
-                    "are kept without it",
-                )
+        for column in (self._metrics[at] for at in textual if self._measured[at]):
+            yield self.reject(
+                column.text_line,
+                f"expected numbers as {column.title}, found text in {column.texts} rows from here on; the launches "
+                "are kept without it",
+            )
         for column in self._metrics:
             if column.differences:
                 yield Note(
