@@ -305,6 +305,7 @@ def parse_metric(name: str, unit: str, section: str = "") -> Metric | None:
     return Metric(metric, canonical, factor * _SCALED.get(name, 1.0))
 
 
+@lru_cache(_CACHED)
 def expected_unit(metric: str) -> str:
     """Return the canonical unit that a metric's name implies; "" where it implies none."""
     return _first_match(_EXPECTED_UNITS, metric)
