@@ -164,22 +164,7 @@ def test_a_note_of_many_files_is_given_once_with_their_number(tmp_path: Path) ->
 
 def results(**changed: Any) -> str:
     """KTT's results; `changed` replaces a text in them."""
-    told = [
-        {
-            "ComputationResults": [
-                {
-                    "Duration": 10.0 + number, "GlobalSize": {"X": 64, "Y": 2, "Z": 1}, "KernelFunction": "conv",
-                    "LocalSize": {"X": 32, "Y": 4, "Z": 1},
-                    "ProfilingData": {"Counters": [{"Name": "a__x.sum", "Value": 5.0}]},
-                }
-            ],
-            "Configuration": [{"Name": "TILE", "Value": number}, {"Name": "KIND", "Value": "word"}],
-            "KernelName": "Convolution", "Status": "Ok",
-        }
-        for number in range(3)
-    ]  # fmt: skip
-    about = {"Device": "RTX", "GlobalSizeType": "CUDA", "KttVersion": "2", "TimeUnit": "ns"}
-    text = json.dumps({"Metadata": about, "Results": told})
+    text = json.dumps(exports.ktt(3))
     for old, new in changed.items():
         assert old in text
         text = text.replace(old, new)
