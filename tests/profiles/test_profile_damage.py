@@ -140,6 +140,14 @@ def test_files_without_launches_are_rejects_that_say_why(tmp_path: Path) -> None
     assert note.endswith(f"g.csv:{exports.plain().count(chr(10)) + 2}: {error.split(': ')[1]}")
 
 
+def test_files_without_counters_change_no_id(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x.csv").write_text(exports.plain())
+    before = read(tmp_path)[0].profiles.program_id.tolist()
+    (tmp_path / "README").write_text("words\n")
+    assert read(tmp_path)[0].profiles.program_id.tolist() == before == ["x/fused_dense_kernel"]
+
+
 def test_a_file_that_is_there_is_not_called_missing(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("==PROF== Connected to process 7\n")
     with pytest.raises(ProfileError, match=r"a\.log:0: expected launches of kernels, found none$"):

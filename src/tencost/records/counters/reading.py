@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -130,7 +130,7 @@ def read_files(
     identified: Counter[str] = Counter()
     program_ids: dict[str, None] = {}
     parameters: dict[str, dict[str, object]] = {}
-    names = _names(files)
+    names = _names([path for path in files if path in paths or _may_hold_counters(path)])
     for path in files:
         on_file(path, checks.launches)
         for launch in checks.launches_of(path):
@@ -261,18 +261,30 @@ class _Checks:
 
 def _read(path: Path) -> Iterator[Launch | Reject | Note]:
     """Yield everything in a file, whatever its format is."""
-    formats: list[ProfileFormat] = [*PROFILE_FORMATS.all().values()]
     try:
-        profile_format = next((each for each in formats if each.recognises(path)), None)
+        profile_format = _format_of(path)
         if profile_format is not None:
             yield from profile_format.read(path)
             return
         size = path.stat().st_size
         content = f"none of these in its {size} bytes" if size else "an empty file"
-        layouts = ", ".join(each.layout for each in formats)
+        layouts = ", ".join(each.layout for each in PROFILE_FORMATS.all().values())
         yield Reject(str(path), 0, f"expected {layouts}; found {content}")
     except (RecordError, OSError) as error:
         yield Reject(str(path), 0, f"expected a file that can be read: {error}")
+
+
+def _format_of(path: Path) -> ProfileFormat | None:
+    formats: Iterable[ProfileFormat] = PROFILE_FORMATS.all().values()
+    return next((each for each in formats if each.recognises(path)), None)
+
+
+def _may_hold_counters(path: Path) -> bool:
+    """Say whether a file is of a known format or cannot be opened: other ones take no part in the names in ids."""
+    try:
+        return _format_of(path) is not None
+    except (RecordError, OSError):
+        return True
 
 
 def _reason_against(launch: Launch) -> str | None:
