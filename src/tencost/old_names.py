@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOVED = {
     "tencost.features.ragged": "tencost.features.rows.ragged",
+    "tencost.compat.lorien.rows": "tencost.compat.lorien.containers",
     "tencost.graphs.adapt": "tencost.adapt.graph_correction",
     "tencost.graphs.api": "tencost.register.latency.api",
     "tencost.graphs.bundle": "tencost.models.networks.bundle",

@@ -11,6 +11,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tencost.compat.lorien.api import (
+    AutoSchedulerTuneResult,
+    AutoTVMRecords,
+    AutoTVMTuneResult,
+    MetaScheduleTuneResult,
+    TuneResult,
+)
 from tencost.compat.lorien.knobs import (
     Generated,
     KnobTable,
@@ -108,6 +115,29 @@ def test_features_of_bytes_text_and_typed_lines_are_the_same() -> None:
     assert extract_feature(text) == extract_feature(parse_line(text))
     with pytest.raises(ValueError, match="not a line of JSON"):
         extract_feature(b"x")
+
+
+def test_features_are_methods_of_the_class_that_loriens_users_know(tmp_path: Path) -> None:
+    text = line(["x", "sp", [-1, 4]])
+    log = write(tmp_path / "log", text)
+    features = extract_feature(text)
+    assert AutoTVMTuneResult.extract_feature(text) == features
+    assert AutoTVMTuneResult.extract_feature(AutoTVMRecords.decode(text.decode())) == features
+    found = AutoTVMTuneResult.extract_feature_from_file(log, tmp_path / "lines")
+    (path,) = found.files.values()
+    (row,) = map(json.loads, path.read_text().splitlines())
+    assert row == {"file": log.as_posix(), "line": 1, **features, "thrpt": 37.75}
+    table = only(AutoTVMTuneResult.gen_features(log, tmp_path / "tables"))
+    assert (table.task_name, table.rows) == ("dense_nopack.x86", 1)
+    assert meta(table)["sp_x_1"]["mean"] == 4.0
+
+
+@pytest.mark.parametrize("result", [AutoSchedulerTuneResult, MetaScheduleTuneResult, TuneResult])
+@pytest.mark.parametrize("name", ["extract_feature", "extract_feature_from_file", "gen_features"])
+def test_other_dialects_have_no_features(result: type[TuneResult], name: str) -> None:
+    """Upstream: not supported, too."""
+    with pytest.raises(FeatureError, match="expected AutoTVMTuneResult, found"):
+        getattr(result, name)(*[b"log", "out"][: 1 + (name != "extract_feature")])
 
 
 def test_columns_have_one_order() -> None:

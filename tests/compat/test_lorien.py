@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,6 @@ from tencost.compat.lorien.api import (
     query,
     target_key,
 )
-from tencost.compat.lorien.logs import CHUNK_ROWS
 from tencost.errors import RecordError
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE, encode_module
 from tencost.records.reading.protocol import About, Reject
@@ -45,15 +45,10 @@ LOGS = Path(__file__).resolve().parents[2] / "../shared/data"
 LLVM = "llvm -keys=cpu -mcpu=core-avx2"
 DENSE = [["TENSOR", [1, 64], "float32"], ["TENSOR", [8, 64], "float32"], None, "float32"]
 CONV = [
-    ["TENSOR", [1, 64, 56, 56], "float32"],
-    ["TENSOR", [128, 64, 3, 3], "float32"],
-    [1, 1],
-    [1, 1, 1, 1],
-    [1, 1],
-    "NCHW",
-    "NCHW",
-    "float32",
-]
+    ["TENSOR", [1, 64, 56, 56], "float32"], ["TENSOR", [128, 64, 3, 3], "float32"], [1, 1], [1, 1, 1, 1], [1, 1],
+    "NCHW", "NCHW", "float32",
+]  # fmt: skip
+MATMUL = '["matmul", 64, 64, 64]'
 MODULE = '{"root_index": 1, "nodes": [{"type": "None"}, {"type": "int", "data": %d}]}'
 
 
@@ -68,15 +63,18 @@ def autotvm_line(
     entity: list[Any] | None = None,
     timestamp: float = 1.6e9,
 ) -> str:
-    made = [["tile_k", "sp", [-1, number + 1]]] if entity is None else entity
-    value = {
+    knobs = [["tile_k", "sp", [-1, number + 1]]] if entity is None else entity
+    line = {
         "input": [target, task, args, {}],
-        "config": {"index": number, "code_hash": None, "entity": made},
+        "config": {"index": number, "code_hash": None, "entity": knobs},
         "result": [[1e9 if error else cost], error, 0.5, timestamp],
         "version": 0.2,
         "tvm_version": "0.8.dev0",
     }
-    return json.dumps(value)
+    return json.dumps(line)
+
+
+DENSE_KEY = autotvm_workload_key("dense_nopack.x86", DENSE)
 
 
 def tiled(number: int, cost: float, tile_ic: int, tile_oc: int, **more: Any) -> str:
@@ -89,34 +87,24 @@ def tiled(number: int, cost: float, tile_ic: int, tile_oc: int, **more: Any) -> 
     return autotvm_line(number, cost, task="conv2d_NCHWc.x86", args=CONV, entity=entity, **more)
 
 
-def ansor_line(
-    number: int,
-    cost: float,
-    *,
-    target: str = LLVM,
-    workload: str = '["matmul", 64, 64, 64]',
-    error: int = 0,
-    timestamp: int = 1600000000,
-) -> str:
-    task = [workload, target, [4, 64, 64, 0, 0, 0, 0, 0], "", 1, []]
+def ansor_line(number: int, cost: float, *, target: str = LLVM, error: int = 0) -> str:
+    task = [MATMUL, target, [4, 64, 64, 0, 0, 0, 0, 0], "", 1, []]
     steps = [["SP", 2, 0, 64, [number + 1], 1]]
-    result = [[1e10 if error else cost], error, 1.25, timestamp]
-    return json.dumps({"i": [task, [[], steps]], "r": result, "v": "v0.6"})
+    outcome = [[1e10 if error else cost], error, 1.25, 1600000000]
+    return json.dumps({"i": [task, [[], steps]], "r": outcome, "v": "v0.6"})
 
 
-def metaschedule_line(
-    number: int, cost: float, *, workload: int = 0, target: str = LLVM, error: int = 0
-) -> str:
+def metaschedule_line(number: int, cost: float, *, target: str = LLVM, error: int = 0) -> str:
     kind, *options = target.split()
     pairs = [option.lstrip("-").split("=") for option in options]
     parsed = {"kind": kind} | {
-        name: value.split(",") if name == "keys" else value for name, value in pairs
+        name: text.split(",") if name == "keys" else text for name, text in pairs
     }
     trace = [[["SampleCategorical", [], [[1, 2]], ["v0"]]], [[0, number]]]
-    return json.dumps([workload, [trace, [1e10] if error else [cost], parsed, []]])
+    return json.dumps([0, [trace, [1e10] if error else [cost], parsed, []]])
 
 
-def autotvm_log(folder: Path, *text: str) -> Path:
+def line_log(folder: Path, *text: str) -> Path:
     path = folder / "tune.log"
     path.write_text("".join(f"{line}\n" for line in text))
     return path
@@ -130,8 +118,8 @@ def metaschedule_log(folder: Path, *text: str) -> Path:
 
 
 DIALECTS = {
-    "autotvm": (AutoTVMTuneResult, autotvm_line, autotvm_log),
-    "auto_scheduler": (AutoSchedulerTuneResult, ansor_line, autotvm_log),
+    "autotvm": (AutoTVMTuneResult, autotvm_line, line_log),
+    "auto_scheduler": (AutoSchedulerTuneResult, ansor_line, line_log),
     "metaschedule": (MetaScheduleTuneResult, metaschedule_line, metaschedule_log),
 }
 
@@ -139,6 +127,10 @@ DIALECTS = {
 @pytest.fixture(params=DIALECTS)
 def dialect(request: pytest.FixtureRequest) -> tuple[type[TuneResult], Any, Any]:
     return DIALECTS[request.param]
+
+
+SAME_KEYS = autotvm_line(0, 1e-3), autotvm_line(0, 2e-3, args=[*DENSE[:2], "None", "float32"])
+"""Two workloads whose keys are the same text."""
 
 
 def costs(records: Records, nbest: int = -1) -> list[float | None]:
@@ -149,12 +141,22 @@ def view(number: int, cost: float, **more: Any) -> RecordView:
     return AutoTVMRecords.decode(autotvm_line(number, cost, **more))
 
 
+def filled(*records: RecordView, **more: Any) -> AutoTVMRecords:
+    container = AutoTVMRecords(LLVM, **more)
+    for record in records:
+        assert container.push(record)
+    return container
+
+
+def read(folder: Path, *text: str, nbest: int = -1, **more: Any) -> list[Records]:
+    """Return the containers of a log of AutoTVM lines."""
+    return AutoTVMTuneResult.create_records_by_workloads(line_log(folder, *text), nbest, **more)
+
+
 class TestContainer:
-    def test_the_best_come_first_and_the_best_are_kept(self) -> None:
+    def test_the_best_come_first_and_the_best_stay(self) -> None:
         """Upstream: worst first, and nbest keeps the worst."""
-        records = AutoTVMRecords(LLVM)
-        for number, cost in enumerate([3e-3, 1e-3, 4e-3, 2e-3]):
-            assert records.push(view(number, cost))
+        records = filled(*(view(at, cost) for at, cost in enumerate([3e-3, 1e-3, 4e-3, 2e-3])))
         assert costs(records) == [1e-3, 2e-3, 3e-3, 4e-3]
         assert costs(records, 2) == [1e-3, 2e-3]
         assert costs(records, 0) == []
@@ -169,9 +171,7 @@ class TestContainer:
 
     def test_peak_is_the_best_and_pop_takes_the_worst(self) -> None:
         """Upstream: peak gives the worst, and AutoTVM has no pop."""
-        records = AutoTVMRecords(LLVM)
-        for number, cost in enumerate([2e-3, 1e-3, 3e-3]):
-            records.push(view(number, cost))
+        records = filled(*(view(at, cost) for at, cost in enumerate([2e-3, 1e-3, 3e-3])))
         assert records.peak().mean_s == 1e-3
         assert records.bottom().mean_s == 3e-3
         assert records.pop().mean_s == 3e-3
@@ -187,19 +187,15 @@ class TestContainer:
 
     def test_equal_records_are_never_compared(self) -> None:
         """Upstream: equal cost and time stamp compares the records, a TypeError. Here the first pushed stays first."""
-        records = AutoTVMRecords(LLVM)
         pushed = [view(number, 1e-3) for number in range(5)]
-        assert all(records.push(record) for record in pushed)
+        records = filled(*pushed)
         assert records.to_list() == pushed
         assert records.pop() == pushed[-1]
 
     def test_of_equal_costs_the_latest_comes_first(self) -> None:
-        records = AutoTVMRecords(LLVM)
         old, new = view(1, 1e-3, timestamp=1e9), view(2, 1e-3, timestamp=2e9)
         silent = replace(view(3, 1e-3), timestamp=None)
-        for record in (silent, old, new):
-            records.push(record)
-        assert records.to_list() == [new, old, silent]
+        assert filled(silent, old, new).to_list() == [new, old, silent]
 
     def test_the_mean_counts(self) -> None:
         line = json.loads(autotvm_line(0, 1.0))
@@ -208,34 +204,39 @@ class TestContainer:
         assert record.mean_s == pytest.approx(3e-3, rel=1e-15)
         assert AutoTVMRecords.gen_record_item(record) == {"latency": record.mean_s}
 
-    def test_a_failure_has_no_cost_and_is_not_kept(self) -> None:
-        records = AutoTVMRecords(LLVM)
+    def test_a_failure_has_no_cost_and_is_not_taken(self) -> None:
         failed = view(0, 0.0, error=4)
         assert failed.status is Status.run_error
         assert AutoTVMRecords.gen_record_item(failed) == {"latency": None}
+        records = AutoTVMRecords(LLVM)
         assert not records.push(failed)
         assert len(records) == 0
 
-    def test_a_program_is_kept_once_with_its_best_measurement(self) -> None:
+    def test_a_program_is_there_once_with_its_best_measurement(self) -> None:
         """Upstream keeps every repetition, and nbest fills with one schedule."""
-        records = AutoTVMRecords(LLVM)
-        assert records.push(view(7, 2e-3))
+        records = filled(view(7, 2e-3))
         assert not records.push(view(7, 3e-3))
         assert records.push(view(7, 1e-3))
         assert costs(records) == [1e-3]
 
-    def test_another_target_workload_or_dialect_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("record", "message"),
+        [
+            (view(0, 1e-3, target="cuda"), r"a record of the target llvm.*found one of cuda"),
+            (view(0, 1e-3, task="dense_pack.x86"), "a record of the workload dense_nopack"),
+            (
+                AutoSchedulerRecords.decode(ansor_line(0, 1e-3)),
+                "a record whose program_format is autotvm",
+            ),
+        ],
+    )
+    def test_another_target_workload_or_dialect_is_refused(
+        self, record: RecordView, message: str
+    ) -> None:
         """Upstream: whatever is pushed counts for the target of the container."""
-        key = autotvm_workload_key("dense_nopack.x86", DENSE)
-        records = AutoTVMRecords(LLVM, key)
-        with pytest.raises(
-            RecordError, match=r"expected a record of the target llvm.*found one of cuda"
-        ):
-            records.push(view(0, 1e-3, target="cuda"))
-        with pytest.raises(RecordError, match="expected a record of the workload dense_nopack"):
-            records.push(view(0, 1e-3, task="dense_pack.x86"))
-        with pytest.raises(RecordError, match="expected a record whose program_format is autotvm"):
-            records.push(AutoSchedulerRecords.decode(ansor_line(0, 1e-3)))
+        records = AutoTVMRecords(LLVM, DENSE_KEY)
+        with pytest.raises(RecordError, match=f"expected {message}"):
+            records.push(record)
         assert records.push(view(0, 1e-3))
         assert AutoTVMRecords(LLVM).push(view(0, 1e-3, task="dense_pack.x86"))
 
@@ -259,9 +260,9 @@ class TestContainer:
             rank = (float(cost), -float(stamp))
             best[record.record_id] = min(best.get(record.record_id, rank), rank)
             assert records.peak().mean_s == min(best.values())[0]
-        found = {item.record_id: (item.mean_s, -(item.timestamp or 0)) for item in records}
-        assert found == best
-        assert [found[item.record_id] for item in records] == sorted(best.values())
+        ranks = {each.record_id: (each.mean_s, -(each.timestamp or 0)) for each in records}
+        assert ranks == best
+        assert list(ranks.values()) == sorted(best.values())
 
 
 class TestKeys:
@@ -302,8 +303,8 @@ class TestKeys:
         )
 
     def test_each_dialect_has_its_key(self, tmp_path: Path) -> None:
-        assert AutoSchedulerRecords.key_of(AutoSchedulerRecords.decode(ansor_line(0, 1e-3))) == (
-            '["matmul", 64, 64, 64]'
+        assert (
+            AutoSchedulerRecords.key_of(AutoSchedulerRecords.decode(ansor_line(0, 1e-3))) == MATMUL
         )
         (records,) = MetaScheduleTuneResult.create_records_by_workloads(
             metaschedule_log(tmp_path, metaschedule_line(0, 1e-3)), 1
@@ -311,19 +312,23 @@ class TestKeys:
         assert records.workload_key == records.peak().workload_id
 
 
+TILES = [["tile_ic", "sp", [-1, 8]], ["tile_oc", "sp", [-1, 16]]]
+
+
 class TestLayouts:
-    def entities(self, tile_ic: int = 8, tile_oc: int = 16) -> list[Any]:
-        return [["tile_ic", "sp", [-1, tile_ic]], ["tile_oc", "sp", [-1, tile_oc]]]
-
-    def test_conv2d(self) -> None:
-        assert infer_layout("conv2d_NCHWc.x86", CONV, self.entities(), {"kind": "llvm"}) == Layout(
-            (1, 8, 56, 56, 8), "NCHW8c", (1, 8, 56, 56, 16), "NCHW16c"
-        )
-
-    def test_depthwise_conv2d_multiplies_the_channels(self) -> None:
-        args = [["TENSOR", [1, 32, 9, 9], "float32"], ["TENSOR", [32, 2, 3, 3], "float32"], *CONV[2:]]  # fmt: skip
-        found = infer_layout("depthwise_conv2d_NCHWc.x86", args, self.entities(), {"kind": "llvm"})
-        assert found == Layout((1, 4, 9, 9, 8), "NCHW8c", (1, 4, 9, 9, 16), "NCHW16c")
+    @pytest.mark.parametrize(
+        ("task", "args", "layout"),
+        [
+            ("conv2d_NCHWc.x86", CONV, Layout((1, 8, 56, 56, 8), "NCHW8c", (1, 8, 56, 56, 16), "NCHW16c")),
+            (  # the channels are multiplied
+                "depthwise_conv2d_NCHWc.x86",
+                [["TENSOR", [1, 32, 9, 9], "float32"], ["TENSOR", [32, 2, 3, 3], "float32"], *CONV[2:]],
+                Layout((1, 4, 9, 9, 8), "NCHW8c", (1, 4, 9, 9, 16), "NCHW16c"),
+            ),
+        ],
+    )  # fmt: skip
+    def test_layouts_of_convolutions(self, task: str, args: list[Any], layout: Layout) -> None:
+        assert infer_layout(task, args, TILES, {"kind": "llvm"}) == layout
 
     @pytest.mark.parametrize(
         ("strides", "padding", "dilation", "size"),
@@ -341,9 +346,9 @@ class TestLayouts:
         self, strides: Any, padding: Any, dilation: Any, size: int
     ) -> None:
         args = [*CONV[:2], strides, padding, dilation]
-        found = infer_layout("conv2d_NCHWc.x86", args, self.entities(), {"kind": "llvm"})
-        assert found is not None
-        assert found.out_shape == (1, 8, size, size, 16)
+        layout = infer_layout("conv2d_NCHWc.x86", args, TILES, {"kind": "llvm"})
+        assert layout is not None
+        assert layout.out_shape == (1, 8, size, size, 16)
 
     @pytest.mark.parametrize(
         ("task", "args", "entities", "target"),
@@ -364,29 +369,23 @@ class TestLayouts:
         self, task: str, args: list[Any], entities: list[Any] | None, target: dict[str, Any]
     ) -> None:
         """Upstream: a conv2d template without tile_ic is a KeyError."""
-        made = self.entities() if entities is None else entities
-        assert infer_layout(task, args, made, target) is None
+        assert infer_layout(task, args, TILES if entities is None else entities, target) is None
 
     def test_intel_graphics_has_layouts(self) -> None:
         target = {"kind": "opencl", "device": "intel_graphics"}
-        assert infer_layout("conv2d_NCHWc.intel_graphics", CONV, self.entities(), target)
-        assert infer_layout("conv2d_NCHWc.mali", CONV, self.entities(), {"kind": "opencl"}) is None
+        assert infer_layout("conv2d_NCHWc.intel_graphics", CONV, TILES, target)
+        assert infer_layout("conv2d_NCHWc.mali", CONV, TILES, {"kind": "opencl"}) is None
 
-    def test_the_best_of_each_layout_is_kept(self) -> None:
+    def test_the_best_of_each_layout_stays(self) -> None:
         records = AutoTVMRecords(LLVM, group_by_layout=True)
-        for line in (
-            tiled(0, 5e-3, 8, 16),
-            tiled(1, 3e-3, 8, 16),
-            tiled(2, 4e-3, 8, 16),
-            tiled(3, 2e-3, 4, 4),
-            tiled(4, 1e-3, 16, 16),
-        ):
-            records.push(AutoTVMRecords.decode(line))
+        tiles = [(5e-3, 8, 16), (3e-3, 8, 16), (4e-3, 8, 16), (2e-3, 4, 4), (1e-3, 16, 16)]
+        for number, tile in enumerate(tiles):
+            records.push(AutoTVMRecords.decode(tiled(number, *tile)))
         assert costs(records) == [1e-3, 2e-3, 3e-3]
-        found = {
-            layout.in_layout: len(kept) for layout, kept in records.layouts().items() if layout
+        sizes = {
+            layout.in_layout: len(group) for layout, group in records.layouts().items() if layout
         }
-        assert found == {"NCHW16c": 1, "NCHW4c": 1, "NCHW8c": 1}
+        assert sizes == {"NCHW16c": 1, "NCHW4c": 1, "NCHW8c": 1}
         assert records.pop().mean_s == 3e-3
         assert records.push(AutoTVMRecords.decode(tiled(0, 5e-3, 8, 16)))
 
@@ -409,38 +408,27 @@ class TestLayouts:
         best = [min(found) for found in times[:3] if found] + times[3]
         assert costs(records) == sorted(best)[:nbest]
 
-    def test_without_grouping_all_are_kept(self) -> None:
-        records = AutoTVMRecords(LLVM)
-        for number in range(3):
-            records.push(AutoTVMRecords.decode(tiled(number, 1e-3, 8, 16)))
-        assert {layout: len(kept) for layout, kept in records.layouts().items()} == {None: 3}
+    def test_without_grouping_all_stay(self) -> None:
+        records = filled(*(AutoTVMRecords.decode(tiled(at, 1e-3, 8, 16)) for at in range(3)))
+        assert {layout: len(group) for layout, group in records.layouts().items()} == {None: 3}
 
     def test_two_workloads_of_one_layout_do_not_displace_each_other(self) -> None:
-        records = AutoTVMRecords(LLVM, group_by_layout=True)
-        one = AutoTVMRecords.decode(tiled(0, 1e-3, 8, 16))
-        other = json.loads(tiled(0, 2e-3, 8, 16))
-        other["input"][2][7] = "float16"
-        assert records.push(one)
-        assert records.push(AutoTVMRecords.decode(json.dumps(other)))
-        assert len(records) == 2
+        line = json.loads(tiled(0, 2e-3, 8, 16))
+        line["input"][2][7] = "float16"
+        texts = (tiled(0, 1e-3, 8, 16), json.dumps(line))
+        assert len(filled(*map(AutoTVMRecords.decode, texts), group_by_layout=True)) == 2
 
 
 class TestItems:
-    def test_autotvm_task(self) -> None:
-        records = AutoTVMRecords(LLVM)
+    @pytest.mark.parametrize(
+        ("task", "library"),
+        [("dense_cblas.x86", {"RequiredLib": "cblas"}), ("dense_nopack.x86", {})],
+    )
+    def test_autotvm_task(self, task: str, library: dict[str, str]) -> None:
+        """Only templates that call a library need one."""
         args = [*DENSE[:2], "None", True]
-        records.push(view(0, 1e-3, task="dense_cblas.x86", args=args))
-        assert records.gen_task_item() == {
-            "OpName": "dense_cblas.x86",
-            "TaskName": "dense_cblas.x86",
-            "Args": args,
-            "RequiredLib": "cblas",
-        }
-
-    def test_only_templates_that_call_a_library_need_one(self) -> None:
-        records = AutoTVMRecords(LLVM)
-        records.push(view(0, 1e-3))
-        assert set(records.gen_task_item()) == {"OpName", "TaskName", "Args"}
+        item = filled(view(0, 1e-3, task=task, args=args)).gen_task_item()
+        assert item == {"OpName": task, "TaskName": task, "Args": args, **library}
 
     def test_auto_scheduler_and_metaschedule_tasks(self, tmp_path: Path) -> None:
         assert AutoSchedulerRecords(LLVM).gen_task_item() == {}
@@ -452,16 +440,17 @@ class TestItems:
 
 class TestCoding:
     @pytest.mark.parametrize("error", [0, 1, 4])
-    def test_autotvm_and_auto_scheduler_lines_come_back(self, error: int) -> None:
-        kinds: list[tuple[type[Records], str]] = [
-            (AutoTVMRecords, autotvm_line(3, 1.5e-5, error=error)),
-            (AutoSchedulerRecords, ansor_line(3, 1.5e-5, error=error)),
-        ]
-        for kind, line in kinds:
-            record = kind.decode(line)
-            assert json.loads(kind.encode(record)) == json.loads(line)
-            assert kind.decode(kind.encode(record)) == record
-            assert (record.mean_s is None) == bool(error)
+    @pytest.mark.parametrize(
+        ("kind", "line"), [(AutoTVMRecords, autotvm_line), (AutoSchedulerRecords, ansor_line)]
+    )
+    def test_autotvm_and_auto_scheduler_lines_come_back(
+        self, kind: type[Records], line: Callable[..., str], error: int
+    ) -> None:
+        text = line(3, 1.5e-5, error=error)
+        record = kind.decode(text)
+        assert json.loads(kind.encode(record)) == json.loads(text)
+        assert kind.decode(kind.encode(record)) == record
+        assert (record.mean_s is None) == bool(error)
 
     @pytest.mark.parametrize("error", [0, 1])
     def test_metaschedule_record_comes_back_with_its_module(self, error: int) -> None:
@@ -472,11 +461,6 @@ class TestCoding:
         assert json.loads(MetaScheduleRecords.encode(record)) == [workload, body]
         assert record.module is not None
         assert record.module.mod_json == MODULE % 64
-
-    def test_a_metaschedule_record_without_module_cannot_be_encoded(self) -> None:
-        workload = ["123", encode_module(MODULE % 64)]
-        body = json.loads(metaschedule_line(3, 1.5e-5))[1]
-        record = MetaScheduleRecords.decode(json.dumps([workload, body]))
         with pytest.raises(RecordError, match="expected a record with its module"):
             MetaScheduleRecords.encode(replace(record, module=None))
 
@@ -537,31 +521,26 @@ class TestLogs:
 
     def test_nbest_counts_over_all_layouts(self, tmp_path: Path) -> None:
         tiles = [(8, 16), (4, 4), (16, 16), (2, 2)]
-        path = autotvm_log(
-            tmp_path, *(tiled(n, 1e-3 * (n + 1), *tiles[n % 4]) for n in reversed(range(12)))
-        )
-        (records,) = AutoTVMTuneResult.create_records_by_workloads(path, 3)
+        lines = [tiled(n, 1e-3 * (n + 1), *tiles[n % 4]) for n in reversed(range(12))]
+        (records,) = read(tmp_path, *lines, nbest=3)
         assert costs(records) == pytest.approx([1e-3, 2e-3, 3e-3])
         assert len(records.layouts()) == 3
-        (every,) = AutoTVMTuneResult.create_records_by_workloads(path, -1)
+        (every,) = read(tmp_path, *lines)
         assert costs(every) == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
-        (flat,) = AutoTVMTuneResult.create_records_by_workloads(path, 6, group_by_layout=False)
+        (flat,) = read(tmp_path, *lines, nbest=6, group_by_layout=False)
         assert len(flat) == 6
 
-    def test_records_without_a_layout_do_not_displace_each_other(self, tmp_path: Path) -> None:
-        """Upstream: they share a bucket, and only the best survives."""
-        path = autotvm_log(tmp_path, *(autotvm_line(n, 1e-3 + n) for n in range(5)))
-        (records,) = AutoTVMTuneResult.create_records_by_workloads(path, 4)
-        assert len(records) == 4
-
-    def test_a_conv2d_template_without_tile_ic_is_read(self, tmp_path: Path) -> None:
-        """Upstream: KeyError."""
-        lines = [autotvm_line(n, 1e-3 + n, task="conv2d_nchw.arm_cpu", args=CONV) for n in range(3)]
-        (records,) = AutoTVMTuneResult.create_records_by_workloads(
-            autotvm_log(tmp_path, *lines), 10
-        )
+    @pytest.mark.parametrize(
+        ("task", "args"), [("dense_nopack.x86", DENSE), ("conv2d_nchw.arm_cpu", CONV)]
+    )
+    def test_records_without_a_layout_do_not_displace_each_other(
+        self, tmp_path: Path, task: str, args: list[Any]
+    ) -> None:
+        """Upstream: they share a bucket, and only the best survives; conv2d without tile_ic is a KeyError."""
+        lines = [autotvm_line(n, 1e-3 + n, task=task, args=args) for n in range(5)]
+        (records,) = read(tmp_path, *lines, nbest=4)
         assert list(records.layouts()) == [None]
-        assert len(records) == 3
+        assert len(records) == 4
 
     def test_a_workload_of_failures_gives_an_empty_container(
         self, tmp_path: Path, dialect: Any
@@ -582,23 +561,27 @@ class TestLogs:
 
     def test_a_log_of_no_dialect_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="expected a log of AutoTVM, auto_scheduler or"):
-            TuneResult.create_records_by_workloads(autotvm_log(tmp_path, "hello"), 1)
+            TuneResult.create_records_by_workloads(line_log(tmp_path, "hello"), 1)
 
     def test_an_empty_log_gives_no_container(self, tmp_path: Path, dialect: Any) -> None:
         result, _, log = dialect
         assert result.create_records_by_workloads(log(tmp_path), 5) == []
 
-    def test_blank_and_comment_lines_mean_nothing(self, tmp_path: Path) -> None:
-        """Upstream: a blank line in an AutoTVM log is a JSON error."""
-        rejects: list[Reject] = []
-        for result, text in (
+    @pytest.mark.parametrize(
+        ("result", "text"),
+        [
             (AutoTVMTuneResult, ["", autotvm_line(0, 1e-3), "", autotvm_line(1, 2e-3), ""]),
             (AutoSchedulerTuneResult, ["# by hand", ansor_line(0, 1e-3), "", ansor_line(1, 2e-3)]),
-        ):
-            (records,) = result.create_records_by_workloads(
-                autotvm_log(tmp_path, *text), 5, on_reject=rejects.append
-            )
-            assert costs(records) == [1e-3, 2e-3]
+        ],
+    )
+    def test_blank_and_comment_lines_mean_nothing(
+        self, tmp_path: Path, result: type[TuneResult], text: list[str]
+    ) -> None:
+        """Upstream: a blank line in an AutoTVM log is a JSON error."""
+        rejects: list[Reject] = []
+        path = line_log(tmp_path, *text)
+        (records,) = result.create_records_by_workloads(path, 5, on_reject=rejects.append)
+        assert costs(records) == [1e-3, 2e-3]
         assert rejects == []
 
     def test_a_malformed_line_is_reported_and_the_others_read(
@@ -622,35 +605,25 @@ class TestLogs:
             def get_workload_key(self) -> str:
                 return autotvm_workload_key("dense_pack.x86", DENSE)
 
-        path = autotvm_log(
-            tmp_path, autotvm_line(0, 1e-3), autotvm_line(1, 2e-3, task="dense_pack.x86")
-        )
+        lines = autotvm_line(0, 1e-3), autotvm_line(1, 2e-3, task="dense_pack.x86")
         identity = view(0, 1e-3, task="dense_pack.x86").workload_id
-        for asked in (Workload(), Workload().get_workload_key(), identity):
-            (records,) = AutoTVMTuneResult.create_records_by_workloads(path, 5, asked)
+        for workload in (Workload(), Workload().get_workload_key(), identity):
+            (records,) = read(tmp_path, *lines, workload=workload)
             assert records.workload_key == Workload().get_workload_key()
             assert costs(records) == [2e-3]
-        assert AutoTVMTuneResult.create_records_by_workloads(path, 5, "dense_pack.x86") == []
+        assert read(tmp_path, *lines, workload="dense_pack.x86") == []
 
     def test_none_and_the_text_none_are_two_workloads(self, tmp_path: Path) -> None:
         """Upstream: a real "None" is taken for no value; their keys are the same text."""
-        path = autotvm_log(
-            tmp_path,
-            autotvm_line(0, 1e-3),
-            autotvm_line(0, 2e-3, args=[*DENSE[:2], "None", "float32"]),
-        )
-        one, other = AutoTVMTuneResult.create_records_by_workloads(path, 5)
-        assert one.workload_key == other.workload_key
-        assert one.gen_task_item()["Args"][2] is None
-        assert other.gen_task_item()["Args"][2] == "None"
+        first, second = read(tmp_path, *SAME_KEYS)
+        assert first.workload_key == second.workload_key
+        assert first.gen_task_item()["Args"][2] is None
+        assert second.gen_task_item()["Args"][2] == "None"
 
-    def test_more_rows_than_are_looked_at_together(self, tmp_path: Path) -> None:
-        rows = CHUNK_ROWS * 20 + 17
-        numbers = [(number * 7919) % rows for number in range(rows)]
-        path = autotvm_log(
-            tmp_path,
-            *(ansor_line(number, 1e-6 * (number // 2 + 1)) for number in numbers),
-        )
+    def test_of_many_rows_the_best_stay(self, tmp_path: Path) -> None:
+        rows = 1297
+        lines = [ansor_line(at, 1e-6 * (at * 7919 % rows // 2 + 1)) for at in range(rows)]
+        path = line_log(tmp_path, *lines)
         (records,) = AutoSchedulerTuneResult.create_records_by_workloads(path, 100)
         assert costs(records) == pytest.approx([1e-6 * (n // 2 + 1) for n in range(100)])
 
@@ -697,46 +670,38 @@ class TestStore:
         """Upstream: every number comes back a float, a boolean as text, None as "None"."""
         uri = str(tmp_path / "store")
         args = [*DENSE[:2], None, "None", True, 3, 2.5]
-        lines = [
-            autotvm_line(0, 1e-3, args=args, entity=[["u", "ot", False], ["a", "an", ["vec", "none"]]])
-        ]  # fmt: skip
-        (records,) = AutoTVMTuneResult.create_records_by_workloads(autotvm_log(tmp_path, *lines), 1)
+        knobs = [["u", "ot", False], ["a", "an", ["vec", "none"]]]
+        line = autotvm_line(0, 1e-3, args=args, entity=knobs)
+        (records,) = read(tmp_path, line)
         commit(records, uri, hardware="box")
-        (found,) = query(uri, records.peak().workload_id, target=LLVM, hardware="box")
-        assert AutoTVMRecords.encode(found) == lines[0]
-        again = AutoTVMRecords(LLVM)
-        again.push(found)
-        assert again.gen_task_item()["Args"] == args
+        (record,) = query(uri, records.peak().workload_id, target=LLVM, hardware="box")
+        assert AutoTVMRecords.encode(record) == line
+        assert filled(record).gen_task_item()["Args"] == args
 
     def test_a_lookup_never_crosses_targets_hardware_or_keys(self, tmp_path: Path) -> None:
         """Upstream: begins_with on the key returns longer keys, too."""
         uri = str(tmp_path / "store")
         longer = [*DENSE, "float32"]
-        path = autotvm_log(
-            tmp_path,
+        assert autotvm_workload_key("dense_nopack.x86", longer).startswith(DENSE_KEY)
+        lines = [
             autotvm_line(0, 1e-3),
             autotvm_line(1, 1e-4, args=longer),
             autotvm_line(2, 1e-5, target=f"{LLVM} -num-cores=8"),
-        )
-        commit(AutoTVMTuneResult.create_records_by_workloads(path, 5), uri, hardware="box")
-        other = AutoTVMTuneResult.create_records_by_workloads(
-            autotvm_log(tmp_path, autotvm_line(3, 1e-6)), 5
-        )
-        commit(other, uri, hardware="other-box")
-        key = autotvm_workload_key("dense_nopack.x86", DENSE)
-        assert autotvm_workload_key("dense_nopack.x86", longer).startswith(key)
-
-        def asked(workload: str, target: str, hardware: str) -> list[float | None]:
-            return [item.mean_s for item in query(uri, workload, target=target, hardware=hardware)]
-
-        assert asked(key, LLVM, "box") == [1e-3]
-        assert asked(key, "llvm -mcpu=core-avx2 -keys=cpu", "box") == [1e-3]
-        assert asked(key, "llvm", "box") == []
-        assert asked(key, LLVM, "other-box") == [1e-6]
-        assert asked(key[:-1], LLVM, "box") == []
-        assert asked("0" * 32, LLVM, "box") == []
+        ]
+        commit(read(tmp_path, *lines), uri, hardware="box")
+        commit(read(tmp_path, autotvm_line(3, 1e-6)), uri, hardware="other-box")
+        for workload, target, hardware, times in (
+            (DENSE_KEY, LLVM, "box", [1e-3]),
+            (DENSE_KEY, "llvm -mcpu=core-avx2 -keys=cpu", "box", [1e-3]),
+            (DENSE_KEY, "llvm", "box", []),
+            (DENSE_KEY, LLVM, "other-box", [1e-6]),
+            (DENSE_KEY[:-1], LLVM, "box", []),
+            ("0" * 32, LLVM, "box", []),
+        ):
+            records = query(uri, workload, target=target, hardware=hardware)
+            assert [record.mean_s for record in records] == times
         with pytest.raises(RecordError, match="expected records of third-box"):
-            asked(key, LLVM, "third-box")
+            query(uri, DENSE_KEY, target=LLVM, hardware="third-box")
 
     @pytest.mark.parametrize(
         "target", ["llvm -mcpu=core-avx2", f"{LLVM} -libs=mkl,cblas", f"{LLVM} -num-cores=8 -a=1"]
@@ -744,38 +709,31 @@ class TestStore:
     def test_a_container_is_found_again_by_its_own_keys(self, target: str, tmp_path: Path) -> None:
         """Its target_key has TVM's default keys and no -libs: another text than the stored target's."""
         uri = str(tmp_path / "store")
-        path = autotvm_log(tmp_path, autotvm_line(0, 1e-3, target=target))
-        (records,) = AutoTVMTuneResult.create_records_by_workloads(path, 5)
+        (records,) = read(tmp_path, autotvm_line(0, 1e-3, target=target))
         commit(records, uri, hardware="box")
-        assert records.target_key is not None
         assert records.workload_key is not None
-        found = query(uri, records.workload_key, target=records.target_key, hardware="box")
-        assert [item.mean_s for item in found] == [1e-3]
-        assert query(uri, records.workload_key, target=target, hardware="box") == found
+        best = query(uri, records.workload_key, target=records.target_key, hardware="box")
+        assert [record.mean_s for record in best] == [1e-3]
+        assert query(uri, records.workload_key, target=target, hardware="box") == best
 
-    def test_a_target_key_of_two_targets_is_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("lines", "target", "message"),
+        [
+            (
+                [autotvm_line(n, 1e-3, target=f"llvm -libs={lib}") for n, lib in enumerate(["mkl", "cblas"])],
+                target_key("llvm"), r"which 2 targets .* Query by one",
+            ),
+            (SAME_KEYS, LLVM, r"expected one workload with the key .* found 2"),
+        ],
+        ids=["target_key", "workload_key"],
+    )  # fmt: skip
+    def test_a_key_that_two_have_is_refused(
+        self, tmp_path: Path, lines: list[str], target: str, message: str
+    ) -> None:
         uri = str(tmp_path / "store")
-        path = autotvm_log(
-            tmp_path,
-            autotvm_line(0, 1e-3, target="llvm -libs=mkl"),
-            autotvm_line(1, 2e-3, target="llvm -libs=cblas"),
-        )
-        commit(AutoTVMTuneResult.create_records_by_workloads(path, 5), uri, hardware="box")
-        key = autotvm_workload_key("dense_nopack.x86", DENSE)
-        with pytest.raises(RecordError, match=r"which 2 targets .* Query by one"):
-            query(uri, key, target=target_key("llvm"), hardware="box")
-
-    def test_a_key_of_two_workloads_is_refused(self, tmp_path: Path) -> None:
-        uri = str(tmp_path / "store")
-        path = autotvm_log(
-            tmp_path,
-            autotvm_line(0, 1e-3),
-            autotvm_line(0, 2e-3, args=[*DENSE[:2], "None", "float32"]),
-        )
-        commit(AutoTVMTuneResult.create_records_by_workloads(path, 5), uri, hardware="box")
-        key = autotvm_workload_key("dense_nopack.x86", DENSE)
-        with pytest.raises(RecordError, match=r"expected one workload with the key .* found 2"):
-            query(uri, key, target=LLVM, hardware="box")
+        commit(read(tmp_path, *lines), uri, hardware="box")
+        with pytest.raises(RecordError, match=message):
+            query(uri, DENSE_KEY, target=target, hardware="box")
 
     def test_nothing_valid_cannot_be_committed(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -784,27 +742,20 @@ class TestStore:
         uri = str(tmp_path / "store")
         with pytest.raises(RecordError, match="expected a valid record to commit"):
             commit(AutoTVMRecords(LLVM), uri, hardware="box")
-        path = autotvm_log(
-            tmp_path, autotvm_line(0, 0, error=1), autotvm_line(0, 1e-3, task="dense_pack.x86")
-        )
-        found = AutoTVMTuneResult.create_records_by_workloads(path, 5)
+        lines = autotvm_line(0, 0, error=1), autotvm_line(0, 1e-3, task="dense_pack.x86")
         with caplog.at_level(logging.WARNING):
-            assert commit(found, uri, hardware="box") == 1
+            assert commit(read(tmp_path, *lines), uri, hardware="box") == 1
         assert "nothing to commit" in caplog.text
 
-    def test_the_store_wants_to_know_the_device(self, tmp_path: Path) -> None:
+    def test_the_store_requires_the_device(self, tmp_path: Path) -> None:
         uri = str(tmp_path / "store")
 
         def containers(target: str, **more: Any) -> list[Records]:
-            path = autotvm_log(tmp_path, autotvm_line(0, 1e-3, target=target))
-            return AutoTVMTuneResult.create_records_by_workloads(path, 5, **more)
+            return read(tmp_path, autotvm_line(0, 1e-3, target=target), **more)
 
-        with pytest.raises(
-            RecordError, match=r"expected the device of a record of .*hardware=<name>"
-        ):
-            commit(containers("cuda"), uri)
-        with pytest.raises(RecordError, match="expected the device"):
-            commit(containers("cuda -model=unknown"), uri)
+        for target in ("cuda", "cuda -model=unknown"):
+            with pytest.raises(RecordError, match=r"expected the device of .*hardware=<name>"):
+                commit(containers(target), uri)
         assert commit(containers("cuda -model=v100"), uri) == 1
         assert commit(containers("cuda", hardware="k80"), uri) == 1
         assert RecordStore(uri).hardware() == ["k80", "v100"]
@@ -820,8 +771,8 @@ class TestStore:
             row = AutoTVMRecords.decode(autotvm_line(number, cost, error=error), "box").row
             rows.append({**row, "quarantine": reason})
         RecordStore(uri).write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
-        key = autotvm_workload_key("dense_nopack.x86", DENSE)
-        assert [item.mean_s for item in query(uri, key, target=LLVM, hardware="box")] == [1e-3]
+        best = query(uri, DENSE_KEY, target=LLVM, hardware="box")
+        assert [record.mean_s for record in best] == [1e-3]
 
 
 def real(folder: str) -> list[Path]:

@@ -18,8 +18,8 @@ from tencost.compat.counters import report
 from tencost.compat.counters.transfer import (
     ALL_LEAKS,
     Arm,
-    Asked,
     Outcome,
+    PairRows,
     Settings,
     beside,
     counter_arm,
@@ -110,8 +110,8 @@ def test_it_repeats(profiles: Profiles) -> None:
     ]
 
 
-def watched(arm: Arm, seen: list[tuple[Asked, Any]]) -> Arm:
-    def inputs(asked: Asked) -> Any:
+def watched(arm: Arm, seen: list[tuple[PairRows, Any]]) -> Arm:
+    def inputs(asked: PairRows) -> Any:
         found = arm.inputs(asked)
         seen.append((asked, found))
         return found
@@ -122,18 +122,18 @@ def watched(arm: Arm, seen: list[tuple[Asked, Any]]) -> Arm:
 def test_parts_never_meet_and_tests_move_nothing(profiles: Profiles) -> None:
     """An extreme in the rows that are asked about changes nothing of what is learnt from, under either scale."""
     for config in (RAW, OWN):
-        seen: list[tuple[Asked, Any]] = []
+        seen: list[tuple[PairRows, Any]] = []
         transfer(
             profiles,
             [watched(counter_arm("c", profiles, config), seen)],
             replace(SMALL, seeds=(0,)),
         )
         for asked, (learnt, _) in seen:
-            assert not set(asked.asked) & set(asked.training)
+            assert not set(asked.test) & set(asked.training)
             assert set(asked.learn) <= set(asked.training)
             assert len(set(profiles.workload[asked.learn].tolist())) == 1
             extreme = profiles.values.copy()
-            extreme[asked.asked[0]] = 1e12
+            extreme[asked.test[0]] = 1e12
             changed = counter_arm("c", replace(profiles, values=extreme), config)
             np.testing.assert_array_equal(changed.inputs(asked)[0], learnt)
 
@@ -349,13 +349,15 @@ def test_the_command(toy_project: Path, toy_config: Config, tmp_path: Path) -> N
     """From files to a report with tables and a plot, which are an MLflow run's artifacts, too."""
     from mlflow import MlflowClient
 
+    counters = tmp_path / "counters"
+    counters.mkdir()
     for seed, kernel in enumerate(("scan", "sort")):
-        ktt_file(tmp_path / f"{kernel}.json.gz", kernel, 241, seed)
+        ktt_file(counters / f"{kernel}.json.gz", kernel, 241, seed)
     toy_config.profile_features = RAW
     toy_config.seeds = [0, 1]
     found = {
         (one.source, one.target, one.arm): one
-        for one in run(toy_config, toy_project, profiles=[tmp_path], programs=40, top=10, draws=3)
+        for one in run(toy_config, toy_project, profiles=[counters], programs=40, top=10, draws=3)
     }
     assert found["scan", "sort", "counters"].top.mean > 0.7
     assert found["sort", "scan", "counters"].top.mean > 0.7

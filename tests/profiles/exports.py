@@ -111,3 +111,41 @@ def long(launches: Sequence[tuple[int, str, Mapping[tuple[str, str], tuple[str, 
                 ]
             )
     return rows_text(rows)
+
+
+def ktt(count: int, failed: int = 0) -> dict[str, object]:
+    """Results as KTT 2.1 writes them: configurations of one kernel, the first of which failed."""
+    results = []
+    for number in range(count):
+        counters = {
+            "dram__sectors_read.sum": 100.0 * number, "sm__warps_active.avg.pct_of_peak_sustained_active": 50.0,
+            "a__x.sum": 5.0,
+        }  # fmt: skip
+        computed = {
+            "CompilationData": {"LocalMemorySize": 128, "RegistersCount": 28},
+            "Duration": 10.0 + number,
+            "GlobalSize": {"X": 64, "Y": 2, "Z": 1},
+            "KernelFunction": "conv",
+            "LocalSize": {"X": 32, "Y": 4, "Z": 1},
+            "ProfilingData": {
+                "Counters": [
+                    {"Name": name, "Type": "Double", "Value": value}
+                    for name, value in counters.items()
+                ]
+            },
+        }
+        good = number >= failed
+        parameters = {"TILE": number, "KIND": "word"}
+        results.append(
+            {
+                "ComputationResults": [computed] if good else [],
+                "Configuration": [{"Name": key, "Value": parameters[key]} for key in parameters],
+                "KernelName": "Convolution",
+                "Status": "Ok" if good else "ComputationFailed",
+                "TotalDuration": 10.0 + number,
+            }
+        )
+    metadata = {
+        "Device": "RTX", "GlobalSizeType": "CUDA", "KttVersion": "2.1.0", "TimeUnit": "Microseconds",
+    }  # fmt: skip
+    return {"Metadata": metadata, "Results": results}

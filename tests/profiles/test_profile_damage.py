@@ -106,24 +106,73 @@ def test_units_without_rows_are_told(tmp_path: Path) -> None:
         read(tmp_path / "a.csv")
 
 
+def test_files_without_launches_are_rejects_that_say_why(tmp_path: Path) -> None:
+    """A folder is read whole: what the profiler itself reports is a reject at its line."""
+    failed = "==PROF== Connected to process 7\n==ERROR== Unknown error on device 0.\n"
+    header = exports.rows_text([[*exports.IDENTITY, exports.TIME]])
+    contents = {
+        "a.csv": exports.plain(),
+        "b.log": failed,
+        "c.log": "==PROF== Connected to process 7\n",
+        "d.csv": header + failed,
+        "e.csv": "",
+        "f.txt": "words\n",
+        "g.csv": exports.plain() + failed,
+        ".hidden": "words\n",
+    }
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+    found, rejects = read(tmp_path)
+    assert (found.launches, found.rejects) == (2, 6)
+    reasons = [(Path(item.file).name, item.line, item.reason) for item in rejects]
+    error = "expected launches of kernels, found none: ==ERROR== Unknown error on device 0."
+    assert reasons[:4] == [
+        ("b.log", 2, error),
+        ("c.log", 0, "expected launches of kernels, found none"),
+        ("d.csv", 0, "expected rows behind the header, found none"),
+        ("d.csv", 3, error),
+    ]
+    assert [(name, reason.rsplit("found ", 1)[1]) for name, _, reason in reasons[4:]] == [
+        ("e.csv", "an empty file"),
+        ("f.txt", "none of these in its 6 bytes"),
+    ]
+    (note,) = (note for note in found.notes if "==ERROR==" in note)
+    assert note.endswith(f"g.csv:{exports.plain().count(chr(10)) + 2}: {error.split(': ')[1]}")
+
+
+def test_files_without_counters_change_no_id(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x.csv").write_text(exports.plain())
+    before = read(tmp_path)[0].profiles.program_id.tolist()
+    (tmp_path / "README").write_text("words\n")
+    assert read(tmp_path)[0].profiles.program_id.tolist() == before == ["x/fused_dense_kernel"]
+
+
+def test_a_file_that_is_there_is_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("==PROF== Connected to process 7\n")
+    with pytest.raises(ProfileError, match=r"a\.log:0: expected launches of kernels, found none$"):
+        read(tmp_path / "a.log")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ProfileError, match=r"empty, found none\. There is no file in there$"):
+        read(tmp_path / "empty")
+
+
+def test_a_note_of_many_files_is_given_once_with_their_number(tmp_path: Path) -> None:
+    units = dict.fromkeys(exports.PLAIN, "")
+    values = {name: value for name, (_, value) in exports.PLAIN.items()}
+    text = exports.wide([(exports.who(0), values)], units, with_units=False)
+    for number in range(39):
+        (tmp_path / f"{number:02}.csv").write_text(text)
+    (note,) = (note for note in read(tmp_path)[0].notes if "row of units" in note)
+    assert note.endswith(f"(39 files, the first is {tmp_path / '00.csv'})")
+    (tmp_path / "00.csv").rename(tmp_path / "00.txt")
+    (note,) = (note for note in read(tmp_path / "00.txt")[0].notes if "row of units" in note)
+    assert note.startswith(f"{tmp_path / '00.txt'}: no row of units")
+
+
 def results(**changed: Any) -> str:
     """KTT's results; `changed` replaces a text in them."""
-    told = [
-        {
-            "ComputationResults": [
-                {
-                    "Duration": 10.0 + number, "GlobalSize": {"X": 64, "Y": 2, "Z": 1}, "KernelFunction": "conv",
-                    "LocalSize": {"X": 32, "Y": 4, "Z": 1},
-                    "ProfilingData": {"Counters": [{"Name": "a__x.sum", "Value": 5.0}]},
-                }
-            ],
-            "Configuration": [{"Name": "TILE", "Value": number}, {"Name": "KIND", "Value": "word"}],
-            "KernelName": "Convolution", "Status": "Ok",
-        }
-        for number in range(3)
-    ]  # fmt: skip
-    about = {"Device": "RTX", "GlobalSizeType": "CUDA", "KttVersion": "2", "TimeUnit": "ns"}
-    text = json.dumps({"Metadata": about, "Results": told})
+    text = json.dumps(exports.ktt(3))
     for old, new in changed.items():
         assert old in text
         text = text.replace(old, new)

@@ -6,14 +6,14 @@ import pytest
 
 from tencost.errors import ProfileError
 from tencost.records.counters.metrics import (
-    DETAILS,
-    SAME,
+    CURRENT_NAMES,
+    NAMES,
     canonical_unit,
+    current_name,
+    parse_metric,
     require,
     rollup,
     same_kind,
-    today,
-    unit_of,
 )
 
 
@@ -65,34 +65,59 @@ def test_bytes_and_counts_do_not_share_a_column() -> None:
     assert not same_kind("ns", "hertz")
 
 
-def test_a_unit_that_a_metric_cannot_have_is_refused() -> None:
-    assert unit_of("gpu__time_duration.sum", "usecond") == ("ns", 1e3)
-    assert unit_of("gpu__time_duration.sum", "") == ("ns", 1.0)
-    assert unit_of("gpu__time_duration.sum", "usecoXd") is None
-    assert unit_of("dram__bytes_read.sum", "Kbyte") == ("byte", 1e3)
-    assert unit_of("dram__bytes_read.sum.per_second", "byte") is None
-    assert unit_of("dram__bytes_read.sum.pct_of_peak_sustained_elapsed", "%") == ("%", 1.0)
+@pytest.mark.parametrize(
+    ("metric", "unit", "canonical"),
+    [
+        ("gpu__time_duration.sum", "usecond", ("ns", 1e3)),
+        ("gpu__time_duration.sum", "", ("ns", 1.0)),
+        ("gpu__time_duration.sum", "usecoXd", None),
+        ("dram__bytes_read.sum", "Kbyte", ("byte", 1e3)),
+        ("dram__bytes_read.sum.per_second", "byte", None),
+        ("dram__bytes_read.sum.pct_of_peak_sustained_elapsed", "%", ("%", 1.0)),
+    ],
+)
+def test_a_unit_that_a_metric_cannot_have_is_refused(
+    metric: str, unit: str, canonical: tuple[str, float] | None
+) -> None:
+    assert parse_metric(metric, unit) == (canonical and (metric, *canonical))
+
+
+def test_a_share_of_one_becomes_percent() -> None:
+    metric = parse_metric("achieved_occupancy", "")
+    assert metric == ("sm__warps_active.avg.pct_of_peak_sustained_active", "%", 100.0)
 
 
 def test_words_of_the_details_page_are_names_by_section() -> None:
-    assert today("Memory Throughput", "GPU Speed Of Light Throughput").startswith(
+    assert current_name("Memory Throughput", "GPU Speed Of Light Throughput").startswith(
         "gpu__compute_memory"
     )
-    assert today("Memory Throughput", "Memory Workload Analysis") == "dram__bytes.sum.per_second"
-    assert today("Memory Throughput", unit="Gbyte/second") == "dram__bytes.sum.per_second"
-    assert today("Duration", "GPU Speed Of Light") == "gpu__time_duration.sum"
-    assert today("SM Busy", "Compute Workload Analysis").startswith("sm__instruction_throughput")
-    assert today("Something New", "Occupancy") == "Occupancy: Something New"
-    assert today("dram_read_bytes") == today("dram__read_bytes.sum") == "dram__bytes_read.sum"
-    assert today("dram__bytes_read.sum", "Command line profiler metrics") == "dram__bytes_read.sum"
+    assert (
+        current_name("Memory Throughput", "Memory Workload Analysis")
+        == "dram__bytes.sum.per_second"
+    )
+    assert current_name("Memory Throughput", unit="Gbyte/second") == "dram__bytes.sum.per_second"
+    assert current_name("Duration", "GPU Speed Of Light") == "gpu__time_duration.sum"
+    assert current_name("SM Busy", "Compute Workload Analysis").startswith(
+        "sm__instruction_throughput"
+    )
+    assert current_name("Something New", "Occupancy") == "Occupancy: Something New"
+    assert (
+        current_name("dram_read_bytes")
+        == current_name("dram__read_bytes.sum")
+        == "dram__bytes_read.sum"
+    )
+    assert (
+        current_name("dram__bytes_read.sum", "Command line profiler metrics")
+        == "dram__bytes_read.sum"
+    )
 
 
 def test_the_table_of_names_ends_at_names_of_today() -> None:
-    for name in set(SAME.values()):
-        assert name not in SAME, name
-    words = [f"{section}: {word}" for section, by_words in DETAILS.items() for word in by_words]
-    assert len(words) == len(set(words))
-    assert set(words) <= set(SAME)
+    for name in set(CURRENT_NAMES.values()):
+        assert name not in CURRENT_NAMES, name
+    for section, metrics in NAMES.items():
+        words = [word for names in metrics.values() for word in names.split(" | ")]
+        assert len(words) == len(set(words)), section
 
 
 @pytest.mark.parametrize(

@@ -201,23 +201,22 @@ def test_a_sheet_says_what_its_csv_says(tmp_path: Path) -> None:
         read(tmp_path / "half.xlsx")
 
 
+def more_columns(*cells: str) -> str:
+    """An export with columns behind its own: titles, units, and the cells of its one launch."""
+    return "\n".join(map("".join, zip(exports.plain().splitlines(), cells, strict=True))) + "\n"
+
+
 def test_columns_that_come_twice_count_once_and_differences_are_told(tmp_path: Path) -> None:
-    rows = [line.split(",") for line in exports.plain().replace('"', "").splitlines()]
-    text = "\n".join(",".join([*cells[:2], *cells[2:], extra]) for cells, extra in zip(
-        [[*exports.IDENTITY, *exports.PLAIN], [""] * 11 + [unit for unit, _ in exports.PLAIN.values()],
-         [*(cell.replace(",", " ") for cell in exports.who(0)), *(str(value) for value in BASE.values())]],
-        [exports.TIME, "ns", "99"], strict=True))  # fmt: skip
-    assert rows
-    found, _ = read(write(tmp_path / "a.csv", text + "\n"))
+    text = more_columns(f',"{exports.TIME}"', ',"ns"', ',"99"')
+    found, _ = read(write(tmp_path / "a.csv", text))
     same(row(found.profiles), BASE)
     assert any("twice" in note for note in found.notes)
     assert any("differ" in note for note in found.notes)
 
 
 def test_columns_that_somebody_added_cost_nothing(tmp_path: Path) -> None:
-    lines = exports.plain().splitlines()
-    added = zip(lines, [',"device","time_ns"', ',"",""', ',"mine","5"'], strict=True)
-    found, rejects = read(write(tmp_path / "a.csv", "\n".join(line + more for line, more in added)))
+    text = more_columns(',"device","time_ns"', ',"",""', ',"mine","5"')
+    found, rejects = read(write(tmp_path / "a.csv", text))
     assert not rejects
     same(row(found.profiles), BASE)
     assert not {"device", "time_ns"} & set(found.profiles.metrics)
@@ -352,42 +351,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def ktt_text(count: int = 12, failed: int = 3) -> str:
-    results: list[dict[str, Any]] = []
-    for number in range(count):
-        good = number >= failed
-        kernel = {
-            "CompilationData": {"LocalMemorySize": 128, "RegistersCount": 28},
-            "Duration": 10.0 + number,
-            "GlobalSize": {"X": 64, "Y": 2, "Z": 1},
-            "KernelFunction": "conv",
-            "LocalSize": {"X": 32, "Y": 4, "Z": 1},
-            "ProfilingData": {
-                "Counters": [
-                    {"Name": "dram__sectors_read.sum", "Type": "Double", "Value": 100.0 * number},
-                    {
-                        "Name": "sm__warps_active.avg.pct_of_peak_sustained_active",
-                        "Type": "Double",
-                        "Value": 50.0,
-                    },
-                ]
-            },
-        }
-        results.append(
-            {
-                "ComputationResults": [kernel] if good else [],
-                "Configuration": [{"Name": "TILE", "Value": number, "ValueType": "UnsignedInt"}],
-                "KernelName": "Convolution",
-                "Status": "Ok" if good else "ComputationFailed",
-                "TotalDuration": 10.0 + number,
-            }
-        )
-    about = {
-        "Device": "RTX",
-        "GlobalSizeType": "CUDA",
-        "KttVersion": "2.1.0",
-        "TimeUnit": "Microseconds",
-    }
-    return json.dumps({"Metadata": about, "Results": results}, indent=2)
+    return json.dumps(exports.ktt(count, failed), indent=2)
 
 
 def test_ktts_configurations_are_programs_and_the_failed_ones_rejects(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data, InMemoryDataset
 
-from tencost.compat.cg.settings import TARGETS, CGConfig, Given, checked
+from tencost.compat.cg.settings import TARGETS, CGConfig, Source, checked
 from tencost.config.checking import one_of
 from tencost.config.graphs import GraphSplitConfig, GraphSplitPolicy
 from tencost.features.graph.encodings import (
@@ -62,7 +62,7 @@ class CGDataProcessor(InMemoryDataset):
         GraphError: a family that is not there or of which nothing can be used.
     """
 
-    def __init__(self, config: Given | CGConfig, mode: str) -> None:
+    def __init__(self, config: Source | CGConfig, mode: str) -> None:
         one_of("mode", mode, tuple(MODES))
         self.config = config if isinstance(config, CGConfig) else checked(config)
         self.mode = mode
@@ -97,9 +97,9 @@ class CGDataProcessor(InMemoryDataset):
             _read(self.config.raw_folder / name) for name in sorted(ID_FAMILIES + OOD_FAMILIES)
         ]
         labelled = LabelledGraphs(
-            concatenate([one.graphs for one in families]),
+            concatenate([family.graphs for family in families]),
             families[0].hardware,
-            np.concatenate([one.latency_ms for one in families]),
+            np.concatenate([family.latency_ms for family in families]),
         )
         policy = GraphSplitConfig(
             policy=GraphSplitPolicy.cg,
@@ -109,14 +109,8 @@ class CGDataProcessor(InMemoryDataset):
         parts = dict(divide(labelled.graphs, policy).items())
         for mode, path in zip(MODES, self.processed_paths, strict=False):
             part = labelled.take(parts[mode])
-            encodings = _encodings(self.config, part.graphs)
-            self.save(
-                [
-                    Data(**_tensors(graph), **extra)
-                    for graph, extra in zip(_graphs(part), encodings, strict=True)
-                ],
-                path,
-            )
+            pairs = zip(_graphs(part), _encodings(self.config, part.graphs), strict=True)
+            self.save([Data(**_tensors(graph), **fields) for graph, fields in pairs], path)
         names = {mode: labelled.graphs.family[parts[mode]].tolist() for mode in MODES}
         Path(self._families_file).write_bytes(orjson.dumps(names))
 
@@ -136,13 +130,13 @@ class CGDataProcessor(InMemoryDataset):
         Raises:
             GraphError: nothing there that can be used. What else is wrong is left out with a warning.
         """
-        found = _graphs(_read(Path(raw_dir).expanduser()))
+        graphs = _graphs(_read(Path(raw_dir).expanduser()))
         if check_repeat_edge:
-            for graph in found:
+            for graph in graphs:
                 pairs = np.sort(graph["edge_index"], axis=0)
                 _, first = np.unique(pairs, axis=1, return_index=True)
                 graph["edge_index"] = graph["edge_index"][:, np.sort(first)]
-        return found
+        return graphs
 
 
 def graph_set(data: Data) -> GraphSet:
@@ -172,19 +166,17 @@ def graph_set(data: Data) -> GraphSet:
 
 def _read(folder: Path) -> LabelledGraphs:
     """Read a family, with a column for each of the benchmark's devices."""
-    found = read_folder(folder)
-    if found.rejects:
-        first = found.rejects[0]
-        _log.warning(
-            "%d rejects in %s; the first: %s:%d: %s",
-            len(found.rejects), folder, first.file, first.line, first.reason,
-        )  # fmt: skip
-    own = found.labelled
-    latency = np.full((len(own), len(TARGETS)), np.nan)
+    contents = read_folder(folder)
+    if contents.rejects:
+        first = contents.rejects[0]
+        text = "%d rejects in %s; the first: %s:%d: %s"
+        _log.warning(text, len(contents.rejects), folder, first.file, first.line, first.reason)
+    labelled = contents.labelled
+    latency = np.full((len(labelled), len(TARGETS)), np.nan)
     for column, hardware in enumerate(TARGETS.values()):
-        if hardware in own.hardware:
-            latency[:, column] = own.latency_ms[:, own.hardware.index(hardware)]
-    return LabelledGraphs(own.graphs, tuple(TARGETS.values()), latency)
+        if hardware in labelled.hardware:
+            latency[:, column] = labelled.latency_ms[:, labelled.hardware.index(hardware)]
+    return LabelledGraphs(labelled.graphs, tuple(TARGETS.values()), latency)
 
 
 def _graphs(labelled: LabelledGraphs) -> list[dict[str, NDArray[Any]]]:
@@ -209,8 +201,8 @@ def _graphs(labelled: LabelledGraphs) -> list[dict[str, NDArray[Any]]]:
 
 def _tensors(graph: dict[str, NDArray[Any]]) -> dict[str, Any]:
     labels = {name: graph[name].astype(np.float32) for name in graph if name.startswith("y_")}
-    named = {"x": graph["node_feat"], "edge_index": graph["edge_index"], **labels}
-    return {name: torch.from_numpy(np.array(values)) for name, values in named.items()}
+    arrays = {"x": graph["node_feat"], "edge_index": graph["edge_index"], **labels}
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
 def _encodings(config: CGConfig, graphs: GraphSet) -> list[dict[str, Any]]:
@@ -219,7 +211,7 @@ def _encodings(config: CGConfig, graphs: GraphSet) -> list[dict[str, Any]]:
     model = config.model
     if model.pe_type is None:
         return [{} for _ in range(len(graphs))]
-    found: list[dict[str, Any]] = []
+    encodings: list[dict[str, Any]] = []
     for topology in distinct:
         magnetic = model.pe_type == "maglap"
         size = model.mag_pe_dim_input if magnetic else model.lap_pe_dim_input
@@ -234,5 +226,5 @@ def _encodings(config: CGConfig, graphs: GraphSet) -> list[dict[str, Any]]:
             fields = {"lap_pe": vectors, "Lambda": eigenvalues[None]}
         if model.se_pe_dim_input:
             fields["rw_se"] = torch.from_numpy(random_walk(topology, model.se_pe_dim_input))
-        found.append(fields)
-    return [found[which] for which in of_graph.tolist()]
+        encodings.append(fields)
+    return [encodings[which] for which in of_graph.tolist()]

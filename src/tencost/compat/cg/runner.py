@@ -13,7 +13,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -31,7 +31,7 @@ from torch_geometric.loader import DataLoader
 
 from tencost.compat.cg.data import ID_FAMILIES, OOD_FAMILIES, CGDataProcessor
 from tencost.compat.cg.network import CGModel
-from tencost.compat.cg.settings import Given, checked, load_config
+from tencost.compat.cg.settings import Source, checked, load_config
 from tencost.errors import ConfigError, TrainError
 from tencost.models.networks.bundle.latency_metrics import score
 from tencost.models.neural.loop import seeded
@@ -72,7 +72,7 @@ class CGRunner:
         ConfigError: a key or value that there is not.
     """
 
-    def __init__(self, config: Given) -> None:
+    def __init__(self, config: Source) -> None:
         self.config = load_config(config)
         self._checked = checked(self.config)
         self._checked.network()  # says what does not go together before anything is read
@@ -91,26 +91,26 @@ class CGRunner:
         """
         for path in self.train_folder.glob("model_epoch*.pth"):
             path.unlink()
-        best, kept = math.inf, None
+        best_loss, weights = math.inf, None
 
-        def keep(epoch: int, _: tuple[float, ...], valid: tuple[float, ...]) -> None:
-            nonlocal best, kept
-            if valid[0] < best:
-                best, before = valid[0], kept
-                kept = self.train_folder / f"model_epoch{epoch}.pth"
+        def save_best(epoch: int, _: tuple[float, ...], valid: tuple[float, ...]) -> None:
+            nonlocal best_loss, weights
+            if valid[0] < best_loss:
+                best_loss, before = valid[0], weights
+                weights = self.train_folder / f"model_epoch{epoch}.pth"
                 assert self.model is not None
-                with whole_file(kept) as partial:
+                with whole_file(weights) as partial:
                     torch.save(self.model.state_dict(), partial)
                 if before is not None:
                     before.unlink()
 
-        self._fit(keep)
-        if kept is None:
+        self._fit(save_best)
+        if weights is None:
             raise TrainError(
                 f"expected a finite validation loss in one of {self._checked.train.epoch} epochs, found none: lower "
                 f"train.lr ({self._checked.train.lr})"
             )
-        self._load(kept)
+        self._load(weights)
 
     def train_one_epoch(
         self, data_loader: Any, mode: str, epoch_idx: int
@@ -133,24 +133,23 @@ class CGRunner:
         with torch.set_grad_enabled(learning):
             for batch in data_loader:
                 truth = getattr(batch, f"y_{self._checked.task.target}")
-                known = torch.isfinite(truth)
-                found = self.model(batch).squeeze(1)
-                predicted.append(found.detach())
+                finite = torch.isfinite(truth)
+                outputs = self.model(batch).squeeze(1)
+                predicted.append(outputs.detach())
                 measured.append(truth)
-                if learning and known.any():
+                if learning and finite.any():
                     assert self._optimizer is not None
                     self._optimizer.zero_grad()
-                    self.criterion(found[known], truth[known]).backward()
+                    self.criterion(outputs[finite], truth[finite]).backward()
                     self._optimizer.step()
         p, m = torch.cat(predicted), torch.cat(measured)
-        known = torch.isfinite(m)
-        loss = float(self.criterion(p[known], m[known]))
-        one = score(_double(p), _double(m))
-        _log.info(
-            "epoch %d %s: loss %.6g, rmse %.6g, acc5 %.4f, acc10 %.4f",
-            epoch_idx, mode, loss, one.rmse, one.acc5, one.acc10,
-        )  # fmt: skip
-        return loss, one.rmse, one.acc5, one.acc10
+        finite = torch.isfinite(m)
+        scores = score(_double(p), _double(m))
+        loss = float(self.criterion(p[finite], m[finite]))
+        figures = loss, scores.rmse, scores.acc5, scores.acc10
+        text = "epoch %d %s: loss %.6g, rmse %.6g, acc5 %.4f, acc10 %.4f"
+        _log.info(text, epoch_idx, mode, *figures)
+        return figures
 
     def test(self, load_statedict: bool = True, test_num_idx: int = 0) -> list[ResultRow]:
         """Test on graphs of the families learnt from and of others, family by family; print and write the table.
@@ -163,12 +162,12 @@ class CGRunner:
             TrainError: there are no weights.
         """
         if load_statedict:
-            kept = sorted(self.train_folder.glob("model_epoch*.pth"))
-            if not kept:
+            weights = sorted(self.train_folder.glob("model_epoch*.pth"))
+            if not weights:
                 raise TrainError(
                     f"expected weights of a training in {self.train_folder}, found none: call train first"
                 )
-            self._load(kept[-1])
+            self._load(weights[-1])
         if self.model is None:
             raise TrainError("expected a trained model, found none: call train first")
         rows = []
@@ -176,12 +175,9 @@ class CGRunner:
             ("test", "id avg", ID_FAMILIES),
             ("test_ood", "ood avg", OOD_FAMILIES),
         ):
-            own = self._rows(mode, families)
-            means = [
-                float(np.nanmean([getattr(row, column) for row in own]))
-                for column in ("mse", "rmse", "acc5", "acc10")
-            ]
-            rows += [*own, ResultRow(name, len(own), *means)]
+            by_family = self._rows(mode, families)
+            means = np.nanmean([astuple(row)[2:] for row in by_family], axis=0).tolist()
+            rows += [*by_family, ResultRow(name, len(by_family), *means)]
         self._write(rows, append=test_num_idx != 0)
         return rows
 
@@ -212,7 +208,7 @@ class CGRunner:
 
     def raytune(
         self,
-        tune_config: Given,
+        tune_config: Source,
         num_samples: int,
         num_cpu: int,
         num_gpu_per_trial: float = 0.0,
@@ -240,12 +236,12 @@ class CGRunner:
                 "expected no GPU for a trial, found %g: trials run on the CPU", num_gpu_per_trial
             )
         name, space = _space(load_config(tune_config))
-        data = copy.deepcopy(self.config)
-        data["model"]["name"] = name
+        config = copy.deepcopy(self.config)
+        config["model"]["name"] = name
         for mode in ("train", "valid"):
-            CGDataProcessor(checked(data), mode)  # once, not by every trial at the same time
+            CGDataProcessor(checked(config), mode)  # once, not by every trial at the same time
         cpus = len(os.sched_getaffinity(0))
-        data.setdefault("utils", {})["torch_num_threads"] = min(num_cpu, cpus)
+        config.setdefault("utils", {})["torch_num_threads"] = min(num_cpu, cpus)
         plan = search.Search(
             name=name,
             folder=self.train_folder / "search",
@@ -256,10 +252,10 @@ class CGRunner:
             jobs=max(1, cpus // min(num_cpu, cpus)),
         )
         with search.opened(plan, anew=True) as study:
-            search.run(plan, study, _trial, data)
+            search.run(plan, study, _trial, config)
             trial = search.best_trial(study)
             count = len(search.ended_trials(study))
-        best = CGRunner(data)
+        best = CGRunner(config)
         best._apply(_words(trial.params))
         best.config["utils"] = copy.deepcopy(self.config.get("utils", {}))
         with whole_file(self.train_folder / "tuned.yaml") as path:
@@ -307,22 +303,20 @@ class CGRunner:
             ]
             for epoch in range(settings.epoch):
                 learnt = self.train_one_epoch(loaders[0], "train", epoch)
-                found = self.train_one_epoch(loaders[1], "valid", epoch)
+                validated = self.train_one_epoch(loaders[1], "valid", epoch)
                 schedule.step()
-                after(epoch, learnt, found)
+                after(epoch, learnt, validated)
 
     def _load(self, path: Path) -> None:
         model = CGModel(self._checked)
         try:
             model.load_state_dict(torch.load(path, weights_only=True))
-        except UnpicklingError as error:  # not weights alone: nothing of it was run
+        except (UnpicklingError, RuntimeError, KeyError, TypeError, EOFError, OSError) as error:
+            content = str(error).partition("\n")[0] or "an empty file"
+            if isinstance(error, UnpicklingError):  # not weights alone: nothing of it was run
+                content = "something else"
             raise TrainError(
-                f"{path}: expected weights of this configuration, found something else. Train again."
-            ) from error
-        except (RuntimeError, KeyError, TypeError, EOFError, OSError) as error:
-            found = str(error).partition("\n")[0] or "an empty file"
-            raise TrainError(
-                f"{path}: expected weights of this configuration, found {found}. Train again."
+                f"{path}: expected weights of this configuration, found {content}. Train again."
             ) from error
         self.model = model
 
@@ -332,13 +326,14 @@ class CGRunner:
         self.model.eval()
         with seeded(0, self._checked.utils.torch_num_threads), torch.no_grad():
             loader = DataLoader(data, self._checked.train.batch_size)
-            found = _double(torch.cat([self.model(batch).squeeze(1) for batch in loader]))
+            predicted = _double(torch.cat([self.model(batch).squeeze(1) for batch in loader]))
         truth = _double(getattr(data._data, f"y_{self._checked.task.target}"))
         rows = []
         for family in families:
-            own = data.families == family
-            one = score(found[own], truth[own])
-            rows.append(ResultRow(family, one.count, one.rmse**2, one.rmse, one.acc5, one.acc10))
+            members = data.families == family
+            scores = score(predicted[members], truth[members])
+            figures = scores.rmse**2, scores.rmse, scores.acc5, scores.acc10
+            rows.append(ResultRow(family, scores.count, *figures))
         return rows
 
     def _write(self, rows: list[ResultRow], *, append: bool) -> None:
@@ -347,9 +342,9 @@ class CGRunner:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             for row in rows:
-                figures = row.mse, row.rmse, row.acc5, row.acc10
-                writer.writerow([row.name, row.samples, *figures])
-                table.add_row(row.name, str(row.samples), *(f"{value:.4f}" for value in figures))
+                name, samples, *figures = astuple(row)
+                writer.writerow([name, samples, *figures])
+                table.add_row(name, str(samples), *(f"{figure:.4f}" for figure in figures))
         Console().print(table)
 
     def _apply(self, parameters: Mapping[str, Any]) -> None:

@@ -27,13 +27,8 @@ TARGETS = {
 """What the benchmark calls a device in fields (`y_cpu`) and as a target -> hardware. It trains no vpu; here one can."""
 
 _CONVOLUTIONS = {
-    "GCN": "gcn",
-    "GIN": "gin",
-    "GINE": "gin",
-    "GAT": "gat",
-    "GPS": "gps",
-    "PERFORMER": "performer",
-}
+    "GCN": "gcn", "GIN": "gin", "GINE": "gin", "GAT": "gat", "GPS": "gps", "PERFORMER": "performer",
+}  # fmt: skip
 _DIRECTED = {"DGCN": "dgcn", "DIIGCN": "digcn", "MSGNN": "magnet"}
 _WAYS = {"DI": "directed", "BI": "bidirectional"}
 MODELS = (
@@ -42,7 +37,7 @@ MODELS = (
 )
 """Names of models; letters may be small."""
 
-Given = Mapping[str, Any] | DictConfig | str | Path
+Source = Mapping[str, Any] | DictConfig | str | Path
 """A configuration: as it was loaded, or the path of its file."""
 
 
@@ -259,7 +254,7 @@ class CGConfig:
         )
 
 
-def load_config(general: Given, pe: Given | None = None) -> dict[str, Any]:
+def load_config(general: Source, pe: Source | None = None) -> dict[str, Any]:
     """Return a configuration, with the keys of a positional encoding's file put over it.
 
     Raises:
@@ -269,20 +264,20 @@ def load_config(general: Given, pe: Given | None = None) -> dict[str, Any]:
     return dict(OmegaConf.to_container(merged, resolve=True))  # type: ignore[arg-type]
 
 
-def checked(config: Given) -> CGConfig:
+def checked(config: Source) -> CGConfig:
     """Check a configuration.
 
     Raises:
         ConfigError: an unknown key, a missing one, a wrong type or a value that there is not.
     """
-    found: CGConfig = instantiate(CGConfig, load_config(config), "")
-    return found
+    instance: CGConfig = instantiate(CGConfig, load_config(config), "")
+    return instance
 
 
-def _loaded(given: Given) -> Any:
-    if not isinstance(given, str | Path):
-        return OmegaConf.create(dict(given))
-    path = Path(given).expanduser()
+def _loaded(config: Source) -> Any:
+    if not isinstance(config, str | Path):
+        return OmegaConf.create(dict(config))
+    path = Path(config).expanduser()
     try:
         loaded = OmegaConf.load(path)
     except (OSError, YAMLError) as error:

@@ -126,15 +126,15 @@ def batches_of(samples: Samples, settings: Settings, seed: int) -> dict[int, lis
     Returns:
         Workload -> rows of each batch, int64 [batch]; workloads with fewer than two batches are left out.
     """
-    found = {}
+    batches = {}
     for group in np.unique(samples.group).tolist():
         rows = np.flatnonzero(samples.group == group)
         rows = rows[np.argsort(samples.record_id[rows], kind="stable")]
         order = np.random.default_rng([seed, group]).permutation(rows)
         count = len(order) // settings.batch
         if count > 1:
-            found[group] = list(order[: count * settings.batch].reshape(count, settings.batch))
-    return found
+            batches[group] = list(order[: count * settings.batch].reshape(count, settings.batch))
+    return batches
 
 
 def pretraining(
@@ -142,7 +142,7 @@ def pretraining(
     spec: FeatureSpec,
     train: Samples,
     valid: Samples,
-    asked: Samples,
+    test: Samples,
     settings: Settings,
 ) -> Iterator[Share]:
     """Do the experiment, seed by seed.
@@ -152,33 +152,33 @@ def pretraining(
         spec: of the features.
         train: programs of other networks.
         valid: of others again, to choose the epoch of the pretraining by.
-        asked: programs of workloads that are in neither.
+        test: programs of workloads that are in neither.
         settings: how it is done.
 
     Raises:
         TrainError: no workload has two batches.
     """
-    asked = featurized(asked)
-    if not batches_of(asked, settings, 0):
-        most = int(np.bincount(asked.group).max(initial=0))
+    test = featurized(test)
+    if not batches_of(test, settings, 0):
+        most = int(np.bincount(test.group).max(initial=0))
         raise TrainError(
             f"expected workloads with at least {2 * settings.batch} programs in the test part, found at most {most}. "
             f"Choose another dataset, or smaller batches: --batch {max(2, most // 3)} --top {max(1, most // 6)}"
         )
-    one = replace(config, num_models=1)
+    config = replace(config, num_models=1)
     for seed in settings.seeds:
-        start = pretrained(one, spec, train, valid, seed)
-        for group, batches in batches_of(asked, settings, seed).items():
+        start = pretrained(config, spec, train, valid, seed)
+        for group, batches in batches_of(test, settings, seed).items():
             for arm in ARMS:
-                learner = _Learner(one, spec, None if arm == SCRATCH else start, seed)
+                learner = _Learner(config, spec, None if arm == SCRATCH else start, seed)
                 for step, batch in enumerate(batches):
-                    score = learner.predict(asked.features.take(batch))
-                    speed = _speed(asked.latency_s[batch])
+                    score = learner.predict(test.features.take(batch))
+                    speed = _speed(test.latency_s[batch])
                     yield Share(seed, group, step, arm, top_share(score, speed, settings.top))
                     if arm != FROZEN and step + 1 < len(batches):
                         seen = np.concatenate(batches[: step + 1])
-                        speeds = _speed(asked.latency_s[seen])
-                        learner.learn(asked.features.take(seen), speeds, settings)
+                        speeds = _speed(test.latency_s[seen])
+                        learner.learn(test.features.take(seen), speeds, settings)
 
 
 def pretrained(
@@ -196,35 +196,29 @@ def pretrained(
         name: np.ascontiguousarray(array.T) if array.ndim == 2 else array
         for name, array in weights.items()
     }
-    beside = (
-        Scaler(scalers["beside.mean"], scalers["beside.inverse"])
-        if "beside.mean" in scalers
+    rows, beside = (
+        Scaler(scalers[f"{name}.mean"], scalers[f"{name}.inverse"])
+        if f"{name}.mean" in scalers
         else None
+        for name in ("rows", "beside")
     )
-    return Start(torch_layout, Scaler(scalers["rows.mean"], scalers["rows.inverse"]), beside)
+    assert rows is not None
+    return Start(torch_layout, rows, beside)
 
 
 def summarize_shares(shares: Sequence[Share]) -> list[Summary]:
     """Return each arm's means with intervals over seeds; every batch counts alike."""
-    arms = [arm for arm in ARMS if any(share.arm == arm for share in shares)]
-    seeds = sorted({share.seed for share in shares})
-    last = max(share.step for share in shares)
-
-    def interval(arm: str, steps: range) -> Interval:
-        by_seed = [
-            [one.top for one in shares if one.arm == arm and one.seed == seed and one.step in steps]
-            for seed in seeds
-        ]
-        return seed_interval([float(np.mean(tops)) for tops in by_seed if tops])
-
+    count = max(share.step for share in shares) + 1
+    present = {share.arm for share in shares}
     return [
         Summary(
             arm,
-            interval(arm, range(last + 1)),
-            interval(arm, range(1, last + 1)),
-            tuple(interval(arm, range(step, step + 1)) for step in range(last + 1)),
+            every=seed_interval(_seed_means(shares, arm, range(count))),
+            later=seed_interval(_seed_means(shares, arm, range(1, count))),
+            steps=tuple(seed_interval(_seed_means(shares, arm, [step])) for step in range(count)),
         )
-        for arm in arms
+        for arm in ARMS
+        if arm in present
     ]
 
 
@@ -233,27 +227,22 @@ def gain(shares: Sequence[Share], arm: str, over: str, *, later: bool) -> Interv
 
     Args:
         shares: of both.
-        arm: the one.
-        over: the other.
+        arm: the arm.
+        over: the arm that it is compared with.
         later: whether each workload's first batch is left out.
     """
-    seeds = sorted({share.seed for share in shares})
-    differences = []
-    for seed in seeds:
-        tops = [
-            float(
-                np.mean(
-                    [
-                        one.top
-                        for one in shares
-                        if (one.seed, one.arm) == (seed, name) and one.step >= int(later)
-                    ]
-                )
-            )
-            for name in (arm, over)
-        ]
-        differences.append(tops[0] - tops[1])
-    return seed_interval(differences)
+    steps = range(int(later), max(share.step for share in shares) + 1)
+    means = (_seed_means(shares, name, steps) for name in (arm, over))
+    return seed_interval([mean - other for mean, other in zip(*means, strict=True)])
+
+
+def _seed_means(shares: Sequence[Share], arm: str, steps: Sequence[int]) -> list[float]:
+    """Return an arm's mean share over some batches, a seed each; seeds without any are left out."""
+    by_seed: dict[int, list[float]] = {}
+    for share in shares:
+        if share.arm == arm and share.step in steps:
+            by_seed.setdefault(share.seed, []).append(share.top)
+    return [float(np.mean(tops)) for _, tops in sorted(by_seed.items())]
 
 
 class _Learner:

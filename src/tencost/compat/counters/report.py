@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,14 +22,13 @@ from tencost.evaluate.leaderboard_table import wide
 from tencost.evaluate.plots import PALETTE
 
 
+@dataclass
 class Grid:
-    """A table that is printed and written."""
+    """A table that is printed and written: its title, its columns' headings, its rows."""
 
-    def __init__(self, title: str, headings: Sequence[str]) -> None:
-        """Begin with the title and the columns' headings; the first columns are words, others figures."""
-        self.title = title
-        self.headings = tuple(headings)
-        self.rows: list[tuple[str, ...]] = []
+    title: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
 
     def add(self, *cells: str) -> None:
         """Add a row."""
@@ -51,18 +52,36 @@ class Grid:
         return "\n".join([self.title, "", lines[0], f"|{'---|' * len(self.headings)}", *lines[1:]])
 
 
+def write_report(
+    report: Path, figures: Path, grids: Sequence[Grid], sentences: Sequence[str], **contents: object
+) -> None:
+    """Write tables and sentences as Markdown to `report`, and the contents, dataclasses too, as JSON to `figures`."""
+    text = [grid.markdown() for grid in grids] + [f"- {sentence}" for sentence in sentences]
+    report.write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    figures.write_bytes(orjson.dumps(contents, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def print_report(grids: Sequence[Grid], notes: Sequence[str]) -> None:
+    """Print tables and notes."""
+    console = Console()
+    for grid in grids:
+        grid.print(console)
+    for note in notes:
+        console.print(note, style="dim", soft_wrap=True, markup=False)
+
+
 def transfer_grid(outcomes: Sequence[Outcome], settings: workloads.Settings) -> Grid:
-    """Return the table of the experiment: a row an ordered pair, a column what the model knew."""
-    arms = list(dict.fromkeys(one.arm for one in outcomes))
+    """Return the table of the experiment: a row an ordered pair, a column for each arm."""
+    arms = list(dict.fromkeys(outcome.arm for outcome in outcomes))
     grid = Grid(
         f"Share of the {settings.top} fastest of {settings.programs} programs found; mean ± 95 % interval over "
         f"{len(settings.seeds)} seeds of {settings.draws} draws; chance {settings.chance:.2f}",
         ("learnt from", "asked about", *arms),
     )
+    cells = {(outcome.source, outcome.target, outcome.arm): outcome for outcome in outcomes}
     for source, target in _pairs(outcomes):
-        cells = {one.arm: one for one in outcomes if (one.source, one.target) == (source, target)}
-        asked = "itself (control)" if source == target else target
-        grid.add(source, asked, *(_outcome(cells[arm]) for arm in arms))
+        label = "itself (control)" if source == target else target
+        grid.add(source, label, *(_outcome_text(cells[source, target, arm]) for arm in arms))
     return grid
 
 
@@ -75,30 +94,28 @@ def leak_grid(leaks: Sequence[Leak], settings: workloads.Settings) -> Grid:
     )
     for leak in leaks:
         name = f"with {leak.column}" if leak.column else "without any of them"
-        first = not leak.column
-        grid.add(
-            name,
-            str(leak.columns),
-            f"{leak.within:.3f}",
-            "" if first else f"{leak.gain_within:+.3f}",
-            "" if math.isnan(leak.across) else f"{leak.across:.3f}",
-            "" if first or math.isnan(leak.across) else f"{leak.gain_across:+.3f}",
+        across = (
+            [] if math.isnan(leak.across) else [f"{leak.across:.3f}", f"{leak.gain_across:+.3f}"]
         )
+        cells = [f"{leak.within:.3f}", f"{leak.gain_within:+.3f}", *(across or ["", ""])]
+        if not leak.column:  # the others are compared with it
+            cells[1] = cells[3] = ""
+        grid.add(name, str(leak.columns), *cells)
     return grid
 
 
 def plot_transfer(
     path: Path, outcomes: Sequence[Outcome], settings: workloads.Settings, title: str
 ) -> None:
-    """Draw a group of bars a pair of workloads, a bar an arm, with intervals and chance as a line."""
+    """Draw a group of bars for each pair of workloads, a bar for each arm, with intervals and chance as a line."""
     figure, axes = _figure(8.5, 4.2)
-    arms = list(dict.fromkeys(one.arm for one in outcomes))
+    arms = list(dict.fromkeys(outcome.arm for outcome in outcomes))
     pairs = _pairs(outcomes)
     width = 0.84 / len(arms)
     for index, arm in enumerate(arms):
-        cells = {(one.source, one.target): one for one in outcomes if one.arm == arm}
-        means = [cells[pair].top.mean for pair in pairs]
-        spread = np.nan_to_num([cells[pair].top.half_width for pair in pairs])
+        tops = {(each.source, each.target): each.top for each in outcomes if each.arm == arm}
+        means = [tops[pair].mean for pair in pairs]
+        spread = np.nan_to_num([tops[pair].half_width for pair in pairs])
         places = np.arange(len(pairs)) - 0.42 + width * (index + 0.5)
         colour = PALETTE[index % len(PALETTE)]
         axes.bar(places, means, width * 0.92, yerr=spread, capsize=2, color=colour, label=arm)
@@ -120,17 +137,18 @@ def pretraining_grid(
     differences: Sequence[tuple[str, Interval]],
 ) -> Grid:
     """Return the table of the experiment: a row a model, then differences between two of them."""
-    shown = _shown_steps(summaries)
+    count = len(summaries[0].steps)
+    steps = sorted({0, 1, 2, count // 2, count - 1} & set(range(count)))
     grid = Grid(
         f"Share of the {settings.top} fastest of each batch of {settings.batch} programs, before the model saw it; "
         f"mean ± 95 % interval over {len(settings.seeds)} seeds; chance {settings.chance:.2f}",
-        ("model", "all batches", "all but the first", *(f"batch {step + 1}" for step in shown)),
+        ("model", "all batches", "all but the first", *(f"batch {step + 1}" for step in steps)),
     )
-    for one in summaries:
-        steps = (_figure_text(one.steps[step]) for step in shown)
-        grid.add(one.arm, _figure_text(one.every), _figure_text(one.later), *steps)
+    for summary in summaries:
+        figures = [summary.every, summary.later, *(summary.steps[step] for step in steps)]
+        grid.add(summary.arm, *map(_figure_text, figures))
     for name, interval in differences:
-        grid.add(name, _figure_text(interval, sign=True), *([""] * (1 + len(shown))))
+        grid.add(name, _figure_text(interval, sign=True), *([""] * (1 + len(steps))))
     return grid
 
 
@@ -139,12 +157,12 @@ def plot_pretraining(
 ) -> None:
     """Draw the share of each batch against programs measured before it, a line a model, with bands over seeds."""
     figure, axes = _figure(6.4, 4.2)
-    for index, one in enumerate(summaries):
-        means = np.array([step.mean for step in one.steps])
-        spread = np.nan_to_num([step.half_width for step in one.steps])
+    for index, summary in enumerate(summaries):
+        means = np.array([step.mean for step in summary.steps])
+        spread = np.nan_to_num([step.half_width for step in summary.steps])
         seen = settings.batch * np.arange(len(means))
         colour = PALETTE[index]
-        axes.plot(seen, means, color=colour, marker="o", markersize=3.5, label=one.arm)
+        axes.plot(seen, means, color=colour, marker="o", markersize=3.5, label=summary.arm)
         axes.fill_between(
             seen, means - spread, means + spread, color=colour, alpha=0.16, linewidth=0
         )
@@ -154,19 +172,14 @@ def plot_pretraining(
     _finish(figure, axes, path, title)
 
 
-def _shown_steps(summaries: Sequence[networks.Summary]) -> list[int]:
-    steps = len(summaries[0].steps)
-    return sorted({0, 1, 2, steps // 2, steps - 1} & set(range(steps)))
-
-
 def _pairs(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     """Return the pairs of different workloads first, then the controls."""
-    pairs = dict.fromkeys((one.source, one.target) for one in outcomes)
+    pairs = dict.fromkeys((outcome.source, outcome.target) for outcome in outcomes)
     return sorted(pairs, key=lambda pair: pair[0] == pair[1])
 
 
-def _outcome(one: Outcome) -> str:
-    return one.reason or f"{_figure_text(one.top)} ({one.columns})"
+def _outcome_text(outcome: Outcome) -> str:
+    return outcome.reason or f"{_figure_text(outcome.top)} ({outcome.columns})"
 
 
 def _figure_text(interval: Interval, *, sign: bool = False) -> str:

@@ -30,7 +30,7 @@ def top_share(score: Floats, speed: Floats, k: int) -> float:
 
 def _membership(values: Floats, k: int) -> Floats:
     """Return how much of each value is among the k highest, float64 [n]; sums to k."""
-    known = np.where(np.isnan(values), -np.inf, values)
-    least = np.partition(known, len(known) - k)[len(known) - k]
-    above, level = known > least, known == least
+    filled = np.where(np.isnan(values), -np.inf, values)
+    least = np.partition(filled, len(filled) - k)[len(filled) - k]
+    above, level = filled > least, filled == least
     return np.where(above, 1.0, np.where(level, (k - above.sum()) / level.sum(), 0.0))

@@ -14,6 +14,7 @@ Legend: P programs, C columns.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,18 +55,18 @@ _BEFORE_RUN = ("launch__", "device__")
 
 
 @dataclass(frozen=True)
-class Asked:
+class PairRows:
     """Which rows of a table a model learns from and is asked about.
 
     Attributes:
         learn: int64, the training part of the workload that is learnt from.
         training: int64, the training parts of all workloads: of the others no time is read.
-        asked: int64, the test part of the workload that is asked about.
+        test: int64, the test part of the workload that is asked about.
     """
 
     learn: Ints
     training: Ints
-    asked: Ints
+    test: Ints
 
 
 Inputs = tuple[Floats, Floats]
@@ -82,7 +83,7 @@ class Arm:
     """
 
     name: str
-    inputs: Callable[[Asked], Inputs | str]
+    inputs: Callable[[PairRows], Inputs | str]
 
 
 @dataclass(frozen=True)
@@ -138,38 +139,35 @@ def usable(profiles: Profiles, settings: Settings) -> tuple[Profiles, list[str]]
     Programs of several devices count as workloads of their own: "<workload> on <device>".
 
     Raises:
-        ProfileError: fewer than two workloads are left.
+        ProfileError: no workload is large enough.
     """
     notes = []
     timed = np.isfinite(profiles.time_ns) & (profiles.time_ns > 0)
     run_time = [not name.startswith(_BEFORE_RUN) for name in profiles.metrics]
     counted = np.isfinite(profiles.values[:, run_time]).any(axis=1)
-    for kept, what in ((timed, "a time"), (counted, "any counter")):
-        if not kept.all():
-            notes.append(f"{int((~kept).sum())} programs without {what} are left out")
-    left = profiles.take(np.flatnonzero(timed & counted))
-    if len(np.unique(left.device)) > 1:
-        named = [
-            f"{one} on {device}" for one, device in zip(left.workload, left.device, strict=True)
-        ]
-        left = replace(left, workload=np.asarray(named, np.str_))
-    names, counts = np.unique(left.workload, return_counts=True)
-    enough = [
-        str(name)
-        for name, count in zip(names, counts, strict=True)
-        if _test_size(int(count), settings) >= settings.programs
-    ]
-    small = sorted(set(names.tolist()) - set(enough))
+    for complete, what in ((timed, "a time"), (counted, "any counter")):
+        if not complete.all():
+            notes.append(f"{int((~complete).sum())} programs without {what} are left out")
+    usable_rows = profiles.take(np.flatnonzero(timed & counted))
+    if len(np.unique(usable_rows.device)) > 1:
+        pairs = zip(usable_rows.workload, usable_rows.device, strict=True)
+        labels = np.array([f"{workload} on {device}" for workload, device in pairs], np.str_)
+        usable_rows = replace(usable_rows, workload=labels)
+    names, counts = np.unique(usable_rows.workload, return_counts=True)
+    large = np.array(
+        [_test_size(count, settings) >= settings.programs for count in counts.tolist()], bool
+    )
+    enough, small = names[large], names[~large].tolist()
     if small:
         notes.append(
             f"left out, as their test parts have fewer than {settings.programs} programs: {', '.join(small)}"
         )
-    if not enough:
+    if not len(enough):
         raise ProfileError(
             f"expected a workload with {math.ceil(settings.programs / settings.test_fraction)} profiled programs, "
             f"found {len(names)} workloads of at most {max(counts, default=0)}. Profile more, or draw fewer: --programs"
         )
-    return left.take(np.flatnonzero(np.isin(left.workload, enough))), notes
+    return usable_rows.take(np.flatnonzero(np.isin(usable_rows.workload, enough))), notes
 
 
 def transfer(profiles: Profiles, arms: Sequence[Arm], settings: Settings) -> list[Outcome]:
@@ -181,58 +179,54 @@ def transfer(profiles: Profiles, arms: Sequence[Arm], settings: Settings) -> lis
         settings: how it is done.
     """
     names = np.unique(profiles.workload).tolist()
-    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    about: dict[tuple[str, str, str], tuple[int, str]] = {}
+    figures: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    inputs_of: dict[tuple[str, str, str], tuple[int, str]] = {}
     for seed in settings.seeds:
         parts = {name: _parts(profiles, name, settings, seed) for name in names}
         training = np.sort(np.concatenate([learn for learn, _ in parts.values()]))
-        draws = {name: _draws(asked, settings, seed) for name, (_, asked) in parts.items()}
+        draws = {name: _draws(test, settings, seed) for name, (_, test) in parts.items()}
         for source in names:
             learn = parts[source][0]
             label = profiles.time_ns[learn].min() / profiles.time_ns[learn]
             models: dict[bytes, Any] = {}
-            for arm in arms:
-                for target in names:
-                    key = (source, target, arm.name)
-                    asked = parts[target][1]
-                    inputs = arm.inputs(Asked(learn, training, asked))
-                    if isinstance(inputs, str):
-                        about[key] = (0, inputs)
-                        continue
-                    about[key] = (inputs[0].shape[1], "")
-                    # Many arms and targets have models learn from the same inputs.
-                    read = sha256(inputs[0].tobytes()).digest()
-                    if read not in models:
-                        models[read] = _fit(inputs[0], label, seed)
-                    score = _predict(models[read], inputs[1])
-                    speed = 1.0 / profiles.time_ns[asked]
-                    tops = [
-                        top_share(score[drawn], speed[drawn], settings.top)
-                        for drawn in draws[target]
-                    ]
-                    figures = (float(np.mean(tops)), kendall_tau(score, speed))
-                    found.setdefault(key, []).append(figures)
+            for arm, target in itertools.product(arms, names):
+                key = (source, target, arm.name)
+                test = parts[target][1]
+                inputs = arm.inputs(PairRows(learn, training, test))
+                if isinstance(inputs, str):
+                    inputs_of[key] = (0, inputs)
+                    continue
+                inputs_of[key] = (inputs[0].shape[1], "")
+                # Many arms and targets have models learn from the same inputs.
+                digest = sha256(inputs[0].tobytes()).digest()
+                if digest not in models:
+                    models[digest] = _fit(inputs[0], label, seed)
+                score, speed = _predict(models[digest], inputs[1]), 1.0 / profiles.time_ns[test]
+                tops = [
+                    top_share(score[drawn], speed[drawn], settings.top) for drawn in draws[target]
+                ]
+                pair = (float(np.mean(tops)), kendall_tau(score, speed))
+                figures.setdefault(key, []).append(pair)
     return [
         Outcome(
             *key,
-            top=seed_interval([top for top, _ in found.get(key, [])]),
-            tau=seed_interval([tau for _, tau in found.get(key, [])]),
+            top=seed_interval([top for top, _ in figures.get(key, [])]),
+            tau=seed_interval([tau for _, tau in figures.get(key, [])]),
             columns=columns,
             reason=reason,
         )
-        for key, (columns, reason) in about.items()
+        for key, (columns, reason) in inputs_of.items()
     ]
 
 
 def counter_arm(name: str, profiles: Profiles, config: ProfileFeaturesConfig) -> Arm:
     """Make an arm that knows counters: fitted on the rows that are learnt from, or on each workload's training part."""
 
-    def inputs(rows: Asked) -> Inputs:
+    def inputs(rows: PairRows) -> Inputs:
         whole = config.fitted_on is FittedOn.workload
-        fitted = fit_counters(config, profiles.take(rows.training if whole else rows.learn))
-        return fitted.transform(profiles.take(rows.learn)), fitted.transform(
-            profiles.take(rows.asked)
-        )
+        counters = fit_counters(config, profiles.take(rows.training if whole else rows.learn))
+        learn, test = (counters.transform(profiles.take(part)) for part in (rows.learn, rows.test))
+        return learn, test
 
     return Arm(name, inputs)
 
@@ -248,26 +242,22 @@ def parameter_arm(name: str, profiles: Profiles, parameters: pl.DataFrame) -> Ar
     import polars as pl
 
     ids = pl.DataFrame({"program_id": profiles.program_id.tolist()})
-    told = parameters.unique("program_id", keep="first", maintain_order=True)
-    rows = ids.join(told, on="program_id", how="left", maintain_order="left")
-    kept = [
-        column
-        for column in rows.columns
-        if column != "program_id" and rows[column].dtype.is_numeric()
+    distinct = parameters.unique("program_id", keep="first", maintain_order=True)
+    rows = ids.join(distinct, on="program_id", how="left", maintain_order="left")
+    numeric = [
+        column.name for column in rows if column.name != "program_id" and column.dtype.is_numeric()
     ]
-    values = rows.select(pl.col(kept).cast(pl.Float64).fill_null(float("nan"))).to_numpy()
-    values = values.reshape(
-        len(rows), len(kept)
-    )  # Polars forgets the rows of a frame without columns
+    values = np.full((len(rows), len(numeric)), np.nan)
+    for place, parameter in enumerate(numeric):
+        values[:, place] = rows[parameter].cast(pl.Float64).fill_null(math.nan).to_numpy()
 
-    def inputs(asked: Asked) -> Inputs | str:
-        own, other = values[asked.learn], values[asked.asked]
-        shared = np.isfinite(own).all(axis=0) & np.isfinite(other).all(axis=0)
-        varies = np.array([len(np.unique(column)) > 1 for column in own.T], bool)
-        both = np.flatnonzero(shared & varies)
-        if not len(both):
+    def inputs(pair: PairRows) -> Inputs | str:
+        learn, test = values[pair.learn], values[pair.test]
+        shared = np.isfinite(learn).all(axis=0) & np.isfinite(test).all(axis=0)
+        varies = np.array([len(np.unique(column)) > 1 for column in learn.T], bool)
+        if not (shared & varies).any():
             return "not applicable: no parameter in common"
-        return own[:, both], other[:, both]
+        return learn[:, shared & varies], test[:, shared & varies]
 
     return Arm(name, inputs)
 
@@ -281,17 +271,19 @@ def matrix_arm(name: str, values: Mapping[str, Floats], profiles: Profiles) -> A
         profiles: the programs, each with a row.
     """
     rows = np.stack([values[program] for program in profiles.program_id.tolist()])
-    return Arm(name, lambda asked: (rows[asked.learn], rows[asked.asked]))
+    return Arm(name, lambda pair: (rows[pair.learn], rows[pair.test]))
 
 
 def beside(name: str, first: Arm, second: Arm) -> Arm:
     """Make an arm that knows what two others know."""
 
-    def inputs(asked: Asked) -> Inputs | str:
-        one, other = first.inputs(asked), second.inputs(asked)
-        if isinstance(one, str) or isinstance(other, str):
-            return one if isinstance(one, str) else other
-        return np.hstack([one[0], other[0]]), np.hstack([one[1], other[1]])
+    def inputs(rows: PairRows) -> Inputs | str:
+        inputs, more = first.inputs(rows), second.inputs(rows)
+        if isinstance(inputs, str):
+            return inputs
+        if isinstance(more, str):
+            return more
+        return np.hstack([inputs[0], more[0]]), np.hstack([inputs[1], more[1]])
 
     return Arm(name, inputs)
 
@@ -316,17 +308,17 @@ def honest_twin(config: ProfileFeaturesConfig) -> ProfileFeaturesConfig:
     if config.kind is CounterKind.ncu_upstream:
         groups = replace(config.groups, runtime=False)
         return replace(config, name="ncu", kind=CounterKind.ncu, groups=groups, leaky=False)
-    kept = [
+    columns = [
         column
         for column in config.columns
         if not any(map(tells_time, (column.metric, *column.others, column.by)))
     ]
-    if config.columns and not kept:
+    if config.columns and not columns:
         raise ProfileError(
             f"expected a column of {config.name} that does not tell the run time, found {len(config.columns)} that do: "
             "there is nothing to compare with"
         )
-    return replace(config, columns=kept, leaky=False)
+    return replace(config, columns=columns, leaky=False)
 
 
 @dataclass(frozen=True)
@@ -361,39 +353,30 @@ def leakage(profiles: Profiles, config: ProfileFeaturesConfig, settings: Setting
         only the first where there is none.
     """
     honest, leaky = honest_twin(config), leaky_twin(config)
-    kept = columns_of(honest, profiles.metrics)
-    added = [] if leaky is None else columns_of(leaky, profiles.metrics)
-    known = {column.metric for column in kept}
-    added = [
+    columns = list(columns_of(honest, profiles.metrics))
+    metrics = {column.metric for column in columns}
+    leaks = [
         column
-        for column in added
-        if column.metric not in known and _varies(profiles, column.metric)
+        for column in ([] if leaky is None else columns_of(leaky, profiles.metrics))
+        if column.metric not in metrics and _varies(profiles, column.metric)
     ]
+    chosen = {"": columns} | {column.metric: [*columns, column] for column in leaks}
+    if len(leaks) > 1:
+        chosen[ALL_LEAKS] = [*columns, *leaks]
     raw = replace(honest, kind=CounterKind.ncu_raw, name="with-a-leak", leaky=True)
-    chosen = {"": list(kept)} | {column.metric: [*kept, column] for column in added}
-    if len(added) > 1:
-        chosen[ALL_LEAKS] = [*kept, *added]
     arms = [
-        counter_arm(name, profiles, replace(raw, columns=columns))
-        for name, columns in chosen.items()
+        counter_arm(name, profiles, replace(raw, columns=read)) for name, read in chosen.items()
     ]
-    outcomes = transfer(profiles, arms, settings)
-    report: list[Leak] = []
-    for name, columns in chosen.items():
-        own = [one for one in outcomes if one.arm == name]
-        within = _mean([one.top.mean for one in own if one.source == one.target])
-        across = _mean([one.top.mean for one in own if one.source != one.target])
-        first = report[0] if report else None
-        report.append(
-            Leak(
-                name,
-                len(columns),
-                within,
-                across,
-                within - first.within if first else 0.0,
-                across - first.across if first else 0.0,
-            )
-        )
+    tops: dict[tuple[str, bool], list[float]] = {}
+    for outcome in transfer(profiles, arms, settings):
+        key = (outcome.arm, outcome.source == outcome.target)
+        tops.setdefault(key, []).append(outcome.top.mean)
+    honest_within, honest_across = _mean(tops["", True]), _mean(tops.get(("", False), []))
+    report = []
+    for name, read in chosen.items():
+        within, across = _mean(tops[name, True]), _mean(tops.get((name, False), []))
+        gains = (within - honest_within, across - honest_across)
+        report.append(Leak(name, len(read), within, across, *(gains if name else (0.0, 0.0))))
     return report
 
 
@@ -421,11 +404,10 @@ def _parts(profiles: Profiles, name: str, settings: Settings, seed: int) -> tupl
     return np.sort(order[size:]), np.sort(order[:size])
 
 
-def _draws(asked: Ints, settings: Settings, seed: int) -> list[Ints]:
+def _draws(test: Ints, settings: Settings, seed: int) -> list[Ints]:
     generator = np.random.default_rng([seed, 1])
     return [
-        generator.choice(len(asked), settings.programs, replace=False)
-        for _ in range(settings.draws)
+        generator.choice(len(test), settings.programs, replace=False) for _ in range(settings.draws)
     ]
 
 

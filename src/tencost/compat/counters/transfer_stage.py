@@ -6,19 +6,16 @@ Writes data/reports/profiles/transfer-<set>/: transfer.md with both tables, tran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
-from rich.console import Console
 
 from tencost.compat.counters import report
 from tencost.compat.counters.tracked import experiment, metric_name
 from tencost.compat.counters.transfer import (
     Arm,
-    Leak,
     Outcome,
     Settings,
     beside,
@@ -75,32 +72,34 @@ def run(
     if rows:
         has = [program in rows for program in read.program_id.tolist()]
         read = read.take(np.flatnonzero(has))
-    found, left_out = usable(read, settings)
+    table, left_out = usable(read, settings)
     notes += left_out
-    arms = counter_arms(cfg.profile_features, found)
+    arms = counter_arms(cfg.profile_features, table)
     if rows:
-        own = matrix_arm(cfg.features.name, rows, found)
-        arms += [own, beside(f"{cfg.features.name} and counters", own, arms[0])]
+        features = matrix_arm(cfg.features.name, rows, table)
+        arms += [features, beside(f"{cfg.features.name} and counters", features, arms[0])]
     if parameters is not None:
-        arms.append(parameter_arm("tuning parameters", found, parameters))
+        arms.append(parameter_arm("tuning parameters", table, parameters))
     options = {"programs": programs, "top": top, "draws": draws}
     with experiment(cfg, root, "profiles transfer", ["profile_features"], options) as (run, folder):
-        outcomes = transfer(found, arms, settings)
-        leaks = leakage(found, cfg.profile_features, settings)
-        tables = [report.transfer_grid(outcomes, settings)]
+        outcomes = transfer(table, arms, settings)
+        leaks = leakage(table, cfg.profile_features, settings)
+        grids = [report.transfer_grid(outcomes, settings)]
         if len(leaks) > 1:
-            tables.append(report.leak_grid(leaks, settings))
-        _write(folder, outcomes, leaks, settings, tables, notes)
-        tops = {
-            metric_name("transfer", f"{one.source} to {one.target}", one.arm): one.top.mean
-            for one in outcomes
-        }
-        run.log_metrics(tops)
-    console = Console()
-    for table in tables:
-        table.print(console)
-    for note in notes:
-        console.print(note, style="dim", soft_wrap=True, markup=False)
+            grids.append(report.leak_grid(leaks, settings))
+        report.write_report(
+            folder / "transfer.md", folder / "outcomes.json", grids, notes, settings=settings, outcomes=outcomes,
+            leakage=leaks, notes=notes,
+        )  # fmt: skip
+        title = "Asked about programs of a workload, what was known of them?"
+        report.plot_transfer(folder / "transfer.png", outcomes, settings, title)
+        run.log_metrics(
+            {
+                metric_name("transfer", f"{each.source} to {each.target}", each.arm): each.top.mean
+                for each in outcomes
+            }
+        )
+    report.print_report(grids, notes)
     return outcomes
 
 
@@ -108,8 +107,8 @@ def counter_arms(config: ProfileFeaturesConfig, profiles: Profiles) -> list[Arm]
     """Return what is compared: the set without and with what tells time, normalised either way, and launch sizes."""
     honest, leaky = honest_twin(config), leaky_twin(config)
     arms = [counter_arm("counters", profiles, replace(honest, fitted_on=FittedOn.training))]
-    own = replace(honest, fitted_on=FittedOn.workload)
-    arms.append(counter_arm("counters, each workload's own scale", profiles, own))
+    scaled = replace(honest, fitted_on=FittedOn.workload)
+    arms.append(counter_arm("counters, each workload's own scale", profiles, scaled))
     if leaky is not None and _measured(leaky, profiles):
         name = "with what tells time, own scale"
         arms.append(counter_arm(name, profiles, replace(leaky, fitted_on=FittedOn.workload)))
@@ -148,28 +147,7 @@ def record_rows(
     table = data.features(cfg.features.name)
     rows = table.select(records["program_id"].to_list())
     fitted = fit_counters(honest_twin(cfg.profile_features), profiles)
-    found = append_counters(rows, table.spec, ids, profiles, fitted)
-    notes.append(found.summary())
-    summed = summarize(rows.take(found.rows), table.spec).astype(np.float64)
-    return {ids[place]: row for place, row in zip(found.rows.tolist(), summed, strict=True)}
-
-
-def _write(
-    folder: Path,
-    outcomes: Sequence[Outcome],
-    leaks: Sequence[Leak],
-    settings: Settings,
-    tables: Sequence[report.Grid],
-    notes: Sequence[str],
-) -> None:
-    text = [table.markdown() for table in tables] + [f"- {note}" for note in notes]
-    (folder / "transfer.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
-    values = {
-        "settings": asdict(settings),
-        "outcomes": [asdict(one) for one in outcomes],
-        "leakage": [asdict(one) for one in leaks],
-        "notes": list(notes),
-    }
-    (folder / "outcomes.json").write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
-    title = "Asked about programs of a workload, what was known of them?"
-    report.plot_transfer(folder / "transfer.png", outcomes, settings, title)
+    counted = append_counters(rows, table.spec, ids, profiles, fitted)
+    notes.append(counted.summary())
+    summed = summarize(rows.take(counted.rows), table.spec).astype(np.float64)
+    return {ids[place]: row for place, row in zip(counted.rows.tolist(), summed, strict=True)}

@@ -12,7 +12,7 @@ A container is filled and asked as in Lorien, see :mod:`tencost.compat.lorien.co
 
 from __future__ import annotations
 
-from tencost.compat.lorien.containers import Records
+from tencost.compat.lorien.containers import UNNAMED, Records, RecordView
 from tencost.compat.lorien.dialects import AutoSchedulerRecords, AutoTVMRecords, MetaScheduleRecords
 from tencost.compat.lorien.keys import alter_key, autotvm_workload_key, target_key
 from tencost.compat.lorien.layouts import Layout, infer_layout
@@ -22,7 +22,6 @@ from tencost.compat.lorien.logs import (
     MetaScheduleTuneResult,
     TuneResult,
 )
-from tencost.compat.lorien.rows import UNNAMED, RecordView
 from tencost.compat.lorien.store_adapter import commit, query
 
 __all__ = [

@@ -1,24 +1,18 @@
-"""What Lorien's containers know of each dialect: keys, lines, tasks, layouts."""
+"""The dialects of Lorien's containers: their keys, lines, tasks and layouts."""
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from tencost.compat.lorien.containers import Records, only_record
+from tencost.compat.lorien.containers import UNNAMED, Records, RecordView
 from tencost.compat.lorien.keys import REQUIRED_LIBS, autotvm_workload_key
 from tencost.compat.lorien.layouts import Layout, infer_layout
-from tencost.compat.lorien.rows import UNNAMED, RecordView
 from tencost.errors import RecordError
 from tencost.records.formats import ansor, autotvm, metaschedule
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
-    LoggedWorkload,
     encode_module,
     programs_of,
 )
@@ -42,27 +36,22 @@ class AutoTVMRecords(Records):
 
     @staticmethod
     def encode(record: RecordView) -> str:
-        return _one_line(autotvm.write_lines(record.table()))
+        return "".join(autotvm.write_lines(record.table())).rstrip("\n")
 
     @staticmethod
     def layout_of(record: RecordView) -> Layout | None:
-        task_name, args = _task(record)
-        config = json.loads(record.program)
-        return infer_layout(task_name, args, config["entity"], json.loads(record.target))
+        entities = json.loads(record.program)["entity"]
+        return infer_layout(*_task(record), entities, json.loads(record.target))
 
     def gen_task_item(self) -> dict[str, Any]:
         """Return OpName, TaskName, Args and, for a template that calls a library, RequiredLib."""
         record = self.peak()
-        task_name, args = _task(record)
+        name, args = _task(record)
         logged = record.foreign.get("input") or []
-        named = logged[4] if len(logged) > 4 else None  # version 0.1 logs the workload, too
-        item = {
-            "OpName": named[0] if isinstance(named, list) and named else task_name,
-            "TaskName": task_name,
-            "Args": args,
-        }
-        library = REQUIRED_LIBS.get(task_name)
-        return item if library is None else {**item, "RequiredLib": library}
+        workload = logged[4] if len(logged) > 4 else None  # version 0.1 logs the workload, too
+        operator = workload[0] if isinstance(workload, list) and workload else name
+        library = {"RequiredLib": REQUIRED_LIBS[name]} if name in REQUIRED_LIBS else {}
+        return {"OpName": operator, "TaskName": name, "Args": args, **library}
 
 
 class AutoSchedulerRecords(Records):
@@ -82,7 +71,7 @@ class AutoSchedulerRecords(Records):
 
     @staticmethod
     def encode(record: RecordView) -> str:
-        return _one_line(ansor.write_lines(record.table()))
+        return "".join(ansor.write_lines(record.table())).rstrip("\n")
 
     def gen_task_item(self) -> dict[str, Any]:
         """Return nothing: the workload key says it all."""
@@ -137,28 +126,13 @@ class MetaScheduleRecords(Records):
                 "expected [[shash, module], [trace, run_secs, target, args_info]] as MetaScheduleRecords.encode writes "
                 f"it, found {record_str[:60]!r}: {error}"
             ) from error
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / WORKLOAD_FILE).write_text(json.dumps(workload), encoding="utf-8")
-            path = Path(folder) / RECORD_FILE
-            path.write_text(json.dumps([0, body]), encoding="utf-8")
-            record = only_record(cls.log_format(), path, hardware)
-            return replace(record, module=modules_of(path, cls.log_format())[record.workload_id])
+        files = {RECORD_FILE: json.dumps([0, body]), WORKLOAD_FILE: json.dumps(workload)}
+        return cls.decode_files(files, hardware)
 
     def gen_task_item(self) -> dict[str, Any]:
         """Return TaskName and Args (``["TENSOR", dtype, shape]`` each)."""
-        record = self.peak()
-        return {
-            "TaskName": record.row["task_name"],
-            "Args": json.loads(record.row["workload_args"] or "[]"),
-        }
-
-
-def modules_of(path: Path, reader: LogFormat) -> dict[str, LoggedWorkload]:
-    """Return the workloads of a MetaSchedule record file by workload_id; of other formats, none."""
-    return {
-        identity: LoggedWorkload(shash, mod_json, identity)
-        for identity, mod_json, _, shash in reader.modules(path)
-    }
+        row = self.peak().row
+        return {"TaskName": row["task_name"], "Args": json.loads(row["workload_args"] or "[]")}
 
 
 def _task(record: RecordView) -> tuple[str, list[Any]]:
@@ -168,8 +142,3 @@ def _task(record: RecordView) -> tuple[str, list[Any]]:
         return str(logged[1]), list(logged[2])
     name = str(record.row["workload"]).removeprefix("autotvm.")
     return name, json.loads(record.row["workload_args"] or "[]")
-
-
-def _one_line(lines: Iterable[str]) -> str:
-    (line,) = lines
-    return line.rstrip("\n")

@@ -21,16 +21,9 @@ from tencost.errors import RecordError
 from tencost.records.reading.targets import parse_target
 
 DEFAULT_KEYS = {
-    "llvm": ("cpu",),
-    "c": ("cpu",),
-    "stackvm": ("cpu",),
-    "cuda": ("cuda", "gpu"),
+    **dict.fromkeys(("llvm", "c", "stackvm"), ("cpu",)),
+    **{kind: (kind, "gpu") for kind in ("cuda", "rocm", "opencl", "metal", "vulkan", "webgpu")},
     "nvptx": ("cuda", "gpu"),
-    "rocm": ("rocm", "gpu"),
-    "opencl": ("opencl", "gpu"),
-    "metal": ("metal", "gpu"),
-    "vulkan": ("vulkan", "gpu"),
-    "webgpu": ("webgpu", "gpu"),
     "hexagon": ("hexagon", "cpu"),
 }
 """The keys that TVM gives a target of a kind; -device puts one more in front."""
@@ -72,8 +65,18 @@ def target_of(target: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def target_key(target: str | Mapping[str, Any]) -> str:
     """Return the canonical text of a target, the same for all ways to write it."""
-    text = target if isinstance(target, str) else json.dumps(dict(target), sort_keys=True)
-    return _target_key(text)
+    return _target_key(target if isinstance(target, str) else json.dumps(dict(target)))
+
+
+@lru_cache(maxsize=4096)
+def _target_key(text: str) -> str:
+    target = target_of(text)
+    keys = target_keys(target)
+    words = [str(target["kind"]), *([f"-keys={','.join(keys)}"] if keys else [])]
+    for name in sorted(set(target) - _NOT_IN_KEY):
+        if (name, target[name]) != ("tag", ""):
+            words.append(f"-{name}={_value(target[name])}")
+    return " ".join(words)
 
 
 def alter_key(target: str | Mapping[str, Any]) -> str:
@@ -84,9 +87,9 @@ def alter_key(target: str | Mapping[str, Any]) -> str:
 
 def target_keys(target: Mapping[str, Any]) -> list[str]:
     """Return the keys of a target in order, TVM's default where it names none."""
-    named = target.get("keys")
-    if named:
-        return [str(key) for key in named] if isinstance(named, (list, tuple)) else [str(named)]
+    keys = target.get("keys")
+    if keys:
+        return [str(key) for key in keys] if isinstance(keys, list | tuple) else [str(keys)]
     default = list(DEFAULT_KEYS.get(str(target["kind"]), ()))
     device = target.get("device")
     return [str(device), *default] if device and device not in default else default
@@ -101,25 +104,13 @@ def autotvm_workload_key(task_name: str, args: Sequence[Any]) -> str:
     return "#".join([task_name, *(str(_lists(arg)).translate(_KEY_TEXT) for arg in args)])
 
 
-@lru_cache(maxsize=4096)
-def _target_key(text: str) -> str:
-    target = target_of(text)
-    words = [str(target["kind"])]
-    if keys := target_keys(target):
-        words.append(f"-keys={','.join(keys)}")
-    for name in sorted(set(target) - _NOT_IN_KEY):
-        if (name, target[name]) != ("tag", ""):
-            words.append(f"-{name}={_value(target[name])}")
-    return " ".join(words)
+def _lists(value: Any) -> Any:
+    return [_lists(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ",".join(sorted(_value(item) for item in value))
+    if isinstance(value, list | tuple):
+        return ",".join(sorted(map(_value, value)))
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _lists(value: Any) -> Any:
-    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -16,9 +16,13 @@
                              "columns": [{"name", "kind": "numeric", "mean", "std"} |
                                          {"name", "kind": "category", "values": [text, ...]}]}
 
-How cells become numbers is in knob_tables.py. A target's folder is its text without spaces, "=" as "-", and a hash,
-since two texts may be alike. Memory is bounded: logs are read a line at a time, tables are made by Polars' streaming
-engine.
+A column is numeric if all its cells are finite numbers, or texts of such: its cells are (value - mean) / std, with the
+population's deviation, 1 where it is 0. Any other is a category: a cell is the index of its text among the sorted
+texts; a feature that a row lacks, or null, has the text None, a boolean true or false. Kind, mean, deviation and
+texts come from the statistics rows only; a cell that they did not foresee is null (numeric) or -1 (category).
+
+A target's folder is its text without spaces, "=" as "-", and a hash, since two texts may be alike. Memory is bounded:
+logs are read a line at a time, tables are made by Polars' streaming engine.
 """
 
 from __future__ import annotations
@@ -36,16 +40,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import polars as pl
 
-from tencost.compat.lorien.knob_tables import (
-    SUFFIXES,
-    THROUGHPUT,
-    KnobTable,
-    Rows,
-    feature_order,
-    make_table,
-    places,
-)
 from tencost.compat.lorien.topi_flop import flop
 from tencost.errors import FeatureError
 from tencost.records.formats.autotvm import FORMAT
@@ -63,24 +59,22 @@ from tencost.store.ids import text_id
 from tencost.store.status import Status, timing_from_log
 from tencost.writing import whole_file
 
-__all__ = [
-    "Extracted",
-    "Generated",
-    "KnobTable",
-    "extract_feature",
-    "extract_feature_from_file",
-    "feature_order",
-    "gen_features",
-    "throughput",
-]
-
+THROUGHPUT = "thrpt"
+_PLACE = {"file": pl.String, "line": pl.Int64}
+"""The columns that name a row's place in the logs."""
+_KINDS = ("in", "attr", "sp", "an", "re", "ot")
+_MISSING = "None"
+"""The text of a cell without a value."""
+_IN_META = ("target", "task_name", "rows", "statistics_rows", "unknown_flop_rows")
 _BUFFERED_ROWS = 20_000
 _LONGEST_NAME = 120
+
+_Key = tuple[str, str]
 
 
 @dataclass
 class Extracted:
-    """What `extract_feature_from_file` found.
+    """Features of a log's records, written by `extract_feature_from_file`.
 
     Attributes:
         files: JSON lines by (target, template).
@@ -90,27 +84,30 @@ class Extracted:
         rejects: lines that are no AutoTVM lines.
     """
 
-    files: dict[tuple[str, str], Path] = field(default_factory=dict)
-    rows: Counter[tuple[str, str]] = field(default_factory=Counter)
-    unknown_flop: Counter[tuple[str, str]] = field(default_factory=Counter)
-    columns: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    files: dict[_Key, Path] = field(default_factory=dict)
+    rows: Counter[_Key] = field(default_factory=Counter)
+    unknown_flop: Counter[_Key] = field(default_factory=Counter)
+    columns: dict[_Key, set[str]] = field(default_factory=dict)
     rejects: list[Reject] = field(default_factory=list)
 
-    def of(self, key: tuple[str, str]) -> Rows:
-        """Return what there is of a (target, template)."""
-        return Rows(
-            target=key[0],
-            task_name=key[1],
-            source=self.files[key],
-            columns=frozenset(self.columns[key]),
-            rows=self.rows[key],
-            unknown_flop_rows=self.unknown_flop[key],
-        )
+
+@dataclass(frozen=True)
+class KnobTable:
+    """The table of one template on one target: its files, and rows in all, in the statistics, of unknown arithmetic."""
+
+    target: str
+    task_name: str
+    csv: Path
+    parquet: Path
+    meta: Path
+    rows: int
+    statistics_rows: int
+    unknown_flop_rows: int
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What `gen_features` made: tables by target and template, rejected lines, files that are no AutoTVM logs."""
+    """Tables of `gen_features` by target and template, rejected lines, files that are no AutoTVM logs."""
 
     tables: tuple[KnobTable, ...]
     rejects: tuple[Reject, ...]
@@ -121,7 +118,7 @@ def extract_feature(record: Line | bytes | str) -> dict[str, Any]:
     """Return the features of a record, names to values, without the throughput.
 
     Args:
-        record: a line of a log, or what `parse_line` made of it.
+        record: a line of a log, or the typed line of `parse_line`.
 
     Raises:
         ValueError: no AutoTVM line.
@@ -131,9 +128,9 @@ def extract_feature(record: Line | bytes | str) -> dict[str, Any]:
     others: list[Any] = []
     for arg in line.task.args:
         (others if as_tensor(arg) is None else tensors).append(arg)
-    inputs = [item for tensor in tensors for item in _flat(tensor[1:])]
-    features: dict[str, Any] = {f"in_{index}": item for index, item in enumerate(inputs)}
-    features |= {f"attr_{index}": item for index, item in enumerate(_flat(others))}
+    inputs = [part for tensor in tensors for part in _flat(tensor[1:])]
+    features: dict[str, Any] = {f"in_{index}": part for index, part in enumerate(inputs)}
+    features |= {f"attr_{index}": part for index, part in enumerate(_flat(others))}
     for entity in line.config.entities:
         match entity:
             case Split(name, sizes):
@@ -154,7 +151,10 @@ def throughput(record: Line | bytes | str) -> float | None:
         ValueError: no AutoTVM line.
     """
     line = _parsed(record)
-    return _throughput(line, flop(line.task))
+    if line.error_no != 0 or timing_from_log(line.costs).status is not Status.ok:
+        return 0.0
+    operations = flop(line.task)
+    return operations and round(operations / 1e9 / statistics.fmean(line.costs), 2)
 
 
 def extract_feature_from_file(
@@ -177,17 +177,15 @@ def extract_feature_from_file(
     with _scratch(out) as scratch:
         extracted = Extracted()
         _extract(log, name, scratch, extracted)
-        for old in sorted(out.glob("*/*.json")):
+        for old in out.glob("*/*.json"):
             if old.parent != scratch and not old.name.endswith(".meta.json"):
                 _drop_rows(old, name)
-        for key, made in extracted.files.items():
-            final = _path(out, key, ".json")
-            with whole_file(final) as joined, joined.open("wb") as file:
-                for part in (final, made):
-                    if part.exists():
-                        with part.open("rb") as source:
-                            shutil.copyfileobj(source, file)
-            extracted.files[key] = final
+        for key, new in extracted.files.items():
+            final = extracted.files[key] = _path(out, key, ".json")
+            with whole_file(final) as whole, whole.open("wb") as file:
+                for part in filter(Path.exists, (final, new)):
+                    with part.open("rb") as source:
+                        shutil.copyfileobj(source, file)
     return extracted
 
 
@@ -211,18 +209,38 @@ def gen_features(
         RecordError: a log cannot be opened.
     """
     logs, out = Path(logs), Path(out)
-    found, skipped = _find(logs)
+    files = sorted(path for path in logs.rglob("*") if path.is_file()) if logs.is_dir() else [logs]
+    skipped = tuple(path for path in files if not FORMAT.recognizes(path, read_head(path)))
+    if len(skipped) == len(files):
+        raise FeatureError(
+            f"expected AutoTVM logs at {logs}, found none among {len(files)} files. The knobs are AutoTVM's; of other "
+            "logs, take another feature set: see conf/features/"
+        )
     extracted = Extracted()
-    chosen = None if statistics_rows is None else places(statistics_rows)
+    chosen = None
+    if statistics_rows is not None:
+        chosen = pl.LazyFrame([*statistics_rows], schema=_PLACE, orient="row").unique()
     with _scratch(out) as scratch:
-        for path in found:
-            name = path.name if path == logs else path.relative_to(logs).as_posix()
-            _extract(path, name, scratch, extracted)
-        tables = [
-            make_table(extracted.of(key), {end: _path(out, key, end) for end in SUFFIXES}, chosen)
-            for key in sorted(extracted.files)
+        for path in files:
+            if path not in skipped:
+                name = path.name if path == logs else path.relative_to(logs).as_posix()
+                _extract(path, name, scratch, extracted)
+        tables = [_write_table(extracted, key, out, chosen) for key in sorted(extracted.files)]
+    return Generated(tuple(tables), tuple(extracted.rejects), skipped)
+
+
+def feature_order(names: Iterable[str]) -> list[str]:
+    """Return names of features in the order of columns; the throughput is none of them."""
+
+    def key(name: str) -> tuple[int, list[tuple[bool, int, str]]]:
+        # A number comes before a text; equal numbers, 1 and 01, by their texts.
+        parts = [
+            (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+            for part in re.split(r"(\d+)", name)
         ]
-    return Generated(tuple(tables), tuple(extracted.rejects), tuple(skipped))
+        return _KINDS.index(name.partition("_")[0]), parts
+
+    return sorted(names, key=key)
 
 
 def _parsed(record: Line | bytes | str) -> Line:
@@ -232,103 +250,127 @@ def _parsed(record: Line | bytes | str) -> Line:
 
 
 def _flat(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return [item for part in value for item in _flat(part)]
-    return [value]
-
-
-def _throughput(line: Line, operations: int | None) -> float | None:
-    if line.error_no != 0 or timing_from_log(line.costs).status is not Status.ok:
-        return 0.0
-    if operations is None:
-        return None
-    return round(operations / 1e9 / statistics.fmean(line.costs), 2)
-
-
-def _find(logs: Path) -> tuple[list[Path], list[Path]]:
-    """Return the AutoTVM logs, sorted, and other files."""
-    files = sorted(path for path in logs.rglob("*") if path.is_file()) if logs.is_dir() else [logs]
-    known = FORMAT
-    good = [path for path in files if known.recognizes(path, read_head(path))]
-    if not good:
-        raise FeatureError(
-            f"expected AutoTVM logs at {logs}, found none among {len(files)} files. The knobs are AutoTVM's; of other "
-            "logs, take another feature set: see conf/features/"
-        )
-    return good, [path for path in files if path not in set(good)]
+    return [leaf for part in value for leaf in _flat(part)] if isinstance(value, list) else [value]
 
 
 def _extract(log: Path, name: str, out: Path, extracted: Extracted) -> None:
     """Append the rows of a log to ``out/<target>/<template>.json``."""
-    buffers: dict[tuple[str, str], list[bytes]] = {}
-    operations: dict[bytes, int | None] = {}
-    buffered = 0
-    for number, line in _read(log, name, extracted.rejects):
-        key = (line.task.target, line.task.name)
-        task = _json([line.task.name, line.task.args])
-        if task not in operations:
-            operations[task] = flop(line.task)
-        features = extract_feature(line)
-        speed = _throughput(line, operations[task])
-        row = {"file": name, "line": number, **features, THROUGHPUT: speed}
-        buffers.setdefault(key, []).append(_json(row))
-        extracted.columns.setdefault(key, set()).update(features)
-        extracted.rows[key] += 1
-        extracted.unknown_flop[key] += speed is None
-        buffered += 1
-        if buffered == _BUFFERED_ROWS:
-            _append(buffers, out, extracted)
-            operations.clear()
-            buffered = 0
-    _append(buffers, out, extracted)
+    buffers: dict[_Key, list[bytes]] = {}
 
+    def flush() -> None:
+        for key, rows in buffers.items():
+            path = extracted.files[key] = _path(out, key, ".json")
+            path.parent.mkdir(exist_ok=True)
+            with path.open("ab") as file:
+                file.writelines(rows)
+        buffers.clear()
 
-def _read(log: Path, name: str, rejects: list[Reject]) -> Iterator[tuple[int, Line]]:
+    number = 0
     try:
         for number, text in lines(log):
             if not text.strip():
                 continue
             try:
-                yield number, parse_line(text)
+                line = parse_line(text)
             except ValueError as error:
-                rejects.append(Reject(name, number, str(error)))
+                extracted.rejects.append(Reject(name, number, str(error)))
+                continue
+            key = (line.task.target, line.task.name)
+            features, speed = extract_feature(line), throughput(line)
+            row = {"file": name, "line": number, **features, THROUGHPUT: speed}
+            buffers.setdefault(key, []).append(_json_line(row))
+            extracted.columns.setdefault(key, set()).update(features)
+            extracted.rows[key] += 1
+            extracted.unknown_flop[key] += speed is None
+            if number % _BUFFERED_ROWS == 0:
+                flush()
     except TruncatedError as error:
-        rejects.append(Reject(name, 0, str(error)))
+        extracted.rejects.append(Reject(name, 0, str(error)))
+    flush()
 
 
-def _json(value: Any) -> bytes:
+def _json_line(row: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # integers of more than 64 bits
-        return json.dumps(value).encode()
-
-
-def _append(buffers: dict[tuple[str, str], list[bytes]], out: Path, extracted: Extracted) -> None:
-    for key, rows in buffers.items():
-        path = extracted.files[key] = _path(out, key, ".json")
-        path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as file:
-            file.writelines(row + b"\n" for row in rows)
-    buffers.clear()
+        return json.dumps(row).encode() + b"\n"
 
 
 def _drop_rows(path: Path, name: str) -> None:
     """Take the rows of a log out of a file of JSON lines; a file without rows goes."""
-    rows = 0
-    with path.open("rb") as old, whole_file(path) as kept, kept.open("wb") as new:
-        for row in old:
-            if orjson.loads(row)["file"] != name:
-                new.write(row)
-                rows += 1
-    if not rows:
+    with path.open("rb") as old, whole_file(path) as whole, whole.open("wb") as new:
+        new.writelines(row for row in old if orjson.loads(row)["file"] != name)
+    if not path.stat().st_size:
         path.unlink()
 
 
-def _path(out: Path, key: tuple[str, str], suffix: str) -> Path:
+def _write_table(
+    extracted: Extracted, key: _Key, out: Path, chosen: pl.LazyFrame | None
+) -> KnobTable:
+    """Write a template's table; `chosen`: file and line of the rows that statistics are taken from, None: all."""
+    names = feature_order(extracted.columns[key])
+    schema = {**_PLACE, **dict.fromkeys(names, pl.String), THROUGHPUT: pl.Float64}
+    frame = pl.scan_ndjson(extracted.files[key], schema=schema)
+    frame = frame.with_columns(pl.col(names).fill_null(_MISSING))
+    rows = frame if chosen is None else frame.join(chosen, on=[*_PLACE], how="semi")
+    count, columns = _statistics(rows, names)
+    cells = [*map(_standardised, columns), pl.col(THROUGHPUT)]
+    csv, parquet, text = (_path(out, key, end) for end in (".csv", ".parquet", ".meta.json"))
+    total, unknown = extracted.rows[key], extracted.unknown_flop[key]
+    table = KnobTable(*key, csv, parquet, text, total, count, unknown)
+    meta = {name: getattr(table, name) for name in _IN_META} | {"columns": columns}
+    with whole_file(csv) as new_csv, whole_file(parquet) as new_parquet, whole_file(text) as new:
+        frame.select(*cells).sink_csv(new_csv)
+        frame.select(*_PLACE, *cells).sink_parquet(new_parquet)
+        new.write_bytes(orjson.dumps(meta, option=orjson.OPT_INDENT_2))
+    return table
+
+
+def _statistics(rows: pl.LazyFrame, names: list[str]) -> tuple[int, list[dict[str, Any]]]:
+    """Return the number of rows and each column's entry in the metadata."""
+    queries = [pl.len().alias("rows")]
+    for name in names:
+        number = _number(name)
+        queries += [
+            number.is_finite().fill_null(value=False).all().alias(f"numeric {name}"),
+            number.mean().alias(f"mean {name}"),
+            number.std(ddof=0).alias(f"std {name}"),
+            (number.max() > number.min()).alias(f"varies {name}"),
+        ]
+    (answers,) = rows.select(queries).collect(engine="streaming").to_dicts()
+    columns: list[dict[str, Any]] = []
+    for name in names:
+        if answers[f"numeric {name}"]:
+            std = answers[f"std {name}"] if answers[f"varies {name}"] else None
+            mean = answers[f"mean {name}"] or 0.0
+            columns.append({"name": name, "kind": "numeric", "mean": mean, "std": std or 1.0})
+        else:
+            texts = rows.select(pl.col(name).unique()).collect(engine="streaming")
+            values = sorted(texts[name].to_list())
+            columns.append({"name": name, "kind": "category", "values": values})
+    return answers["rows"], columns
+
+
+def _standardised(column: dict[str, Any]) -> pl.Expr:
+    """Return the numbers of a column that has this entry in the metadata."""
+    name = column["name"]
+    if column["kind"] == "numeric":
+        finite = pl.when(_number(name).is_finite()).then(_number(name))
+        return ((finite - column["mean"]) / column["std"]).alias(name)
+    values = column["values"]
+    indices = list(range(len(values)))
+    return pl.col(name).replace_strict(values, indices, default=-1, return_dtype=pl.Int32)
+
+
+def _number(name: str) -> pl.Expr:
+    return pl.col(name).cast(pl.Float64, strict=False)
+
+
+def _path(out: Path, key: _Key, suffix: str) -> Path:
     target, template = key
-    folder = target.replace(" ", "").replace("=", "-")
+    folder = f"{_safe(target.replace(' ', '').replace('=', '-'))}-{text_id(target)[:8]}"
     file = template if _safe(template) == template else f"{_safe(template)}-{text_id(template)[:8]}"
-    return out / f"{_safe(folder)}-{text_id(target)[:8]}" / f"{file}{suffix}"
+    return out / folder / f"{file}{suffix}"
 
 
 def _safe(name: str) -> str:

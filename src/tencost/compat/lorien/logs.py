@@ -1,35 +1,28 @@
 """Tuning logs read into containers, one for each workload and target, as Lorien's TuneResult does it.
 
-A class a dialect; all read a log once, in batches, and hold no more than a batch and the records kept. Malformed lines
-are reported and the others read. A workload whose programs all failed gives an empty container.
+A class a dialect; all read a log once, in batches, and hold no more than a batch and the containers' records. Malformed
+lines are reported and the others read. A workload whose programs all failed gives an empty container.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
-import pyarrow as pa
+import polars as pl
 
-from tencost.compat.lorien.containers import Records
-from tencost.compat.lorien.dialects import (
-    AutoSchedulerRecords,
-    AutoTVMRecords,
-    MetaScheduleRecords,
-    modules_of,
-)
+from tencost.compat.lorien import knobs
+from tencost.compat.lorien.containers import UNNAMED, Records, RecordView, limit, modules_of
+from tencost.compat.lorien.dialects import AutoSchedulerRecords, AutoTVMRecords, MetaScheduleRecords
 from tencost.compat.lorien.keys import target_key
-from tencost.compat.lorien.rows import UNNAMED, RecordView, limit
-from tencost.errors import RecordError
+from tencost.errors import FeatureError, RecordError
+from tencost.records.formats.autotvm.lines import Line
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedWorkload
 from tencost.records.reading.opening import read_head
 from tencost.records.reading.protocol import About, Reject
 
-CHUNK_ROWS = 64
-"""Rows of a batch that are made into Python objects at first, the fastest; then twice as many each time."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,7 +38,7 @@ class TuneResult:
     records: ClassVar[type[Records]] = Records
     """The dialect's container."""
     group_by_layout: ClassVar[bool] = False
-    """Whether the containers keep the best record of each layout only, unless the caller says otherwise."""
+    """Whether the containers have the best record of each layout only, unless the caller says otherwise."""
 
     @classmethod
     def create_records_by_workloads(
@@ -62,7 +55,7 @@ class TuneResult:
 
         Args:
             log_file_path: the log; of MetaSchedule the database's folder or its record file.
-            nbest: how many of the best records a container keeps, over all layouts; -1: all.
+            nbest: how many of the best records a container has, over all layouts; -1: all.
             workload: the one workload to read: its key, its workload_id, or an object that has a key.
             hardware: the device, where the log does not say it. Containers do without, the store does not.
             group_by_layout: see Records; None: as Lorien does, for AutoTVM only.
@@ -73,38 +66,92 @@ class TuneResult:
         """
         limit(nbest)
         path = _record_file(Path(log_file_path))
-        if cls is TuneResult:
-            return _dialect_of(path).create_records_by_workloads(
-                path,
-                nbest,
-                workload,
-                hardware=hardware,
-                group_by_layout=group_by_layout,
-                on_reject=on_reject,
-            )
-        reader = cls.records.log_format()
-        grouped = cls.group_by_layout if group_by_layout is None else group_by_layout
-        wanted = workload if workload is None or isinstance(workload, str) else _key(workload)
-        groups = _Groups(cls.records, nbest, wanted, grouped, modules_of(path, reader))
+        dialect = _dialect_of(path) if cls is TuneResult else cls
+        reader = dialect.records.log_format()
+        grouped = dialect.group_by_layout if group_by_layout is None else group_by_layout
+        requested = workload if isinstance(workload, str | None) else workload.get_workload_key()
+        modules = modules_of(path, reader)
         rejects: list[Reject] = []
+        containers: dict[tuple[str, str], Records | None] = {}
         for batch in reader.read(path, About(path.stem, path.name, hardware or UNNAMED)):
             for reject in batch.rejects:
                 rejects.append(reject) if on_reject is None else on_reject(reject)
-            groups.add(batch.records)
+            frame = pl.DataFrame(batch.records)
+            for _, rows in frame.group_by("workload_id", "target", maintain_order=True):
+                record = RecordView.of_row(rows.row(0, named=True))
+                group = (record.workload_id, target_key(record.target))
+                if group not in containers:
+                    key = dialect.records.key_of(record)
+                    fits = requested in (None, key, record.workload_id)
+                    containers[group] = (
+                        dialect.records(record.target, key, grouped) if fits else None
+                    )
+                container = containers[group]
+                if container is not None:
+                    _push_best(container, rows, nbest, modules.get(record.workload_id))
         if rejects:
             first = rejects[0]
             _LOG.warning(
                 "%d lines of %s could not be read; the first is line %d: %s",
-                len(rejects),
-                path,
-                first.line,
-                first.reason,
+                len(rejects), path, first.line, first.reason,
+            )  # fmt: skip
+        return [container for container in containers.values() if container is not None]
+
+    @classmethod
+    def extract_feature(cls, inp: RecordView | Line | bytes | str) -> dict[str, Any]:
+        """Return the features of a record, names to values, see tencost.compat.lorien.knobs; AutoTVM's only.
+
+        Args:
+            inp: a record of a container or of a query, or a line of a log.
+
+        Raises:
+            FeatureError: the dialect has no features.
+            ValueError: no AutoTVM line.
+        """
+        cls._require_features()
+        line = AutoTVMRecords.encode(inp) if isinstance(inp, RecordView) else inp
+        return knobs.extract_feature(line)
+
+    @classmethod
+    def extract_feature_from_file(
+        cls, log_file_path: str | Path, feature_path: str | Path, name: str | None = None
+    ) -> knobs.Extracted:
+        """Write a log's features as JSON lines, see :func:`.knobs.extract_feature_from_file`; AutoTVM's only.
+
+        Raises:
+            FeatureError: the dialect has no features.
+            RecordError: the log cannot be opened.
+        """
+        cls._require_features()
+        return knobs.extract_feature_from_file(log_file_path, feature_path, name)
+
+    @classmethod
+    def gen_features(
+        cls,
+        log_file_path: str | Path,
+        feature_path: str | Path,
+        statistics_rows: Iterable[tuple[str, int]] | None = None,
+    ) -> knobs.Generated:
+        """Write the features of a log, or of a folder's logs, as tables, see :func:`.knobs.gen_features`.
+
+        Raises:
+            FeatureError: the dialect has no features, or there is no AutoTVM log.
+            RecordError: a log cannot be opened.
+        """
+        cls._require_features()
+        return knobs.gen_features(log_file_path, feature_path, statistics_rows)
+
+    @classmethod
+    def _require_features(cls) -> None:
+        if not issubclass(cls, AutoTVMTuneResult):
+            raise FeatureError(
+                f"expected AutoTVMTuneResult, found {cls.__name__}: Lorien's features are of AutoTVM's knobs. Of other "
+                "logs, take another feature set: see conf/features/"
             )
-        return groups.containers()
 
 
 class AutoTVMTuneResult(TuneResult):
-    """AutoTVM logs; containers keep the best record of each layout."""
+    """AutoTVM logs; containers have the best record of each layout, and the logs have features."""
 
     records = AutoTVMRecords
     group_by_layout = True
@@ -122,115 +169,42 @@ class MetaScheduleTuneResult(TuneResult):
     records = MetaScheduleRecords
 
 
+def _push_best(
+    container: Records, rows: pl.DataFrame, nbest: int, module: LoggedWorkload | None
+) -> None:
+    """Push rows of one workload, fastest first, until none of the others can be among the best."""
+    mean = pl.col("run_secs").list.mean()
+    timed = rows.filter(mean.is_finite()).sort(mean, maintain_order=True)
+    for mean_s, row in zip(
+        timed.select(mean)["run_secs"], timed.iter_rows(named=True), strict=True
+    ):
+        if 0 <= nbest <= len(container):
+            worst = container.bottom().mean_s if nbest else 0.0
+            # The means are computed in two ways; their last digits may differ.
+            if worst is not None and mean_s > worst * (1 + 1e-9):
+                return
+        container.push(RecordView.of_row(row, module))
+        container.trim(nbest)
+
+
 def _dialect_of(path: Path) -> type[TuneResult]:
     """Return the class of a log's dialect, known from its first lines."""
     head = read_head(path)
-    for kind in (MetaScheduleTuneResult, AutoSchedulerTuneResult, AutoTVMTuneResult):
-        if kind.records.log_format().recognizes(path, head):
-            return kind
+    for dialect in (MetaScheduleTuneResult, AutoSchedulerTuneResult, AutoTVMTuneResult):
+        if dialect.records.log_format().recognizes(path, head):
+            return dialect
     raise RecordError(
         f"expected a log of AutoTVM, auto_scheduler or MetaSchedule, found none of them in {path}; import other "
         "formats with `tencost records import`"
     )
 
 
-class _Groups:
-    """Containers by workload and target, filled a batch at a time."""
-
-    def __init__(
-        self,
-        kind: type[Records],
-        nbest: int,
-        wanted: str | None,
-        grouped: bool,
-        modules: dict[str, LoggedWorkload],
-    ) -> None:
-        self._kind = kind
-        self._nbest = nbest
-        self._wanted = wanted
-        self._grouped = grouped
-        self._modules = modules
-        self._found: dict[tuple[str, str], Records | None] = {}
-        self._of_text: dict[tuple[str, str], Records | None] = {}
-
-    def containers(self) -> list[Records]:
-        return [container for container in self._found.values() if container is not None]
-
-    def add(self, table: pa.Table) -> None:
-        """Push the rows of a table, fastest first: most of the others need not be looked at."""
-        texts = list(
-            zip(table["workload_id"].to_pylist(), table["target"].to_pylist(), strict=True)
-        )
-        for row, text in enumerate(texts):
-            if text not in self._of_text:
-                self._of_text[text] = self._container(self._view(table, row))
-        mean = _means(table)
-        (timed,) = np.nonzero(np.isfinite(mean))
-        ranked = timed[np.argsort(mean[timed], kind="stable")]
-        size, start = CHUNK_ROWS, 0
-        while start < len(ranked):
-            chunk = [
-                int(row)
-                for row in ranked[start : start + size]
-                if self._has_room(self._of_text[texts[row]], float(mean[row]))
-            ]
-            for row, values in zip(chunk, _rows(table, chunk), strict=True):
-                container = self._of_text[texts[row]]
-                assert container is not None
-                container.push(RecordView.of_row(values, self._modules.get(texts[row][0])))
-                container.trim(self._nbest)
-            start += size
-            size *= 2
-
-    def _container(self, record: RecordView) -> Records | None:
-        """Return the container of a record's workload and target, a new one for the first; None: not wanted."""
-        key = self._kind.key_of(record)
-        group = (record.workload_id, target_key(record.target))
-        if group not in self._found:
-            wanted = self._wanted in (None, key, record.workload_id)
-            made = self._kind(record.target, key, self._grouped) if wanted else None
-            self._found[group] = made
-        return self._found[group]
-
-    def _has_room(self, container: Records | None, mean_s: float) -> bool:
-        if container is None or self._nbest == 0:
-            return False
-        if self._nbest == -1 or len(container) < self._nbest:
-            return True
-        worst = container.bottom().mean_s
-        # The means are computed in two ways; their last digits may differ.
-        return worst is not None and mean_s <= worst * (1 + 1e-9)
-
-    def _view(self, table: pa.Table, row: int) -> RecordView:
-        (values,) = _rows(table, [row])
-        return RecordView.of_row(values)
-
-
-def _means(table: pa.Table) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the mean of each row's times, seconds; nan without times."""
-    times = table["run_secs"].combine_chunks()
-    lengths = times.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    values = times.flatten().to_numpy(zero_copy_only=False)
-    total = np.bincount(owner, values, len(lengths))
-    return np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
-
-
-def _rows(table: pa.Table, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
-    yield from table.take(pa.array(rows, pa.int64())).to_pylist()
-
-
-def _key(workload: HasWorkloadKey) -> str:
-    return workload.get_workload_key()
-
-
 def _record_file(path: Path) -> Path:
     """Return the file to read: of a folder, its MetaSchedule record file."""
-    if not path.is_dir():
-        return path
-    for name in (RECORD_FILE, f"{RECORD_FILE}.gz", f"{RECORD_FILE}.zst"):
-        if (path / name).is_file():
-            return path / name
-    raise RecordError(
-        f"expected a log file, or a folder with a {RECORD_FILE}, found the folder {path} without one; name the file"
-    )
+    names = (RECORD_FILE, f"{RECORD_FILE}.gz", f"{RECORD_FILE}.zst")
+    files = [path / name for name in names if (path / name).is_file()] if path.is_dir() else [path]
+    if not files:
+        raise RecordError(
+            f"expected a log file, or a folder with a {RECORD_FILE}, found the folder {path} without one; name the file"
+        )
+    return files[0]

@@ -15,10 +15,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tencost.compat.lorien.containers import Records
+from tencost.compat.lorien.containers import UNNAMED, Records, RecordView, limit, rank
 from tencost.compat.lorien.dialects import AutoSchedulerRecords, AutoTVMRecords, MetaScheduleRecords
 from tencost.compat.lorien.keys import target_key, target_of
-from tencost.compat.lorien.rows import UNNAMED, RecordView, limit, rank
 from tencost.errors import RecordError
 from tencost.store import reading
 from tencost.store.ids import ID_LENGTH, canonical_target
@@ -33,18 +32,9 @@ DIALECTS: dict[str, type[Records]] = {
 }
 _ID = re.compile(rf"[0-9a-f]{{{ID_LENGTH}}}")
 _KEY_COLUMNS = (
-    "record_id",
-    "workload_id",
-    "hardware",
-    "target",
-    "timestamp",
-    "program_format",
-    "run_secs",
-    "status",
-    "workload",
-    "workload_args",
-    "foreign",
-)
+    "record_id", "workload_id", "hardware", "target", "timestamp", "program_format", "run_secs", "status", "workload",
+    "workload_args", "foreign",
+)  # fmt: skip
 _LOG = logging.getLogger(__name__)
 
 
@@ -111,9 +101,9 @@ def query(
     if identity is None:
         return []
     text = _stored_target(store, identity, target, hardware)
-    found = store.lookup(identity, hardware=hardware, target=text)
-    kept = found.filter((pl.col("status") == Status.ok.value) & pl.col("quarantine").is_null())
-    return sorted(map(RecordView.of_row, kept.to_dicts()), key=rank)[:most]
+    rows = store.lookup(identity, hardware=hardware, target=text)
+    usable = rows.filter((pl.col("status") == Status.ok.value) & pl.col("quarantine").is_null())
+    return sorted(map(RecordView.of_row, usable.to_dicts()), key=rank)[:most]
 
 
 def _stored_target(
@@ -124,48 +114,47 @@ def _stored_target(
     if target != target_key(target):
         return text
     rows = store.view().scan([hardware], identity).select("target").unique().collect()
-    stored = {canonical_target(json.loads(item)) for item in rows["target"]}
-    named = sorted(item for item in stored if target_key(json.loads(item)) == target)
-    if text in stored or not named:
+    stored = {canonical_target(json.loads(other)) for other in rows["target"]}
+    matches = sorted(other for other in stored if target_key(other) == target)
+    if text in stored or not matches:
         return text
-    if len(named) > 1:
+    if len(matches) > 1:
         raise RecordError(
-            f"expected a target, found the target_key {target!r}, which {len(named)} targets of these records have: "
-            f"{'; '.join(named)}. Query by one of them"
+            f"expected a target, found the target_key {target!r}, which {len(matches)} targets of these records have: "
+            f"{'; '.join(matches)}. Query by one of them"
         )
-    return named[0]
+    return matches[0]
 
 
 def _row_on(kind: type[Records], record: RecordView, hardware: str | None) -> dict[str, Any]:
     """Return the row of a record with its device, and the id that goes with it."""
-    target = json.loads(record.target)
-    known = record.hardware if record.hardware != UNNAMED else target.get("model")
-    if record.hardware != UNNAMED and hardware not in (None, known):
+    unnamed = record.hardware == UNNAMED
+    logged = json.loads(record.target).get("model") if unnamed else record.hardware
+    if not unnamed and hardware not in (None, logged):
         raise RecordError(
-            f"expected records measured on {hardware}, found one read as {known}; leave hardware= out, or read the "
+            f"expected records measured on {hardware}, found one read as {logged}; leave hardware= out, or read the "
             "log again with the right one"
         )
-    device = hardware or known
+    device = hardware or logged
     if not isinstance(device, str) or device in ("", "unknown", UNNAMED):
         raise RecordError(
             f"expected the device of a record of {record.target}, found none in its log; name it: hardware=<name>"
         )
-    identity = kind.id_on(record, device)
-    return {**record.row, "hardware": device, "record_id": identity}
+    return {**record.row, "hardware": device, "record_id": kind.id_on(record, device)}
 
 
 def _workload_of_key(store: reading.Records, key: str, hardware: str) -> str | None:
     """Return the workload_id of a dialect's workload key among the records of a hardware."""
     frame = store.read(hardware, _KEY_COLUMNS).unique("workload_id", keep="any")
-    matching = [
+    matching = sorted(
         row["workload_id"]
-        for row in frame.to_dicts()
+        for row in frame.iter_rows(named=True)
         if (kind := DIALECTS.get(row["program_format"])) is not None
         and kind.key_of(RecordView.of_row({**row, "program": ""})) == key
-    ]
+    )
     if len(matching) > 1:
         raise RecordError(
-            f"expected one workload with the key {key!r}, found {len(matching)}: {', '.join(sorted(matching))}. "
-            "Query by workload_id"
+            f"expected one workload with the key {key!r}, found {len(matching)}: {', '.join(matching)}. Query by "
+            "workload_id"
         )
     return matching[0] if matching else None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from tencost.records.formats.autotvm.lines import Task, as_tensor
@@ -53,13 +54,12 @@ def _flop(name: str, args: list[Any]) -> int | None:
         return 2 * _product(data[:-1]) * _product(weight) if fits else None
     if name.startswith("batch_matmul"):
         return 2 * max(data[0], weight[0]) * data[1] * _product(weight[1:])
-    found = _CONVOLUTION.match(name)
-    if found is None or "without_weight_transform" in name:
+    template = _CONVOLUTION.match(name)
+    layout = template and _LAYOUT.search(template[3])
+    if template is None or layout is None or "without_weight_transform" in name:
         return None
-    layout = _LAYOUT.search(found[3])
-    if layout is None:
-        return None
-    return _convolution(layout[1].lower(), int(found[1]), bool(found[2]), data, weight, args[2:])
+    rank, transposed = int(template[1]), bool(template[2])
+    return _convolution(layout[1].lower(), rank, transposed, data, weight, args[2:])
 
 
 def _convolution(
@@ -76,47 +76,68 @@ def _convolution(
     start = 2 if channels_first else 0 if first == "hwcn" else 1
     sizes = data[start : start + rank]
     window = kernel[2 : 2 + rank] if channels_first else kernel[:rank]
-    strides = _each(rest[0], rank, least=1)
-    dilation = [1] * rank if transposed else _each(rest[2], rank, least=1)
-    extents = [(size - 1) * gap + 1 for size, gap in zip(window, dilation, strict=True)]
-    padding = _padding(rest[1], extents)
     if transposed:
+        steps, padding = _each(rest[0], rank, least=1), _padding(rest[1], window)
         added = _each(rest[3], rank) if len(rest) > 3 else [0] * rank
         out = [
-            (size - 1) * stride - pad + extent + more
-            for size, stride, pad, extent, more in zip(
-                sizes, strides, padding, extents, added, strict=True
+            (size - 1) * step - pad + extent + more
+            for size, step, pad, extent, more in zip(
+                sizes, steps, padding, window, added, strict=True
             )
         ]
     else:
-        out = [
-            (size + pad - extent) // stride + 1
-            for size, stride, pad, extent in zip(sizes, strides, padding, extents, strict=True)
-        ]
+        out = output_sizes(sizes, window, *rest[:3])
     images = data[3] if first == "hwcn" else data[0]
     return 2 * images * _product(out) * _product(kernel)
 
 
-def _padding(value: Any, extents: list[int]) -> list[int]:
+def output_sizes(
+    sizes: Sequence[int], window: Sequence[int], strides: Any, padding: Any, dilation: Any
+) -> list[int]:
+    """Return the spatial sizes of a convolution's output.
+
+    Args:
+        sizes: of the input.
+        window: of the kernel.
+        strides: a number, or one an axis.
+        padding: VALID, SAME, a number, one an axis, or all before and then all behind.
+        dilation: as strides.
+
+    Raises:
+        ValueError: something else.
+    """
+    steps = _each(strides, len(sizes), least=1)
+    gaps = _each(dilation, len(sizes), least=1)
+    extents = [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)]
+    return [
+        (size + pad - extent) // step + 1
+        for size, pad, extent, step in zip(
+            sizes, _padding(padding, extents), extents, steps, strict=True
+        )
+    ]
+
+
+def _padding(value: Any, extents: Sequence[int]) -> list[int]:
     """Return what is added on both sides of each axis together."""
     rank = len(extents)
     if value == "VALID":
         return [0] * rank
     if value == "SAME":
         return [extent - 1 for extent in extents]
-    if isinstance(value, list) and len(value) == 2 * rank:
-        return [before + after for before, after in zip(value[:rank], value[rank:], strict=True)]
+    if isinstance(value, list | tuple) and len(value) == 2 * rank:
+        sides = _each(value, 2 * rank)
+        return [before + after for before, after in zip(sides[:rank], sides[rank:], strict=True)]
     return [2 * side for side in _each(value, rank)]
 
 
 def _each(value: Any, rank: int, least: int = 0) -> list[int]:
-    values = list(value) if isinstance(value, list) else [value] * rank
-    if len(values) != rank or not all(type(item) is int and item >= least for item in values):
+    values = list(value) if isinstance(value, list | tuple) else [value] * rank
+    if len(values) != rank or not all(type(number) is int and number >= least for number in values):
         raise ValueError(f"expected {rank} integers of at least {least}, found {value!r}")
     return values
 
 
 def _product(values: list[Any]) -> int:
-    if not values or not all(type(item) is int and item > 0 for item in values):
+    if not values or not all(type(size) is int and size > 0 for size in values):
         raise ValueError(f"expected positive sizes, found {values!r}")
     return math.prod(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,8 +25,8 @@ from tencost.store.tables import RECORDS
 from tencost.writing import whole_file
 
 SHOWN = 5
-"""Rejects that are printed; all are in the file that is named."""
-_WIDE = 160
+"""Rejects that are printed; all are in rejects.jsonl."""
+_WIDTH = 160
 
 
 def run(
@@ -94,18 +93,14 @@ def run(
 @contextmanager
 def _locked(to: Path) -> Iterator[None]:
     to.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(to / ".lock")
     try:
-        lock.acquire(timeout=0)
+        with FileLock(to / ".lock", timeout=0):
+            yield
     except Timeout as error:
         raise ProfileError(
             f"expected to write profiles into {to}, found another import at it. Wait for it, or name another folder "
             "(--to)"
         ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _stores(root: Path) -> list[str]:
@@ -120,27 +115,28 @@ def _stores(root: Path) -> list[str]:
 
 
 def _report(read: ReadProfiles, to: Path, first: Sequence[Reject], console: Console) -> None:
+    profiles, parameters = read.profiles, read.parameters
+    rows = {
+        "launches": f"{read.launches:,}",
+        "kernels": f"{read.kernels:,}",
+        "programs": f"{len(profiles):,} ({read.joined:,} joined with records)",
+        "workloads": f"{len(set(profiles.workload.tolist())):,}",
+        "devices": printable(", ".join(sorted(set(profiles.device.tolist())))),
+        "metrics": f"{len(profiles.metrics):,}",
+    }
+    if parameters.height:
+        count = f"{parameters.width - 2:,} of {parameters.height:,} programs"
+        rows["tuning parameters"] = f"{count} ({to / PARAMETERS})"
+    rows["rejects"] = f"{read.rejects:,}" + (f" ({to / REJECTS})" if read.rejects else "")
+    rows["table"] = str(to / TABLE)
     table = Table(title="imported", show_header=False)
-    profiles = read.profiles
-    table.add_row("launches", f"{read.launches:,}")
-    table.add_row("kernels", f"{read.kernels:,}")
-    table.add_row("programs", f"{len(profiles):,} ({read.joined:,} joined with records)")
-    table.add_row("workloads", f"{len(set(profiles.workload.tolist())):,}")
-    table.add_row("devices", escape(printable(", ".join(sorted(set(profiles.device.tolist()))))))
-    table.add_row("metrics", f"{len(profiles.metrics):,}")
-    if read.parameters.height:
-        told = f"{read.parameters.width - 2:,} of {read.parameters.height:,} programs ({to / PARAMETERS})"
-        table.add_row("tuning parameters", escape(told))
-    table.add_row(
-        "rejects", f"{read.rejects:,}" + (f" ({escape(str(to / REJECTS))})" if read.rejects else "")
-    )
-    table.add_row("table", escape(str(to / TABLE)))
+    for title, cell in rows.items():
+        table.add_row(title, escape(cell))
     console.print(table)
-    for note in read.notes:
-        console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
-    for item in first:
-        told = printable(f"{item.file}:{item.line}: {item.reason}")
-        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    lines = [(note, "") for note in read.notes]
+    lines += [(f"{reject.file}:{reject.line}: {reject.reason}", "yellow") for reject in first]
+    for line, style in lines:
+        console.print(printable(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(place: Path, metrics: Sequence[str] = ()) -> None:
@@ -158,7 +154,7 @@ def show(place: Path, metrics: Sequence[str] = ()) -> None:
     require(profiles.metrics, metrics, str(place))
     names, counts = np.unique(profiles.device, return_counts=True)
     devices = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     table = Table(title=escape(printable(f"{len(profiles):,} programs: {devices}")))
     for title in ("metric", "unit", "measured", "min", "median", "max"):
         table.add_column(
@@ -166,17 +162,15 @@ def show(place: Path, metrics: Sequence[str] = ()) -> None:
             justify="left" if title in ("metric", "unit") else "right",
             no_wrap=title != "metric",
         )
-    rows = [("time_ns", "ns", profiles.time_ns)] if not metrics else []
+    rows = [] if metrics else [("time_ns", "ns", profiles.time_ns)]
     rows += [
         (name, stored.units[name], profiles.column(name)) for name in metrics or profiles.metrics
     ]
     for name, unit, column in rows:
-        told = column[~np.isnan(column)]
-        spread = (
-            (float(np.min(told)), float(np.median(told)), float(np.max(told)))
-            if len(told)
-            else (math.nan,) * 3
+        measured = column[~np.isnan(column)]
+        spread = [function(measured) for function in (np.min, np.median, np.max) if len(measured)]
+        cells = [f"{value:,.6g}" for value in spread] or ["-"] * 3
+        table.add_row(
+            escape(printable(name)), escape(printable(unit)), f"{len(measured):,}", *cells
         )
-        cells = ("-" if math.isnan(value) else f"{value:,.6g}" for value in spread)
-        table.add_row(escape(printable(name)), escape(printable(unit)), f"{len(told):,}", *cells)
     console.print(table)

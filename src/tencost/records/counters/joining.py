@@ -19,6 +19,7 @@ from pathlib import Path
 import polars as pl
 
 from tencost.errors import ProfileError, RecordError
+from tencost.records.counters.cells import first_names
 from tencost.records.counters.launches import Launch
 from tencost.store.ids import ID_LENGTH
 from tencost.store.tables import open_records
@@ -27,11 +28,16 @@ _MARK = re.compile(r"tencost:([^\s:;,\"'/()<>]+)")
 _ID = re.compile(rf"(?<![0-9a-f])[0-9a-f]{{{ID_LENGTH}}}(?![0-9a-f])")
 _BRACKETS = re.compile(r"[<(].*", re.DOTALL)
 _COLUMNS = {"record_id", "file", "kernel", "workload"}
+_SUFFIXES = (".gz", ".zst", ".csv", ".log", ".txt", ".tsv", ".xlsx", ".json")
+_WORDS = {
+    "nvtx": "a range of NVTX", "kernel": "the kernel's name", "file": "the file's name", "manifest": "the manifest",
+    "format": "the file's format", "": "nothing: each kernel of a file counts as a program",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Found:
-    """A launch's program; `by` says how it was found: nvtx, kernel, file, manifest, format, or nothing."""
+class LaunchedProgram:
+    """A launch's program; `by` says what identified it: nvtx, kernel, file, manifest, format, or "" for nothing."""
 
     program_id: str
     workload: str
@@ -46,9 +52,9 @@ class Manifest:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._path = path
         self._rows: dict[tuple[str, str], tuple[str, str]] = {}
-        self.used: set[tuple[str, str]] = set()
+        self._used: set[tuple[str, str]] = set()
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 lines = csv.DictReader(file)
@@ -69,19 +75,16 @@ class Manifest:
         except (OSError, csv.Error) as error:
             raise ProfileError(f"expected a manifest at {path}: {error}") from error
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def _add(self, row: Mapping[str, str], line: int) -> None:
         key = (row["file"], _BRACKETS.sub("", row["kernel"]).strip() if row["kernel"] else "")
         if not row["record_id"] or key == ("", ""):
             raise ProfileError(
-                f"expected a record_id and a file or kernel, found {dict(row)} at {self.path}:{line}"
+                f"expected a record_id and a file or kernel, found {dict(row)} at {self._path}:{line}"
             )
         value = (row["record_id"], row["workload"])
         if self._rows.setdefault(key, value) != value:
             raise ProfileError(
-                f"expected one program for {' '.join(filter(None, key))} in {self.path}, found "
+                f"expected one program for {' '.join(filter(None, key))} in {self._path}, found "
                 f"{self._rows[key][0]} and, in line {line}, {value[0]}"
             )
 
@@ -93,16 +96,21 @@ class Manifest:
         for kernel in sorted(kernels, key=len, reverse=True):
             for file in files:
                 if (file, kernel) in self._rows:
-                    self.used.add((file, kernel))
+                    self._used.add((file, kernel))
                     return self._rows[file, kernel]
         return None
 
-    def unused(self) -> list[str]:
-        """Return what was named and never seen."""
-        return [" ".join(filter(None, key)) for key in self._rows if key not in self.used]
+    def notes(self) -> list[str]:
+        """Return a sentence about rows that name nothing that was read, where there are some."""
+        unused = [" ".join(filter(None, key)) for key in self._rows if key not in self._used]
+        if not unused:
+            return []
+        names = first_names(unused)
+        rows = f"{len(unused)} of {len(self._rows)} rows of {self._path}"
+        return [f"{rows} name nothing that was read: {names}"]
 
 
-def program_of(launch: Launch, manifest: Manifest | None, name: str) -> Found:
+def program_of(launch: Launch, manifest: Manifest | None, name: str) -> LaunchedProgram:
     """Return the program that a launch belongs to.
 
     Args:
@@ -110,44 +118,29 @@ def program_of(launch: Launch, manifest: Manifest | None, name: str) -> Found:
         manifest: None: there is none.
         name: what its file is called in ids of programs that nobody named; distinct for each file.
     """
-    mark = _MARK.search(launch.marks) or _MARK.search(launch.kernel)
-    if mark is not None:
-        return Found(mark[1], launch.workload, "nvtx")
-    named = _ID.search(launch.kernel)
-    if named is not None:
-        return Found(named[0], launch.workload, "kernel")
-    if _ID.fullmatch(stem := stem_of(Path(launch.file).name)):
-        return Found(stem, launch.workload, "file")
-    row = None if manifest is None else manifest.find(launch)
-    if row is not None:
-        return Found(row[0], row[1] or launch.workload, "manifest")
+    stem = stem_of(Path(launch.file).name)
+    if mark := _MARK.search(launch.marks) or _MARK.search(launch.kernel):
+        return LaunchedProgram(mark[1], launch.workload, "nvtx")
+    if kernel_id := _ID.search(launch.kernel):
+        return LaunchedProgram(kernel_id[0], launch.workload, "kernel")
+    if _ID.fullmatch(stem):
+        return LaunchedProgram(stem, launch.workload, "file")
+    if manifest is not None and (row := manifest.find(launch)) is not None:
+        return LaunchedProgram(row[0], row[1] or launch.workload, "manifest")
     if launch.program:
-        return Found(launch.program, launch.workload, "format")
-    return Found(f"{name}/{_BRACKETS.sub('', launch.kernel) or launch.kernel}", "", "")
+        return LaunchedProgram(launch.program, launch.workload, "format")
+    return LaunchedProgram(f"{name}/{_BRACKETS.sub('', launch.kernel) or launch.kernel}", "", "")
 
 
 def stem_of(name: str) -> str:
-    """Return a file's name without what says how it is written: bfs.log.gz is bfs."""
-    for suffix in (".gz", ".zst", ".csv", ".log", ".txt", ".tsv", ".xlsx", ".json"):
+    """Return a file's name without its endings: bfs.log.gz is bfs."""
+    for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     return name
 
 
-@dataclass(frozen=True)
-class Joined:
-    """What the record stores know of programs.
-
-    Attributes:
-        workload: id -> its record's workload.
-        stores: which stores were asked.
-    """
-
-    workload: Mapping[str, str]
-    stores: tuple[str, ...]
-
-
-def join(program_ids: Iterable[str], stores: Sequence[str]) -> Joined:
-    """Look programs up in record stores.
+def join(program_ids: Iterable[str], stores: Sequence[str]) -> dict[str, str]:
+    """Look programs up in record stores: id -> its record's workload.
 
     Args:
         program_ids: records' ids, or others.
@@ -156,25 +149,19 @@ def join(program_ids: Iterable[str], stores: Sequence[str]) -> Joined:
     Raises:
         RecordError: a store that cannot be read.
     """
-    wanted = pl.Series("record_id", sorted(set(program_ids)), dtype=pl.String)
-    workload: dict[str, str] = {}
-    asked = []
+    ids = pl.Series("record_id", sorted(set(program_ids)), dtype=pl.String)
+    workloads: dict[str, str] = {}
     for uri in stores:
         records = open_records(uri)
         if not records.exists():
             raise RecordError(f"expected a record store at {uri}, found none")
-        asked.append(uri)
         rows = records.read(columns=["record_id", "alias", "workload_id"], quarantined=True)
         for name in ("alias", "record_id"):
-            named = rows.filter(pl.col(name).is_in(wanted.implode()))
-            workload.update(zip(named[name], named["workload_id"], strict=True))
-    return Joined(workload, tuple(asked))
+            matches = rows.filter(pl.col(name).is_in(ids.implode()))
+            workloads.update(zip(matches[name], matches["workload_id"], strict=True))
+    return workloads
 
 
-def told(counts: Counter[str]) -> str:
-    """Return how programs were found, in words."""
-    words = {
-        "nvtx": "a range of NVTX", "kernel": "the kernel's name", "file": "the file's name", "manifest": "the manifest",
-        "format": "the file's format", "": "nothing: each kernel of a file counts as a program",
-    }  # fmt: skip
-    return ", ".join(f"{count} by {words[by]}" for by, count in counts.most_common())
+def in_words(counts: Counter[str]) -> str:
+    """Return how many programs were identified by what, in words."""
+    return ", ".join(f"{count} by {_WORDS[by]}" for by, count in counts.most_common())

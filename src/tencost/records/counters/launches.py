@@ -13,30 +13,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tencost.records.reading.protocol import Reject
+
+__all__ = ["RESERVED", "Columns", "Launch", "Note", "ProfileFormat", "Reject"]
+
 RESERVED = ("program_id", "workload", "device", "time_ns")
 """Columns of a table of programs that are no metrics."""
 
 
 @dataclass(frozen=True)
-class Reject:
-    """Something that was left out.
+class Note:
+    """What is as it should not be but costs no launch.
 
     Attributes:
-        file: as it was named.
-        line: in it, from 1; 0: the file as a whole.
-        reason: what was expected and found.
+        text: a sentence.
+        file: where it was read; "" where it is of no file.
+        line: in it, from 1, where the profiler itself reports an error; 0 else. Where no launch comes of the file, the
+            error is why, and becomes its Reject.
     """
 
-    file: str
-    line: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """What is as it should not be but costs no launch, a sentence."""
-
     text: str
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, eq=False)

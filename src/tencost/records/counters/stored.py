@@ -7,8 +7,9 @@ version, the metrics in their order, and their canonical units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ class StoredProfiles:
 
 def save_profiles(path: Path, profiles: Profiles, units: Mapping[str, str]) -> None:
     """Write programs to a file, whole or not at all."""
-    told = {
+    about = {
         "version": VERSION,
         "metrics": profiles.metrics,
         "units": {metric: units.get(metric, "") for metric in profiles.metrics},
@@ -50,7 +51,7 @@ def save_profiles(path: Path, profiles: Profiles, units: Mapping[str, str]) -> N
     columns["time_ns"] = pa.array(profiles.time_ns, pa.float64(), from_pandas=True)
     for place, metric in enumerate(profiles.metrics):
         columns[metric] = pa.array(profiles.values[:, place], pa.float64(), from_pandas=True)
-    table = pa.table(columns).replace_schema_metadata({_KEY: orjson.dumps(told)})
+    table = pa.table(columns).replace_schema_metadata({_KEY: orjson.dumps(about)})
     with whole_file(path) as new:
         pq.write_table(table, new, compression="zstd")
 
@@ -67,25 +68,33 @@ def load_profiles(place: Path) -> StoredProfiles:
             f"expected a table of programs at {path}, found nothing. Make one: tencost profiles import FILES"
         )
     try:
-        table = pq.read_table(path)
-        told = orjson.loads((table.schema.metadata or {})[_KEY])
-        metrics = tuple(told["metrics"])
-        if told["version"] != VERSION:
-            raise ProfileError(
-                f"expected version {VERSION} of {path}, found {told['version']}. Import it again"
-            )
-        units = _units(told["units"], metrics)
-        program_id, workload, device = (_texts(table, name) for name in _TEXTS)
-        columns = [_numbers(table, metric) for metric in metrics]
-        values = np.stack(columns, axis=1) if columns else np.zeros((table.num_rows, 0))
-        time_ns = _numbers(table, "time_ns")
-        profiles = Profiles(program_id, workload, device, metrics, values, time_ns)
-        return StoredProfiles(profiles, units)
+        return _parse(pq.read_table(path), path)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise ProfileError(
             f"expected a table of programs at {path}, found another or a damaged file ({type(error).__name__}: "
             f"{str(error)[:200]}). Make it again: tencost profiles import FILES"
         ) from error
+
+
+def _parse(table: pa.Table, path: Path) -> StoredProfiles:
+    about = orjson.loads((table.schema.metadata or {})[_KEY])
+    if about["version"] != VERSION:
+        raise ProfileError(
+            f"expected version {VERSION} of {path}, found {about['version']}. Import it again"
+        )
+    metrics = tuple(about["metrics"])
+    units = {metric: about["units"][metric] for metric in metrics}
+    texts = [table[name].to_pylist() for name in _TEXTS]
+    if len(units) < len(metrics):
+        raise ValueError("a metric is listed twice")
+    if not all(isinstance(text, str) for text in chain(units.values(), *texts)):
+        raise ValueError(f"expected text as units and in every row of {', '.join(_TEXTS)}")
+    values = np.full((table.num_rows, len(metrics)), np.nan)
+    for place, metric in enumerate(metrics):
+        values[:, place] = _numbers(table, metric)
+    program_id, workload, device = (np.array(cells, dtype=np.str_) for cells in texts)
+    time_ns = _numbers(table, "time_ns")
+    return StoredProfiles(Profiles(program_id, workload, device, metrics, values, time_ns), units)
 
 
 def load_parameters(folder: Path) -> pl.DataFrame | None:
@@ -98,35 +107,19 @@ def load_parameters(folder: Path) -> pl.DataFrame | None:
     if not path.is_file():
         return None
     try:
-        found = pl.read_parquet(path)
+        parameters = pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise ProfileError(
             f"expected tuning parameters of programs at {path}, found a damaged file ({str(error)[:200]}). Make it "
             "again: tencost profiles import FILES"
         ) from error
-    if found.schema.get("program_id") != pl.String:
+    if parameters.schema.get("program_id") != pl.String:
         raise ProfileError(
-            f"expected program_id, a text, in {path}, found {', '.join(found.columns[:5])}. Make it again: tencost "
-            "profiles import FILES"
+            f"expected program_id, a text, in {path}, found {', '.join(parameters.columns[:5])}. Make it again: "
+            "tencost profiles import FILES"
         )
-    return found
+    return parameters
 
 
-def _numbers(table: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
     return np.array(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _texts(table: pa.Table, name: str) -> NDArray[np.str_]:
-    cells = table[name].to_pylist()
-    if not all(isinstance(cell, str) for cell in cells):
-        raise ValueError(f"expected text in every row of {name}")
-    return np.array(cells, dtype=np.str_)
-
-
-def _units(told: Mapping[str, object], metrics: Sequence[str]) -> dict[str, str]:
-    units = {metric: told[metric] for metric in metrics}
-    if len(units) < len(metrics):
-        raise ValueError("a metric is listed twice")
-    if not all(isinstance(unit, str) for unit in units.values()):
-        raise ValueError("a unit is no text")
-    return {metric: str(unit) for metric, unit in units.items()}

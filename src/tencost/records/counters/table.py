@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ class Profiles:
         device: string [P]: the device that it ran on, as the profiler names it.
         metrics: the metrics' names, in Nsight Compute's words of the newest generation.
         values: float64 [P, M] in canonical units (ns, byte, hertz, %; counts as they are); NaN: not measured.
-        time_ns: float64 [P]: what the program took, its kernels together; NaN: not told.
+        time_ns: float64 [P]: how long the program took, its kernels together; NaN: not measured.
     """
 
     program_id: NDArray[np.str_]
@@ -37,14 +37,8 @@ class Profiles:
 
     def take(self, rows: NDArray[np.int64]) -> Profiles:
         """Select programs, in the order given."""
-        return Profiles(
-            self.program_id[rows],
-            self.workload[rows],
-            self.device[rows],
-            self.metrics,
-            self.values[rows],
-            self.time_ns[rows],
-        )
+        names = ("program_id", "workload", "device", "values", "time_ns")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def column(self, metric: str) -> NDArray[np.float64]:
         """Return a metric of every program, float64 [P].

@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from tencost.records.counters import cells
+from tencost.records.counters.cells import number, text_lines
 from tencost.records.counters.launches import Columns, Launch, Note, ProfileFormat, Reject
-from tencost.records.counters.metrics import canonical_unit, expected_unit, today
+from tencost.records.counters.metrics import canonical_unit, current_name, expected_unit
 from tencost.records.reading.opening import TruncatedError, read_head
 
 _OK = "Ok"
@@ -41,7 +41,7 @@ _SIZES = {
     "RegistersCount": ("launch__registers_per_thread", "register/thread"),
     "LocalMemorySize": ("launch__shared_mem_per_block_static", "byte/block"),
 }
-"""What KTT's compiler told -> today's name and unit."""
+"""Sizes of KTT's compiler -> today's name and unit."""
 _RESULTS = re.compile(r'"Results"\s*:\s*\[')
 _NEXT = re.compile(r'\{\s*"(?:ComputationResults|Configuration|KernelName|Status)"')
 _BETWEEN = re.compile(r"[\s,]*")
@@ -53,7 +53,7 @@ _END, _BEGINNING = 16, 64
 
 
 class _ResultError(ValueError):
-    """A result that is none: what was expected and found."""
+    """A malformed result: what was expected and found."""
 
 
 def recognises(path: Path) -> bool:
@@ -74,49 +74,45 @@ def read(path: Path) -> Iterator[Launch | Reject | Note]:
     """
     file = str(path)
     failed: Counter[str] = Counter()
-    about: Mapping[str, Any] | None = None
-    known: dict[tuple[str, ...], Columns] = {}
-    for run, (line, found) in enumerate(_results(path), 1):
-        if isinstance(found, str):
-            yield Reject(file, line, found)
-            continue
-        if about is None:
-            about = found
-            if canonical_unit(str(about.get("TimeUnit"))[:20])[0] != "ns":
-                reason = (
-                    f"expected a TimeUnit, found {about.get('TimeUnit')!r:.40}; times are not known"
-                )
+    metadata: Mapping[str, Any] | None = None
+    columns: dict[tuple[str, ...], Columns] = {}
+    for run, (line, result) in enumerate(_results(path), 1):
+        if isinstance(result, str):
+            yield Reject(file, line, result)
+        elif metadata is None:
+            metadata = result
+            unit = metadata.get("TimeUnit")
+            if canonical_unit(str(unit)[:20])[0] != "ns":
+                reason = f"expected a TimeUnit, found {unit!r:.40}; times are not known"
                 yield Reject(file, line, reason)
-            continue
-        status = str(found.get("Status"))[:40]
-        if status != _OK:
+        elif (status := str(result.get("Status"))[:40]) != _OK:
             failed[status] += 1
             yield Reject(file, line, f"expected the status Ok, found {status!r}")
-            continue
-        try:
-            launches = list(_launches(file, line, found, about, run, known))
-        except _ResultError as error:
-            yield Reject(file, line, str(error))
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            reason = f"expected a result of KTT, found another ({type(error).__name__}: {error})"
-            yield Reject(file, line, reason[:200])
         else:
-            yield from launches
+            try:
+                yield from list(_launches(file, line, result, metadata, run, columns))
+            except _ResultError as error:
+                yield Reject(file, line, str(error))
+            except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+                reason = (
+                    f"expected a result of KTT, found another ({type(error).__name__}: {error})"
+                )
+                yield Reject(file, line, reason[:200])
     if failed:
-        told = ", ".join(f"{count} {status}" for status, count in failed.most_common(5))
-        yield Note(f"{file}: configurations that did not run: {told}")
+        counts = ", ".join(f"{count} {status}" for status, count in failed.most_common(5))
+        yield Note(f"configurations that did not run: {counts}", file)
 
 
 def _launches(
     file: str,
     line: int,
     result: Mapping[str, Any],
-    about: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     run: int,
-    known: dict[tuple[str, ...], Columns],
+    columns: dict[tuple[str, ...], Columns],
 ) -> Iterator[Launch]:
     workload = result["KernelName"]
-    parameters = {item["Name"]: item["Value"] for item in result["Configuration"]}
+    parameters = {each["Name"]: each["Value"] for each in result["Configuration"]}
     if not isinstance(workload, str) or not all(isinstance(name, str) for name in parameters):
         raise _ResultError("expected names of kernel and parameters, found others")
     if not all(isinstance(value, int | float | str) for value in parameters.values()):
@@ -125,35 +121,35 @@ def _launches(
     program = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     if not result["ComputationResults"]:
         raise _ResultError("expected a computation of a kernel, found none")
-    unit, factor = canonical_unit(str(about.get("TimeUnit")))
+    unit, factor = canonical_unit(str(metadata.get("TimeUnit")))
+    threads = metadata.get("GlobalSizeType", metadata.get("ComputeApi")) != "CUDA"
     for computed in result["ComputationResults"]:
-        values: dict[str, tuple[str, float]] = {}
-        for item in computed.get("ProfilingData", {}).get("Counters", ()):
-            name = today(item["Name"])
-            values.setdefault(name, (expected_unit(name), cells.number(item["Value"])))
-        for key, (name, of) in _SIZES.items():
+        metrics: dict[str, tuple[str, float]] = {}
+        for counter in computed.get("ProfilingData", {}).get("Counters", ()):
+            name = current_name(counter["Name"])
+            metrics.setdefault(name, (expected_unit(name), number(counter["Value"])))
+        for key, (name, size_unit) in _SIZES.items():
             if key in computed.get("CompilationData", {}):
-                values.setdefault(name, (of, cells.number(computed["CompilationData"][key])))
-        block = _size(computed["LocalSize"])
-        grid = _size(computed["GlobalSize"])
-        if about.get("GlobalSizeType", about.get("ComputeApi")) != "CUDA":
-            grid = tuple(-(-threads // max(1, of)) for threads, of in zip(grid, block, strict=True))
-        values.setdefault("launch__grid_size", ("", float(math.prod(grid))))
-        values.setdefault("launch__block_size", ("thread", float(math.prod(block))))
-        duration = cells.number(computed["Duration"]) * factor if unit == "ns" else math.nan
+                metrics.setdefault(name, (size_unit, number(computed["CompilationData"][key])))
+        block, grid = _size(computed["LocalSize"]), _size(computed["GlobalSize"])
+        if threads:
+            grid = tuple(-(-total // max(1, size)) for total, size in zip(grid, block, strict=True))
+        metrics.setdefault("launch__grid_size", ("", float(math.prod(grid))))
+        metrics.setdefault("launch__block_size", ("thread", float(math.prod(block))))
+        duration = number(computed["Duration"]) * factor if unit == "ns" else math.nan
         if not duration > 0 and unit == "ns":
             raise _ResultError(f"expected a duration above 0, found {computed['Duration']!r:.40}")
-        names = tuple(values)
-        columns = known.setdefault(names, Columns(names, tuple(of for of, _ in values.values())))
+        names = tuple(metrics)
+        units = tuple(metric_unit for metric_unit, _ in metrics.values())
         yield Launch(
-            file,
-            line,
-            str(computed["KernelFunction"]),
-            f"{grid} x {block}",
-            str(about.get("Device", "")),
-            "",
-            columns,
-            np.array([value for _, value in values.values()], dtype=np.float64),
+            file=file,
+            line=line,
+            kernel=str(computed["KernelFunction"]),
+            shape=f"{grid} x {block}",
+            device=str(metadata.get("Device", "")),
+            marks="",
+            columns=columns.setdefault(names, Columns(names, units)),
+            values=np.array([value for _, value in metrics.values()], dtype=np.float64),
             time_ns=duration,
             program=program,
             workload=workload,
@@ -169,19 +165,19 @@ def _size(size: Mapping[str, Any]) -> tuple[int, ...]:
 def _results(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Yield (line, the object of metadata), then (line, a result), and (line, why) for what is none, streamed."""
     window = _Window(path)
-    while (found := _RESULTS.search(window.text, window.at)) is None:
+    while (results := _RESULTS.search(window.text, window.at)) is None:
         if not window.more():
             yield 1, window.broken or "expected Results, found none"
             return
     try:
-        about = json.loads(window.text[: found.start()].rstrip().rstrip(",") + "}")["Metadata"]
-        if not isinstance(about, dict):
+        metadata = json.loads(window.text[: results.start()].rstrip().rstrip(",") + "}")["Metadata"]
+        if not isinstance(metadata, dict):
             raise _ResultError("expected Metadata, found no object")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         yield 1, f"expected Metadata before Results, found damage: {error}"[:200]
-        about = {}
-    yield 1, about
-    window.go(found.end())
+        metadata = {}
+    yield 1, metadata
+    window.go(results.end())
     while window.seek():
         value, end = window.value()
         if value is not None:
@@ -201,7 +197,7 @@ class _Window:
     """A part of a file: `text[at:]`, whose first character stands in line `line`."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = cells.text_lines(path)
+        self._lines = text_lines(path)
         self._decode = json.JSONDecoder().raw_decode
         self.text = ""
         self.at = 0
@@ -211,13 +207,13 @@ class _Window:
 
     def more(self) -> bool:
         """Read on; False at the end, or where one value is longer than any can be."""
-        parts, wanted = [self.text[self.at :]], _CHUNK
+        parts, missing = [self.text[self.at :]], _CHUNK
         if self.broken or len(parts[0]) > _LONGEST:
             return False
         try:
-            while wanted > 0 and (line := next(self._lines, None)) is not None:
+            while missing > 0 and (line := next(self._lines, None)) is not None:
                 parts += (line[1], "\n")
-                wanted -= len(line[1]) + 1
+                missing -= len(line[1]) + 1
         except TruncatedError as error:
             self.broken = str(error)
         self.text, self.at = "".join(parts), 0
@@ -258,11 +254,11 @@ class _Window:
     def resume(self) -> bool:
         """Go to where the next result begins; False where none does."""
         self.go(self.at + 1)
-        while (found := _NEXT.search(self.text, self.at)) is None:
+        while (following := _NEXT.search(self.text, self.at)) is None:
             self.go(max(self.at, len(self.text) - _BEGINNING))
             if not self.more():
                 return False
-        self.go(found.start())
+        self.go(following.start())
         return True
 
 
