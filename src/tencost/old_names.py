@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
 
 MOVED = {
-    "tencost.features.ragged": "tencost.features.rows.ragged",
     "tencost.compat.lorien.rows": "tencost.compat.lorien.containers",
+    "tencost.features.ragged": "tencost.features.rows.ragged",
     "tencost.graphs.adapt": "tencost.adapt.graph_correction",
     "tencost.graphs.api": "tencost.register.latency.api",
     "tencost.graphs.bundle": "tencost.models.networks.bundle",

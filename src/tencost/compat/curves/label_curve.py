@@ -7,7 +7,7 @@ the new hardware in the train part; a model from scratch learns from the same la
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -94,7 +94,7 @@ def native(ranker: Ranker, test: tuple[Truth, Ragged], labels: Samples, seed: in
 def judged(ranker: Ranker, truth: Truth, features: Ragged) -> dict[str, float]:
     """Return the figures of a model on a test part."""
     raw = ranker.predict(features)
-    overall = score_records(truth, raw, np.nan_to_num(raw)).overall.to_dict()
+    overall = asdict(score_records(truth, raw, np.nan_to_num(raw)).overall)
     return {name: overall[name] for name in FIGURES}
 
 
