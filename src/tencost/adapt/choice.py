@@ -37,14 +37,19 @@ def diverse(pool: Pool, columns: FloatArray, count: int, per_task: int, seed: in
 
 
 def uncertain(
-    pool: Pool, committee: Sequence[Scores], taken: IntArray, count: int, per_task: int, seed: int
+    pool: Pool,
+    committee: Sequence[Scores],
+    labelled: IntArray,
+    count: int,
+    per_task: int,
+    seed: int,
 ) -> IntArray:
     """Return positions of further programs, those of the most disputed tasks.
 
     Args:
         pool: what may be labelled.
         committee: scores of all programs by several models, float64 [N] each, on one scale.
-        taken: positions that are labelled already.
+        labelled: positions that are labelled already.
         count: how many more.
         per_task: programs of a task.
         seed: of what is taken once every task had a turn.
@@ -52,7 +57,7 @@ def uncertain(
     opinions = np.stack([_centred(scores, pool.group) for scores in committee])
     dispute = opinions.var(axis=0)
     free = np.ones(len(pool), bool)
-    free[taken] = False
+    free[labelled] = False
     of_task = np.bincount(pool.group[free], weights=dispute[free], minlength=pool.num_tasks)
     mean = of_task / np.maximum(np.bincount(pool.group[free], minlength=pool.num_tasks), 1)
     tasks = np.argsort(-mean, kind="stable")

@@ -178,15 +178,15 @@ def cost_shares(graphs: GraphSet, node_ms: Floats) -> Floats:
 
 
 def _kernel(
-    left: tuple[Floats, Floats],
-    right: tuple[Floats, Floats],
+    first_set: tuple[Floats, Floats],
+    second_set: tuple[Floats, Floats],
     slope: float,
     part: float,
     length: float,
 ) -> Floats:
     """Return the prior covariance of log ratios between two sets of graphs: float64 [L, R]."""
-    covariance = _OFFSET**2 + slope**2 * left[0] @ right[0].T
-    first, second = left[1], right[1]
+    covariance = _OFFSET**2 + slope**2 * first_set[0] @ second_set[0].T
+    first, second = first_set[1], second_set[1]
     varied = max(int((second != 0).any(axis=0).sum()), 1)
     inner = first @ second.T / varied
     if length == 0:

@@ -117,17 +117,17 @@ def plot_search(truth: Truth, curves: Curves, folder: Path, hardware: str) -> li
         weight, optimum = truth.weight[of], float(truth.weight[of] @ truth.optimum_s[of])
         random_ms = 1e3 * (weight @ truth.random_best[of])
         trials = search.trials_at_step(truth.num_programs[of], len(random_ms))
-        shown = max(2, min(len(trials), 2 * int(truth.cutoffs[index])))
-        table: dict[str, Iterable[float]] = {"trials": trials[:shown]}
+        drawn = max(2, min(len(trials), 2 * int(truth.cutoffs[index])))
+        table: dict[str, Iterable[float]] = {"trials": trials[:drawn]}
         for model, seeds in curves.items():
-            stack = np.stack([1e3 * (weight @ seed.best[of, :shown]) for seed in seeds])
+            stack = np.stack([1e3 * (weight @ seed.best[of, :drawn]) for seed in seeds])
             table[model] = stack.mean(axis=0)
-            _line(axis, trials[:shown], stack, colours[model], model, every=max(1, shown // 6))
+            _line(axis, trials[:drawn], stack, colours[model], model, every=max(1, drawn // 6))
         axis.plot(
-            trials[:shown], random_ms[:shown], color=_GREY, linestyle="--", label="random order"
+            trials[:drawn], random_ms[:drawn], color=_GREY, linestyle="--", label="random order"
         )
         axis.axhline(1e3 * optimum, color="black", linestyle=":", linewidth=1.2, label="optimum")
-        table |= {FLOOR: random_ms[:shown], ORACLE: np.full(shown, 1e3 * optimum)}
+        table |= {FLOOR: random_ms[:drawn], ORACLE: np.full(drawn, 1e3 * optimum)}
         axis.set_title(network, fontsize=9)
         axis.set_xlabel("trials (recorded programs, all tasks)")
         axis.set_yscale("log")

@@ -111,9 +111,9 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
             raise SplitError(_stale(stale[-1], cfg))
         scored = []
         current = [model for model in models if model not in stale]
-        for result in _scored(cfg, data, truth, valid, current):
-            status.update(f"evaluate: {result.model.name} is done")
-            scored.append(result)
+        for evaluated in _scored(cfg, data, truth, valid, current):
+            status.update(f"evaluate: {evaluated.model.name} is done")
+            scored.append(evaluated)
         scored = _with_choices(data, scored)
         board = _board(data, root, truth, scored)
         status.update("evaluate: plots")
@@ -122,10 +122,10 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
     tracking.log_comparison(root, cfg, board, report)
     rows = {row.model: row for row in board.rows}
     plot_files = sorted((report / "plots").iterdir())
-    for result in scored:
-        name = result.model.name
+    for evaluated in scored:
+        name = evaluated.model.name
         files = [path for path in plot_files if path.stem.endswith(f"-{name}")]
-        tracking.log_model_scores(root, cfg, rows[name], result.predict_ms, files)
+        tracking.log_model_scores(root, cfg, rows[name], evaluated.predict_ms, files)
     print_board(board)
     return board
 
@@ -220,8 +220,8 @@ def _scored(
 
 def _score_folder(shared: Any, folder: Path) -> list[Any]:
     cfg, root, truth, valid = shared
-    result = _score(load_model(folder), Data(cfg, root), truth, valid)
-    return [(result.predictions, result.test, result.valid, result.predict_ms)]
+    evaluated = _score(load_model(folder), Data(cfg, root), truth, valid)
+    return [(evaluated.predictions, evaluated.test, evaluated.valid, evaluated.predict_ms)]
 
 
 def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Scored:
@@ -246,17 +246,19 @@ def _with_choices(data: Data, scored: Sequence[Scored]) -> list[Scored]:
     folds = Folds(data)
     by_model = choices(
         {
-            result.model.name: folds.figures(result.model.folder)
-            for result in scored
-            if not result.model.info.model_config.get("reference", False)
+            evaluated.model.name: folds.figures(evaluated.model.folder)
+            for evaluated in scored
+            if not evaluated.model.info.model_config.get("reference", False)
         }
     )
-    return [replace(result, choice=by_model.get(result.model.name)) for result in scored]
+    return [replace(evaluated, choice=by_model.get(evaluated.model.name)) for evaluated in scored]
 
 
 def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> ProgramBoard:
     cfg = data.cfg
-    rows = sorted((result.row(root, truth) for result in scored), key=lambda row: -row.mean("geo1"))
+    rows = sorted(
+        (evaluated.row(root, truth) for evaluated in scored), key=lambda row: -row.mean("geo1")
+    )
     ends = [
         ProgramRow(model=FLOOR, **summarize(truth, [random_floor(truth)])),
         ProgramRow(model=ORACLE, **summarize(truth, [oracle(truth)])),
@@ -275,7 +277,7 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Pr
     best = board.winner()
     if best is None:
         return board
-    seeds = {result.model.name: result.test for result in scored}
+    seeds = {evaluated.model.name: evaluated.test for evaluated in scored}
     gains = tuple(
         Gain(
             model=best.model,
@@ -329,35 +331,35 @@ def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
         pl.DataFrame(
             {
                 "record_id": truth.record_id,
-                "model": result.model.name,
+                "model": evaluated.model.name,
                 "seed": bundle.info.seed,
                 "raw": prediction.raw,
                 "score": prediction.score,
                 "latency_s": truth.latency_s,
             }
         ).with_columns(pl.col("raw", "latency_s").fill_nan(None))
-        for result in scored
-        for bundle, prediction in zip(result.model.bundles, result.predictions, strict=True)
+        for evaluated in scored
+        for bundle, prediction in zip(evaluated.model.bundles, evaluated.predictions, strict=True)
     ]
     return pl.concat(frames)
 
 
 def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
-    seeds = {result.model.name: result.test for result in scored}
+    seeds = {evaluated.model.name: evaluated.test for evaluated in scored}
     curves = {row.model: seeds[row.model] for row in board.models}
     plots.plot_leaderboard(board, folder)
     plots.plot_top_k(curves, random_floor(truth), folder, board.hardware)
     plots.plot_search(truth, curves, folder, board.hardware)
     plots.plot_losses(board, folder)
-    for result in scored:
-        _plot_model(truth, result, folder, board.hardware)
+    for evaluated in scored:
+        _plot_model(truth, evaluated, folder, board.hardware)
 
 
-def _plot_model(truth: Truth, result: Scored, folder: Path, hardware: str) -> list[Path]:
+def _plot_model(truth: Truth, evaluated: Scored, folder: Path, hardware: str) -> list[Path]:
     """Plot the seed that did best on the validation part."""
-    seed, name = best_seed(result.valid or result.test), result.model.name
-    written = plots.plot_predicted(truth, result.predictions[seed].score, name, folder, hardware)
-    shares = result.model.bundles[seed].ranker.importance()
+    seed, name = best_seed(evaluated.valid or evaluated.test), evaluated.model.name
+    written = plots.plot_predicted(truth, evaluated.predictions[seed].score, name, folder, hardware)
+    shares = evaluated.model.bundles[seed].ranker.importance()
     return written + (plots.plot_importance(shares, name, folder) if shares else [])
 
 

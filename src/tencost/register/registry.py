@@ -363,9 +363,9 @@ def check_unchanged(client: Any, name: str, champion: Version | None) -> None:
     current = find_champion(client, name)
     if (current and current.number) != (champion and champion.number):
         then = "no champion" if champion is None else f"version {champion.number} as champion"
-        found = "none" if current is None else f"version {current.number}"
+        actual = "none" if current is None else f"version {current.number}"
         raise RegistryError(
-            f"expected {then} of {name} still, which the challenger was judged against, found {found}: somebody else "
+            f"expected {then} of {name} still, which the challenger was judged against, found {actual}: somebody else "
             "was faster. Nothing was promoted; run the command again to judge it against that one"
         )
 

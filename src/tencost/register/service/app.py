@@ -164,7 +164,7 @@ class Service:
         try:
             response = await self._answer(request)
         except ClientDisconnect:
-            self._requests.left += 1
+            self._requests.departed += 1
             _log.warning("%s left after %.1f s, unanswered", client, time.monotonic() - started)
             return _json({"error": "the client left"}, 400)  # nobody reads it
         except (EndedError, asyncio.CancelledError):  # uvicorn cancels what takes too long to end
@@ -184,10 +184,10 @@ class Service:
                 503, f"{self._taken} requests are waiting already, try later", {"Retry-After": "1"}
             )
         self._taken += 1
-        gone = threading.Event()
+        abandoned = threading.Event()
         try:
-            work = run_in_threadpool(self._scored, body, gone)
-            answer = await _while_there(request, work, gone)
+            work = run_in_threadpool(self._scored, body, abandoned)
+            answer = await _while_there(request, work, abandoned)
         except (Overdue, SlowError):
             raise HTTPException(
                 504,
@@ -198,7 +198,7 @@ class Service:
         except TencostError as error:  # what a user can mend, such as a module that TVM cannot read
             raise HTTPException(422, str(error)) from None
         finally:
-            gone.set()
+            abandoned.set()
             self._taken -= 1
         return _json(
             {
@@ -212,12 +212,12 @@ class Service:
             }
         )
 
-    def _scored(self, body: bytes, gone: threading.Event) -> list[Scored]:
+    def _scored(self, body: bytes, abandoned: threading.Event) -> list[Scored]:
         """Read and score, in a thread that waits for processes."""
         started = time.monotonic()
-        asked = self._readers.read(body, self._limits.seconds)
+        request = self._readers.read(body, self._limits.seconds)
         seconds = self._limits.seconds - (time.monotonic() - started)
-        return self._pool.score(asked, seconds, gone)
+        return self._pool.score(request, seconds, abandoned)
 
     def _admit(self, request: Request) -> None:
         if self._token is None:
@@ -262,7 +262,7 @@ class Service:
 
 
 async def _while_there(
-    request: Request, work: Awaitable[list[Scored]], gone: threading.Event
+    request: Request, work: Awaitable[list[Scored]], abandoned: threading.Event
 ) -> list[Scored]:
     """Wait for scores; where the client leaves, the work ends with its next slice, and ClientDisconnect is raised."""
     task = asyncio.ensure_future(work)
@@ -270,16 +270,16 @@ async def _while_there(
         while True:
             if (await asyncio.wait({task}, timeout=WATCH_SECONDS))[0]:
                 return await task
-            if not gone.is_set() and await request.is_disconnected():
-                gone.set()
+            if not abandoned.is_set() and await request.is_disconnected():
+                abandoned.set()
     except EndedError:
         if await request.is_disconnected():
             raise ClientDisconnect from None
         raise
 
 
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(value), status, headers, "application/json")
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, "application/json")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

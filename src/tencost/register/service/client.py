@@ -89,10 +89,10 @@ class Connection:
         text = printable(str(message or content[:200].decode(errors="replace")), 500)
         raise TuneError(f"{self._url}: the service answers {status}: {text}")
 
-    def something_else(self, found: str) -> RegistryError:
+    def something_else(self, answer: str) -> RegistryError:
         """Return the error that whoever answers is no service of ours."""
         return RegistryError(
-            f"{self._url}: expected a service that scores, found something else ({found}). "
+            f"{self._url}: expected a service that scores, found something else ({answer}). "
             "Start one: tencost serve MODEL, and name the address that it prints"
         )
 

@@ -16,7 +16,7 @@ class Requests:
     """Requests for scores that were answered, and those whose client left."""
 
     by_status: Counter[int] = field(default_factory=Counter)
-    left: int = 0
+    departed: int = 0
     seconds: float = 0.0
     within: Counter[float] = field(default_factory=Counter)
     """Answers by the histogram's buckets, each with all that were faster."""
@@ -44,7 +44,7 @@ def text(requests: Requests, candidates: Mapping[str, int], now: Mapping[str, in
             for status, count in sorted(requests.by_status.items())
         ),
         *_head("clients_left_total", "counter", "Requests whose client left before the answer."),
-        _line("clients_left_total", requests.left),
+        _line("clients_left_total", requests.departed),
         *_head("request_seconds", "histogram", "Seconds from a request to its answer."),
         *(
             _line(f'request_seconds_bucket{{le="{end:g}"}}', requests.within[end])

@@ -25,7 +25,7 @@ from tencost.errors import BundleError
 from tencost.features.rows.kind import Chunk
 from tencost.features.rows.ragged import FloatArray
 from tencost.models.programs.bundle.calibration import LOWEST_SCORE
-from tencost.register.service.reading import Asked
+from tencost.register.service.reading import ScoreRequest
 from tencost.register.service.scoring import Model, Scored, score
 from tencost.workers.parallel.local import LocalWorkers
 from tencost.workers.parallel.mapping import Rescue, Work, in_order
@@ -56,10 +56,10 @@ class EndedError(Exception):
 class _Scoring:
     """A request while it is scored."""
 
-    asked: Asked
+    request: ScoreRequest
     deadline: float
     """Of time.monotonic()."""
-    gone: threading.Event
+    abandoned: threading.Event
 
 
 class Memory:
@@ -129,24 +129,26 @@ class Pool:
         """Return how many requests wait for their turn on the workers."""
         return self._turns.num_waiting
 
-    def score(self, asked: Asked, seconds: float, gone: threading.Event) -> list[Scored]:
+    def score(
+        self, request: ScoreRequest, seconds: float, abandoned: threading.Event
+    ) -> list[Scored]:
         """Score the candidates of a request, in their order.
 
         Args:
-            asked: any number of candidates of one workload.
+            request: any number of candidates of one workload.
             seconds: after which it is given up, waiting for other requests included.
-            gone: set when nobody waits for the scores any more.
+            abandoned: set when nobody waits for the scores any more.
 
         Raises:
             Overdue: it took longer.
             EndedError: nobody waits any more.
             UntrustedError: the workload's module names what could run code of others.
         """
-        name = b"".join((asked.workload, bytes([asked.draft]), *asked.keys))
+        name = b"".join((request.workload, bytes([request.draft]), *request.keys))
         with self._answers_lock:
             answer = self._answers.get(name)
         if answer is None:
-            answer = self._new(asked, seconds, gone)
+            answer = self._new(request, seconds, abandoned)
             if not any(scored.reason for scored in answer):
                 with self._answers_lock:
                     self._answers[name] = answer
@@ -156,20 +158,24 @@ class Pool:
             self.counts["remembered"] += len(answer)
         return answer
 
-    def _new(self, asked: Asked, seconds: float, gone: threading.Event) -> list[Scored]:
+    def _new(
+        self, request: ScoreRequest, seconds: float, abandoned: threading.Event
+    ) -> list[Scored]:
         """Score a request that was not answered before."""
-        scoring = _Scoring(asked, time.monotonic() + seconds, gone)
-        known = self._memory.of(asked.workload)
-        fresh = [key for key in dict.fromkeys(asked.keys) if key not in known]
-        self.counts["remembered"] += len(asked.keys) - len(fresh)
-        guesses = self._guesses(scoring, known, fresh)
+        scoring = _Scoring(request, time.monotonic() + seconds, abandoned)
+        remembered = self._memory.of(request.workload)
+        fresh = [key for key in dict.fromkeys(request.keys) if key not in remembered]
+        self.counts["remembered"] += len(request.keys) - len(fresh)
+        guesses = self._guesses(scoring, remembered, fresh)
         self._in_full(
-            scoring, known, [key for key in fresh if key not in known and key not in guesses]
+            scoring,
+            remembered,
+            [key for key in fresh if key not in remembered and key not in guesses],
         )
         self.counts["guessed"] += len(guesses)
         return [
-            Scored(guesses[key], guessed=True) if key in guesses else known[key][0]
-            for key in asked.keys
+            Scored(guesses[key], guessed=True) if key in guesses else remembered[key][0]
+            for key in request.keys
         ]
 
     def begin(self, empty: Chunk, seconds: float) -> None:
@@ -184,49 +190,49 @@ class Pool:
         self._workers.end()
 
     def _guesses(
-        self, scoring: _Scoring, known: dict[bytes, Remembered], fresh: Sequence[bytes]
+        self, scoring: _Scoring, remembered: dict[bytes, Remembered], fresh: Sequence[bytes]
     ) -> dict[bytes, float]:
         """Score what promises something in full; return the guesses of the others, none without a draft."""
         from tencost.models.draft_model import MIN_BATCH, guess_the_rest
 
-        asked = scoring.asked
-        rows = {key: asked.rows[key] for key in fresh if key in asked.rows}
-        if not asked.draft or len(rows) < MIN_BATCH:
+        request = scoring.request
+        rows = {key: request.rows[key] for key in fresh if key in request.rows}
+        if not request.draft or len(rows) < MIN_BATCH:
             return {}
 
         def score_in_full(keys: Sequence[bytes]) -> None:
-            self._in_full(scoring, known, keys)
+            self._in_full(scoring, remembered, keys)
 
         def scores_of(keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
-            return np.array([known[key][0].score for key in keys], np.float64)
+            return np.array([remembered[key][0].score for key in keys], np.float64)
 
-        learnt = {key: row for key, (_, row) in known.items() if row is not None}
+        learnt = {key: row for key, (_, row) in remembered.items() if row is not None}
         return guess_the_rest(rows, learnt, score_in_full, scores_of, np.random.default_rng(0))
 
     def _in_full(
-        self, scoring: _Scoring, known: dict[bytes, Remembered], keys: Sequence[bytes]
+        self, scoring: _Scoring, remembered: dict[bytes, Remembered], keys: Sequence[bytes]
     ) -> None:
         """Score programs by the model, a slice a turn; remember them, here and for later requests."""
-        asked = scoring.asked
-        texts = dict(zip(asked.keys, asked.batch.programs, strict=True))
+        request = scoring.request
+        texts = dict(zip(request.keys, request.batch.programs, strict=True))
         for start in range(0, len(keys), SLICE):
             part = keys[start : start + SLICE]
             with self._turns.mine(scoring.deadline):
-                if scoring.gone.is_set():
+                if scoring.abandoned.is_set():
                     raise EndedError
                 self._workers.deadline = scoring.deadline
                 rescue: Rescue[Chunk, Scored] = Rescue(_died, _halves)
-                chunks = _chunks(asked.batch, [texts[key] for key in part])
-                scored = chain.from_iterable(in_order(self._workers, chunks, rescue))
+                chunks = _chunks(request.batch, [texts[key] for key in part])
+                scores = chain.from_iterable(in_order(self._workers, chunks, rescue))
                 new = {
-                    key: (score, asked.rows.get(key))
-                    for key, score in zip(part, scored, strict=True)
+                    key: (score, request.rows.get(key))
+                    for key, score in zip(part, scores, strict=True)
                 }
-            known.update(new)
+            remembered.update(new)
             good = {key: pair for key, pair in new.items() if not pair[0].reason}
             self.counts["full"] += len(good)
             self.counts["unread"] += len(new) - len(good)
-            self._memory.add(asked.workload, good)
+            self._memory.add(request.workload, good)
 
 
 class _Turns:
@@ -274,18 +280,18 @@ class _LastingWorkers(LocalWorkers):
         processes = (self._pool._processes or {}) if self._pool is not None else {}
         return sum(process.is_alive() for process in list(processes.values()))
 
-    def submit(self, item: Any) -> Future[Sequence[Any]]:
+    def submit(self, chunk: Any) -> Future[Sequence[Any]]:
         with self._ending:  # or a pool could be begun after the end
             if self._ended:
                 raise EndedError
-            return super().submit(item)
+            return super().submit(chunk)
 
     def wait(self, handles: Sequence[Future[Sequence[Any]]]) -> Sequence[Future[Sequence[Any]]]:
         remaining = max(0.0, self.deadline - time.monotonic())
-        done = wait(handles, timeout=remaining, return_when=FIRST_COMPLETED).done
-        if not done:
+        finished = wait(handles, timeout=remaining, return_when=FIRST_COMPLETED).done
+        if not finished:
             raise Overdue
-        return [handle for handle in handles if handle in done]
+        return [handle for handle in handles if handle in finished]
 
     def result(self, handle: Future[Sequence[Any]]) -> Sequence[Any]:
         try:

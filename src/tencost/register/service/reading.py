@@ -53,7 +53,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScoreRequest:
     """A request that was read.
 
     Attributes:
@@ -82,7 +82,7 @@ class Readers:
         """Start the process for ordinary requests, so that the first one does not wait for it."""
         self._submit(self._workers[0], b"{}")
 
-    def read(self, body: bytes, seconds: float) -> Asked:
+    def read(self, body: bytes, seconds: float) -> ScoreRequest:
         """Read a body.
 
         Args:
@@ -98,16 +98,16 @@ class Readers:
             handle = self._submit(workers, body)
             try:
                 handle.exception(seconds)
-                [asked] = workers.result(handle)
+                [request] = workers.result(handle)
             except FutureTimeoutError:
                 handle.cancel()
                 raise SlowError from None
             except WorkerLostError:
                 continue
-            if isinstance(asked, UnreadableError):
-                raise asked
-            assert isinstance(asked, Asked)
-            return asked
+            if isinstance(request, UnreadableError):
+                raise request
+            assert isinstance(request, ScoreRequest)
+            return request
         raise UnreadableError(413, "the process that read the request died: send a smaller one")
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class Readers:
             return workers.submit(body)
 
 
-def _read_all(rules: Rules, body: bytes) -> list[Asked | UnreadableError]:
+def _read_all(rules: Rules, body: bytes) -> list[ScoreRequest | UnreadableError]:
     try:
         return [read(rules, body)]
     except UnreadableError as error:
@@ -130,7 +130,7 @@ def _read_all(rules: Rules, body: bytes) -> list[Asked | UnreadableError]:
         return [UnreadableError(422, str(error))]
 
 
-def read(rules: Rules, body: bytes) -> Asked:
+def read(rules: Rules, body: bytes) -> ScoreRequest:
     """Read a body in this process.
 
     Raises:
@@ -170,7 +170,7 @@ def read(rules: Rules, body: bytes) -> Asked:
     draft = draft and rules.drafts
     # Of the target only its kind matters to features: the rest is not read.
     target_text = orjson.dumps({"kind": rules.target_kind}).decode()
-    return Asked(
+    return ScoreRequest(
         _digest(workload),
         Chunk("w", workload, target_text, names, texts),
         keys,
