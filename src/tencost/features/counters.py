@@ -269,7 +269,7 @@ def append_counters(
             f"expected profiles of the {len(record_ids)} programs, found {len(profiles)} of which none joins: the "
             f"programs are {_some(record_ids)}, the profiles {_some(list(place))}"
         )
-    profile_rows = [place[record_ids[row]] for row in chosen_rows]
+    profile_rows = [place[record_ids[row]] for row in chosen_rows.tolist()]
     chosen = profiles.take(np.asarray(profile_rows, np.int64))
     values = np.concatenate(
         [summarize(features.take(chosen_rows), spec), fitted.transform(chosen).astype(np.float32)],
