@@ -33,7 +33,7 @@ def calibrate(network: Any, inputs: dict[str, Any], seed: int) -> None:
 
     biases: dict[Any, Any] = {}
     """Of modules that did not run yet: they are zero until then, so that what is scaled is the matrix alone."""
-    done: set[int] = set()
+    scaled: set[int] = set()
 
     def normalize(module: Any, args: tuple[Any, ...]) -> None:
         axes = [axis for axis in range(args[0].ndim) if axis != 1]
@@ -43,8 +43,8 @@ def calibrate(network: Any, inputs: dict[str, Any], seed: int) -> None:
 
     def scale(module: Any, args: tuple[Any, ...], output: Any) -> Any:
         del args
-        if id(module.weight) not in done and isinstance(output, torch.Tensor):
-            done.add(id(module.weight))
+        if id(module.weight) not in scaled and isinstance(output, torch.Tensor):
+            scaled.add(id(module.weight))
             deviation = float(output.std())
             if deviation > 0:
                 module.weight.div_(deviation)

@@ -49,15 +49,15 @@ def resolve_shapes(
         ConfigError: a dimension that nothing settles, a shape that the file contradicts, an unknown input, or a
             batch or size that no input takes.
     """
-    given = _given(config, declared)
-    known: dict[str, int] = {}
-    for name, shape in given.items():
-        _learn(config, name, declared[name], shape, known)
+    requested = _requested(config, declared)
+    sizes: dict[str, int] = {}
+    for name, shape in requested.items():
+        _settle(config, name, declared[name], shape, sizes)
     for name, item in declared.items():
-        if item.dims and name not in given and isinstance(item.dims[0], str) and item.dims[0]:
-            known.setdefault(item.dims[0], config.batch)
+        if item.dims and name not in requested and isinstance(item.dims[0], str) and item.dims[0]:
+            sizes.setdefault(item.dims[0], config.batch)
     shapes = {
-        name: given[name] if name in given else _shape(config, name, item, known)
+        name: requested[name] if name in requested else _shape(config, name, item, sizes)
         for name, item in declared.items()
     }
     _check_taken(config, shapes)
@@ -81,29 +81,31 @@ def batch_notes(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> li
     ]
 
 
-def _given(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> dict[str, tuple[int, ...]]:
+def _requested(
+    config: NetworkConfig, declared: dict[str, DeclaredInput]
+) -> dict[str, tuple[int, ...]]:
     by_option = {option_name(name): name for name in declared} | {name: name for name in declared}
-    given = {}
+    requested = {}
     for key, item in config.inputs.items():
         if key not in by_option:
             raise ConfigError(
                 f"network.inputs: network {config.name!r} has the inputs "
                 f"{', '.join(option_name(name) for name in declared)}; found {key!r}"
             )
-        given[by_option[key]] = tuple(int(size) for size in item.shape)
-    return given
+        requested[by_option[key]] = tuple(int(size) for size in item.shape)
+    return requested
 
 
-def _learn(
+def _settle(
     config: NetworkConfig,
     name: str,
     item: DeclaredInput,
     shape: tuple[int, ...],
-    known: dict[str, int],
+    sizes: dict[str, int],
 ) -> None:
     """Check a given shape against the file and note the dimensions that it settles."""
     dims = shape if item.dims is None else item.dims
-    settled = dict(known)
+    settled = dict(sizes)
     agrees = len(dims) == len(shape) and all(size > 0 for size in shape)
     if agrees:
         for dim, size in zip(dims, shape, strict=True):
@@ -113,14 +115,14 @@ def _learn(
                 agrees = agrees and settled.setdefault(dim, size) == size
     if not agrees:
         raise ConfigError(
-            f"network.inputs.{option_name(name)}.shape: network {config.name!r} expected {_pattern(dims, known)}, "
+            f"network.inputs.{option_name(name)}.shape: network {config.name!r} expected {_pattern(dims, sizes)}, "
             f"found {list(shape)}"
         )
-    known.update(settled)
+    sizes.update(settled)
 
 
 def _shape(
-    config: NetworkConfig, name: str, item: DeclaredInput, known: dict[str, int]
+    config: NetworkConfig, name: str, item: DeclaredInput, sizes: dict[str, int]
 ) -> tuple[int, ...]:
     option = f"network.inputs.{option_name(name)}.shape"
     if item.dims is None:
@@ -129,24 +131,24 @@ def _shape(
         )
     shape = []
     for axis, dim in enumerate(item.dims):
-        size = known.get(dim) if isinstance(dim, str) else dim
+        size = sizes.get(dim) if isinstance(dim, str) else dim
         if size is None:
             size = config.batch if axis == 0 else config.size
         if not size:
             called = f" ({dim})" if dim else ""
             raise ConfigError(
                 f"network {config.name!r}: dimension {axis}{called} of input {name} is dynamic; expected a number for "
-                f"it, found none. Give the input's shape: {option}={_pattern(item.dims, known, config.batch)}, or "
+                f"it, found none. Give the input's shape: {option}={_pattern(item.dims, sizes, config.batch)}, or "
                 "network.size=<number> for all such dimensions"
             )
         shape.append(size)
     return tuple(shape)
 
 
-def _pattern(dims: tuple[int | str, ...], known: dict[str, int], batch: int | None = None) -> str:
+def _pattern(dims: tuple[int | str, ...], sizes: dict[str, int], batch: int | None = None) -> str:
     words = []
     for axis, dim in enumerate(dims):
-        size = known.get(dim) if isinstance(dim, str) else dim
+        size = sizes.get(dim) if isinstance(dim, str) else dim
         if size is None and axis == 0:
             size = batch
         words.append(f"<{dim or 'number'}>" if size is None else str(size))

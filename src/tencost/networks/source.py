@@ -75,7 +75,7 @@ def network_to_onnx(config: NetworkConfig, root: Path | None = None) -> Any:
     source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
     if source.to_onnx is None:
         sources: dict[str, NetworkSource] = NETWORK_SOURCES.all()
-        able = ", ".join(name for name, one in sources.items() if one.to_onnx is not None)
+        able = ", ".join(name for name, other in sources.items() if other.to_onnx is not None)
         raise ConfigError(
             f"network {config.name!r}: expected a source that can be made ONNX ({able}), found {config.source}, whose "
             "operators are lowered already. Use the network that the file was made from"
@@ -113,9 +113,9 @@ def _file(config: NetworkConfig, extension: str, root: Path | None) -> Path:
             f"Give one: network={source} network.path=<file>{extension}"
         )
     path = (root or Path.cwd()) / config.path
-    found = path.suffix.lower()
-    if found != extension:
-        other = _extensions().get(found)
+    suffix = path.suffix.lower()
+    if suffix != extension:
+        other = _extensions().get(suffix)
         hint = (
             f"Read it with network={other}"
             if other

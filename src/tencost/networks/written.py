@@ -123,15 +123,15 @@ class UNet(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
         """Return logits [B, labels, H, W] of pixel_values [B, 3, H, W]; H and W multiples of the coarsest pixel."""
-        kept: list[Tensor] = []
+        levels: list[Tensor] = []
         values = pixel_values
         for level, block in enumerate(self.down):
             values = block(nn.functional.max_pool2d(values, 2) if level else values)
-            kept.append(values)
-        kept.pop()
+            levels.append(values)
+        levels.pop()
         for up, joined in zip(self.up, self.joined, strict=True):
             values = nn.functional.interpolate(values, scale_factor=2.0, mode="nearest")
-            values = joined(torch.cat([kept.pop(), up(values)], dim=1))
+            values = joined(torch.cat([levels.pop(), up(values)], dim=1))
         return {"logits": self.classifier(values)}
 
 
@@ -178,12 +178,12 @@ class Detector(nn.Module):
         for fine in range(len(levels) - 2, -1, -1):
             coarse = nn.functional.interpolate(levels[fine + 1], scale_factor=2.0, mode="nearest")
             levels[fine] = levels[fine] + coarse
-        found: list[list[Tensor]] = [[], []]
+        outputs: list[list[Tensor]] = [[], []]
         for smooth, level in zip(self.smooth, levels, strict=True):
             values = smooth(level)
-            for told, tower, head in zip(found, self.towers, self.heads, strict=True):
-                told.append(head(tower(values)).flatten(2).transpose(1, 2))
-        logits, boxes = (torch.cat(told, dim=1) for told in found)
+            for output, tower, head in zip(outputs, self.towers, self.heads, strict=True):
+                output.append(head(tower(values)).flatten(2).transpose(1, 2))
+        logits, boxes = (torch.cat(output, dim=1) for output in outputs)
         return {"logits": logits, "boxes": boxes}
 
 

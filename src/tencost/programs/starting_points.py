@@ -63,7 +63,7 @@ class StartBook:
     @property
     def num_workloads(self) -> int:
         """Number of workloads that the programs are of."""
-        return len({one.workload for one in self.starts})
+        return len({start.workload for start in self.starts})
 
     @classmethod
     def of(
@@ -85,12 +85,12 @@ class StartBook:
         for workload, seconds, trace in programs:
             by_workload.setdefault(workload, []).append((seconds, trace))
         starts = []
-        for workload, found in sorted(by_workload.items()):
-            found.sort(key=lambda item: item[0])
-            fastest = found[0][0]
+        for workload, timed in sorted(by_workload.items()):
+            timed.sort(key=lambda pair: pair[0])
+            fastest = timed[0][0]
             starts += [
                 Start(workload, seconds, fastest / seconds, without_postproc(trace))
-                for seconds, trace in found[:per_workload]
+                for seconds, trace in timed[:per_workload]
             ]
         return cls(hardware, target, tuple(starts))
 
@@ -105,7 +105,8 @@ class StartBook:
                 f"expected starting points for target {self.target}, found some for {other.target}"
             )
         programs = [
-            (one.workload, one.latency_s, one.trace) for one in (*self.starts, *other.starts)
+            (start.workload, start.latency_s, start.trace)
+            for start in (*self.starts, *other.starts)
         ]
         return StartBook.of(self.hardware, self.target, programs)
 
@@ -113,9 +114,9 @@ class StartBook:
         """Write the book to one file."""
         lists: dict[bytes, int] = {}
         programs = []
-        for one in self.starts:
-            index = lists.setdefault(orjson.dumps(one.trace[0]), len(lists))
-            programs.append([one.workload, one.latency_s, index, one.trace[1]])
+        for start in self.starts:
+            index = lists.setdefault(orjson.dumps(start.trace[0]), len(lists))
+            programs.append([start.workload, start.latency_s, index, start.trace[1]])
         content = {
             "version": VERSION,
             "hardware": self.hardware,
@@ -157,10 +158,11 @@ class StartBook:
 def without_postproc(trace: Trace) -> Trace:
     """Return the trace up to EnterPostproc: the rest follows mechanically, and differs between TVM versions."""
     instructions, decided = trace[0], trace[1]
-    end = next((at for at, one in enumerate(instructions) if one[0] == "EnterPostproc"), None)
+    ends = (at for at, instruction in enumerate(instructions) if instruction[0] == "EnterPostproc")
+    end = next(ends, None)
     if end is None:
         return trace
-    return [instructions[:end], [one for one in decided if int(one[0]) < end]]
+    return [instructions[:end], [decision for decision in decided if int(decision[0]) < end]]
 
 
 def shipped_starts(bundle: Path) -> StartBook | None:

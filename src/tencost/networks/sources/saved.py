@@ -66,12 +66,9 @@ def save_network(network: Network, path: Path) -> None:
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "name": network.name,
         "tvm": tvm.__version__,
+        **{name: getattr(network, name) for name in ("name", "outputs", "output", "computed_by")},
         "inputs": list(network.inputs),
-        "outputs": list(network.outputs),
-        "output": network.output,
-        "computed_by": network.computed_by,
         "dtypes": {name: array.dtype.name for name, array in arrays.items()},
     }
     texts = {"header": orjson.dumps(header), "module": str(save_json(network.mod)).encode()}
@@ -107,11 +104,11 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     import tvm
 
     assert path is not None
-    given = [f"network.{name}={value}" for name, value in _settled(config).items()]
-    if given:
+    settings = [f"network.{name}={value}" for name, value in _settled(config).items()]
+    if settings:
         raise ConfigError(
-            f"a saved network has its inputs in its file, found {', '.join(given)}. Leave that out, or save the "
-            f"network with it: tencost measure export network=... {given[0]} --to <file>.npz"
+            f"a saved network has its inputs in its file, found {', '.join(settings)}. Leave that out, or save the "
+            f"network with it: tencost measure export network=... {settings[0]} --to <file>.npz"
         )
     with _opened(path) as file:
         header = _header(path, file)
@@ -131,13 +128,10 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
 
 
 def _settled(config: NetworkConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if config.batch != 1:
-        found["batch"] = config.batch
-    if config.size:
-        found["size"] = config.size
-    found |= {f"inputs.{name}.shape": list(item.shape) for name, item in config.inputs.items()}
-    return found
+    settings: dict[str, Any] = {"batch": config.batch} if config.batch != 1 else {}
+    settings |= {"size": config.size} if config.size else {}
+    shapes = {f"inputs.{name}.shape": list(item.shape) for name, item in config.inputs.items()}
+    return settings | shapes
 
 
 @contextmanager
@@ -206,10 +200,10 @@ def _module(path: Path, header: Mapping[str, Any], text: str, *, trusted: bool) 
 def _check(path: Path, mod: Any, arguments: list[Array], expected: list[Array]) -> None:
     """Compare the arrays with what ``main`` takes (types and shapes) and returns (shapes)."""
     main = mod["main"]
-    taken = [(str(param.ty.dtype), _sizes(param.ty)) for param in main.params]
-    found = [(array.dtype.name, array.shape) for array in arguments]
+    parameters = [(str(param.ty.dtype), _sizes(param.ty)) for param in main.params]
+    passed = [(array.dtype.name, array.shape) for array in arguments]
     returned = [_sizes(item) for item in main.ret_ty.fields]
-    if taken != found or returned != [array.shape for array in expected]:
+    if parameters != passed or returned != [array.shape for array in expected]:
         raise ConfigError(
             f"network.path: expected the arrays that the module in {path} takes and returns beside it, found "
             f"others. {_WRITE_IT}"

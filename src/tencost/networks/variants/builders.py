@@ -74,8 +74,8 @@ def googlenet(channels: Sequence[int], blocks: Sequence[int], kernel: int) -> An
     """Return inception modules of four branches."""
     from torch import nn
 
-    def conv(given: int, out: int, size: int) -> Any:
-        return _conv(given, out, size, activation=nn.ReLU())
+    def conv(source: int, out: int, size: int) -> Any:
+        return _conv(source, out, size, activation=nn.ReLU())
 
     width = channels[0]
     layers: list[Any] = [_conv(3, width, 7, stride=2, activation=nn.ReLU())]
@@ -126,14 +126,14 @@ def shufflenet_v2(channels: Sequence[int], blocks: Sequence[int], kernel: int) -
 
     width = 24
     layers: list[Any] = [_conv(3, width, 3, stride=2, activation=nn.ReLU()), nn.MaxPool2d(3, 2, 1)]
-    for wanted, count in zip(channels, blocks, strict=True):
-        half = wanted // 2
+    for out, count in zip(channels, blocks, strict=True):
+        half = out // 2
 
-        def deep(given: int, out: int, stride: int) -> Any:
+        def deep(source: int, width: int, stride: int) -> Any:
             return nn.Sequential(
-                _conv(given, out, 1, activation=nn.ReLU()),
-                _conv(out, out, kernel, stride=stride, groups=out),
-                _conv(out, out, 1, activation=nn.ReLU()),
+                _conv(source, width, 1, activation=nn.ReLU()),
+                _conv(width, width, kernel, stride=stride, groups=width),
+                _conv(width, width, 1, activation=nn.ReLU()),
             )
 
         shallow = nn.Sequential(
@@ -160,12 +160,12 @@ BUILDERS: dict[str, Builder] = {
 
 
 def _conv(
-    given: int, out: int, kernel: int, *, stride: int = 1, groups: int = 1, activation: Any = None
+    source: int, out: int, kernel: int, *, stride: int = 1, groups: int = 1, activation: Any = None
 ) -> Any:
     """Return a convolution that keeps the size (divided by the stride), a batch norm and an activation."""
     from torch import nn
 
-    conv = nn.Conv2d(given, out, kernel, stride, kernel // 2, groups=groups, bias=False)
+    conv = nn.Conv2d(source, out, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(
         conv, nn.BatchNorm2d(out), *([activation] if activation is not None else [])
     )
@@ -173,33 +173,33 @@ def _conv(
 
 def _branches(branches: Sequence[Any]) -> Any:
     """Return a module that joins the channels of what its branches make of the same input."""
-    return _made(
+    return _module(
         "Branches", branches, lambda parts, x: _torch().cat([part(x) for part in parts], 1)
     )
 
 
 def _residual(inside: Any) -> Any:
-    return _made("Residual", [inside], lambda parts, x: x + parts[0](x))
+    return _module("Residual", [inside], lambda parts, x: x + parts[0](x))
 
 
 def _halves(inside: Any) -> Any:
     """Return a module that changes the second half of the channels and keeps the first."""
 
     def forward(parts: Any, x: Any) -> Any:
-        kept, changed = x.chunk(2, 1)
-        return _torch().cat([kept, parts[0](changed)], 1)
+        first, second = x.chunk(2, 1)
+        return _torch().cat([first, parts[0](second)], 1)
 
-    return _made("Halves", [inside], forward)
+    return _module("Halves", [inside], forward)
 
 
 def _shuffle() -> Any:
     def forward(parts: Any, x: Any) -> Any:
         del parts
         batch, channels, height, width = x.shape
-        apart = x.view(batch, 2, channels // 2, height, width)
-        return apart.transpose(1, 2).reshape(batch, channels, height, width)
+        halves = x.view(batch, 2, channels // 2, height, width)
+        return halves.transpose(1, 2).reshape(batch, channels, height, width)
 
-    return _made("Shuffle", [], forward)
+    return _module("Shuffle", [], forward)
 
 
 def _squeeze_excite(channels: int) -> Any:
@@ -213,10 +213,10 @@ def _squeeze_excite(channels: int) -> Any:
         nn.Conv2d(squeezed, channels, 1),
         nn.Hardsigmoid(),
     )
-    return _made("SqueezeExcite", [gate], lambda parts, x: x * parts[0](x))
+    return _module("SqueezeExcite", [gate], lambda parts, x: x * parts[0](x))
 
 
-def _made(name: str, parts: Sequence[Any], forward: Callable[[Any, Any], Any]) -> Any:
+def _module(name: str, parts: Sequence[Any], forward: Callable[[Any, Any], Any]) -> Any:
     """Return a module of some parts; torch is imported only where a network is built."""
     torch = _torch()
 

@@ -158,16 +158,16 @@ def defined_variants(base: NetworkConfig, count: int, sizes: Sequence[int]) -> l
             f"{base.source}. Measure the file itself"
         )
     rng = np.random.default_rng(zlib.crc32(base.name.encode()))
-    found = {str(_plain(base)): base}
+    networks = {str(_plain(base)): base}
     for _ in range(20 * count):
-        if len(found) >= count:
+        if len(networks) >= count:
             break
         width, depth = float(rng.uniform(0.3, 1.2)), float(rng.uniform(0.3, 1.3))
-        one = scaled(base, width, depth, int(rng.choice(sizes)), rng)
-        found.setdefault(str(_plain(one)), one)
+        network = scaled(base, width, depth, int(rng.choice(sizes)), rng)
+        networks.setdefault(str(_plain(network)), network)
     return [
-        Variant(f"{base.name}-{place:03d}", base.name, {"network": _plain(one)})
-        for place, one in enumerate(found.values())
+        Variant(f"{base.name}-{place:03d}", base.name, {"network": _plain(network)})
+        for place, network in enumerate(networks.values())
     ]
 
 
@@ -200,7 +200,7 @@ def scaled(
 
     def times(value: Any, factor: float, multiple: int) -> Any:
         if isinstance(value, list):
-            return [times(one, factor, multiple) for one in value]
+            return [times(part, factor, multiple) for part in value]
         jitter = float(rng.uniform(0.75, 1.25)) if rng is not None else 1.0
         return max(multiple, round(value * factor * jitter / multiple) * multiple)
 
@@ -219,7 +219,7 @@ def scaled(
     if "image_size" in settings:
         settings["image_size"] = size
     inputs = {
-        name: replace(item, shape=[size if one == base.size else one for one in item.shape])
+        name: replace(item, shape=[size if side == base.size else side for side in item.shape])
         for name, item in base.inputs.items()
     }
     return replace(base, config=settings, size=size, inputs=inputs)
@@ -233,20 +233,23 @@ def _built_variants(
     kernels: Sequence[int],
 ) -> list[Variant]:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    found: dict[str, dict[str, Any]] = {}
-    while len(found) < count:
+    definitions: dict[str, dict[str, Any]] = {}
+    while len(definitions) < count:
         width = rng.uniform(0.4, 1.4)
         definition = {
             "builder": name,
             "channels": [
-                max(8, round(one * width * rng.uniform(0.6, 1.4) / 4) * 4) for one in channels
+                max(8, round(stage * width * rng.uniform(0.6, 1.4) / 4) * 4) for stage in channels
             ],
-            "blocks": [max(1, round(one * rng.uniform(0.5, 1.5))) for one in blocks],
+            "blocks": [max(1, round(stage * rng.uniform(0.5, 1.5))) for stage in blocks],
             "kernel": int(rng.choice(kernels)),
             "size": int(rng.choice(_IMAGE_SIZES)),
         }
-        found.setdefault(str(definition), definition)
-    return [Variant(f"{name}-{place:03d}", name, one) for place, one in enumerate(found.values())]
+        definitions.setdefault(str(definition), definition)
+    return [
+        Variant(f"{name}-{place:03d}", name, definition)
+        for place, definition in enumerate(definitions.values())
+    ]
 
 
 def _defined(config: NetworkConfig) -> tuple[Any, tuple[Any, ...]]:

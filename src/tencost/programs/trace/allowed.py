@@ -162,9 +162,8 @@ def check_trace(trace: Any, where: str = "the trace") -> None:
 
 def _is_decision(value: Any) -> bool:
     """Say whether a value is a whole number or a list of such: TVM takes anything else for one, and ends at once."""
-    return type(value) is int or (
-        isinstance(value, list) and all(type(one) is int for one in value)
-    )
+    numbers = value if isinstance(value, list) else [value]
+    return all(type(number) is int for number in numbers)
 
 
 def _check_value(value: Any, where: str) -> None:
@@ -209,8 +208,8 @@ def trace_contents(trace: Any) -> dict[str, set[str]]:
     """Return what of a trace must be allowed: its instructions and annotations."""
     annotating = ("Annotate", "Unannotate")
     return {
-        "instructions": {one[0] for one in trace[0]},
-        "annotations": {one[2][0] for one in trace[0] if one[0] in annotating},
+        "instructions": {instruction[0] for instruction in trace[0]},
+        "annotations": {attributes[0] for kind, _, attributes, _ in trace[0] if kind in annotating},
     }
 
 
@@ -228,21 +227,17 @@ def _parsed(text: str, where: str) -> Graph:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object; of a key that stands twice, another reader might take the other one."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise ValueError("a key stands twice")
-    return made
+    return values
 
 
 def _check_graph(graph: Graph, where: str) -> None:
     nodes = graph["nodes"]
-    found = module_contents(graph)
-    for name, allowed in (
-        ("types", NODE_TYPES),
-        ("operators", OPERATORS),
-        ("attributes", ATTRIBUTES),
-    ):
-        unknown = found[name] - allowed
+    allowed = {"types": NODE_TYPES, "operators": OPERATORS, "attributes": ATTRIBUTES}
+    for name, names in module_contents(graph).items():
+        unknown = names - allowed[name]
         if unknown:
             raise _refused(where, name.rstrip("s"), min(map(str, unknown)))
     modules = [node for node in nodes if node["type"] == "ir.IRModule"]
@@ -255,7 +250,7 @@ def _check_graph(graph: Graph, where: str) -> None:
             # TVM would take the call of a function that it does not have for one of C.
             raise _refused(where, "function that it does not define", _name(nodes, node))
         if node["type"] == "ffi.Array" and any(
-            nodes[one]["type"] == "None" for one in node["data"]
+            nodes[index]["type"] == "None" for index in node["data"]
         ):
             raise _refused(where, "list with a hole", "None")
         if node["type"] == "ir.Call" and nodes[node["data"]["op"]]["type"] not in _CALLED:
@@ -285,8 +280,8 @@ def _attributes(nodes: list[Any]) -> Iterator[str]:
                 yield f"a key of type {key['type']}"
 
 
-def _refused(where: str, what: str, found: object) -> UntrustedError:
+def _refused(where: str, what: str, text: object) -> UntrustedError:
     return UntrustedError(
-        f"{where}: expected only what TVM's own importers and search rules make, found the {what} {str(found)[:80]!r}, "
+        f"{where}: expected only what TVM's own importers and search rules make, found the {what} {str(text)[:80]!r}, "
         "which could run code of others. Do not use it, or look at it and make it again with TVM here"
     )

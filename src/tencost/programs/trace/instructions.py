@@ -42,9 +42,9 @@ def plain_trace(parts: Any) -> list[Any]:
 
     if len(_instructions) > MAX_REMEMBERED:
         _instructions.clear()
-    found, decisions = parts
+    instruction_objects, decisions = parts
     instructions = []
-    for instruction in found:
+    for instruction in instruction_objects:
         key = structural_hash(instruction)
         plain = _instructions.get(key)
         if plain is None:
@@ -78,9 +78,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "value"):
         return value.value
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, Sequence):
-        return [_plain(item) for item in value]
+        return [_plain(inner) for inner in value]
     return _index_map(value)
 
 

@@ -51,5 +51,5 @@ def replay(module: Any, program: str) -> Replayed:
 def first_line(error: BaseException) -> str:
     """Return the last telling line of a TVM error: its tracebacks come first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error" in line or "error" in line]
-    return ((told or lines or [type(error).__name__])[-1])[:300]
+    errors = [line for line in lines if "Error" in line or "error" in line]
+    return ((errors or lines or [type(error).__name__])[-1])[:300]
