@@ -141,7 +141,7 @@ class WorkerPool:
             for _ in range(workers)
         ]
         for worker in self.workers:
-            worker.move(cpus.all)
+            worker.process.move(cpus.all)
         self._lock = threading.Lock()
         self._local = remote is None
         self.unchecked: dict[Path, str] = {}
@@ -256,10 +256,10 @@ class WorkerPool:
         others = [one for one in self.workers if one is not worker]
         with self._lock:
             for other in others:
-                other.move(self.cpus.build)
-            worker.move(self.cpus.run)
+                other.process.move(self.cpus.build)
+            worker.process.move(self.cpus.run)
             try:
                 yield
             finally:
                 for one in self.workers:
-                    one.move(self.cpus.all)
+                    one.process.move(self.cpus.all)
