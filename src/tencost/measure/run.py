@@ -67,12 +67,12 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
 
     @property
-    def done(self) -> int:
+    def num_measured(self) -> int:
         return sum(self.statuses.values())
 
     @property
     def per_second(self) -> float:
-        return self.done / max(time.monotonic() - self.started, 1e-9)
+        return self.num_measured / max(time.monotonic() - self.started, 1e-9)
 
     @property
     def noise_median(self) -> float | None:
@@ -105,11 +105,11 @@ def plan(
         programs = collection.programs(task)
         num_programs += len(programs)
         mend(collection.records_folder(hardware.name, task, shard))
-        done = {_identity(program) for program in collection.measured(hardware.name, task)}
+        measured = {_identity(program) for program in collection.measured(hardware.name, task)}
         todo = [
             program
             for position, program in enumerate(programs)
-            if position % count == index and _identity(program) not in done
+            if position % count == index and _identity(program) not in measured
         ]
         starts = range(0, len(todo), BLOCK)
         remaining.append([Block(task, tuple(todo[start : start + BLOCK])) for start in starts])

@@ -181,10 +181,10 @@ def _measure(
 
         def on_progress(progress: Progress) -> None:
             nonlocal printed
-            bars.update(bar, completed=progress.done, state=_state(progress))
+            bars.update(bar, completed=progress.num_measured, state=_state(progress))
             if not console.is_terminal and time.monotonic() - printed > SAY_EVERY_S:
                 printed = time.monotonic()
-                console.print(f"{progress.done} of {count} | {_state(progress)}")
+                console.print(f"{progress.num_measured} of {count} | {_state(progress)}")
 
         try:
             measure_blocks(
@@ -198,7 +198,7 @@ def _measure(
             session.end(progress, flags + _noise_flags(progress))
     failures = ", ".join(f"{count} {name}" for name, count in progress.failures.items())
     table = Table(title=f"measured on {hardware.name}", show_header=False)
-    table.add_row("programs", f"{progress.done} at {progress.per_second:.1f} a second")
+    table.add_row("programs", f"{progress.num_measured} at {progress.per_second:.1f} a second")
     table.add_row("failures", failures or "none")
     if progress.noise:
         noise = f"{progress.noise_median:.3f} median, {max(progress.noise):.2f} most"
@@ -239,13 +239,13 @@ def _into_store(
     place = cfg.paths.live_store(root)
     try:
         rejects = root / "data" / "rejects"
-        added, apart = admit(RecordStore(place), to_arrow(records), rejects, collection.name)
+        added, rejected = admit(RecordStore(place), to_arrow(records), rejects, collection.name)
     except OSError as error:
         raise disk_error(Path(place), error) from error
     store = place if "://" in place else _relative(Path(place), root)
     console.print(f"{added.records + added.again} new records in the store ({store})")
-    if apart is not None:
-        console.print(f"kept apart, with the reasons beside it: {apart}", style="yellow")
+    if rejected is not None:
+        console.print(f"kept apart, with the reasons beside it: {rejected}", style="yellow")
 
 
 def _flags(cpus: CpuPlan, console: Console) -> list[str]:
@@ -272,9 +272,9 @@ def _noise_flags(progress: Progress) -> list[str]:
 
 
 def _state(progress: Progress) -> str:
-    seconds = (progress.total - progress.done) / max(progress.per_second, 1e-9)
+    seconds = (progress.total - progress.num_measured) / max(progress.per_second, 1e-9)
     remaining = timedelta(seconds=round(min(seconds, 359_999)))
-    failed = progress.done - progress.statuses["ok"]
+    failed = progress.num_measured - progress.statuses["ok"]
     noise = f" | noise {progress.noise[-1]:.2f}" if progress.noise else ""
     return f"{progress.per_second:.1f}/s | {failed} failed{noise} | {remaining} left"
 
