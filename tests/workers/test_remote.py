@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_a_small_board_takes_what_is_linked_here(
 def test_a_missing_cross_compiler_is_no_result(
     farm: Farm, matmul: Any, target: dict[str, Any], tmp_path: Path
 ) -> None:
-    address = replace(farm.address, cc="warbler-g++ -O1").as_dict()
+    address = asdict(replace(farm.address, cc="warbler-g++ -O1"))
     worker = WarmWorker(QUICK, 1, tmp_path / "worker.log", remote=address)
     try:
         with pytest.raises(HardwareError, match=r"the compiler 'warbler-g\+\+' of hardware\.cc"):
@@ -153,7 +153,7 @@ def test_crash_and_hang_cost_their_program_only(
     farm: Farm, matmul: Any, target: dict[str, Any], tmp_path: Path
 ) -> None:
     quick = replace(QUICK, run_timeout_s=1)
-    worker = WarmWorker(quick, 1, tmp_path / "worker.log", remote=farm.address.as_dict())
+    worker = WarmWorker(quick, 1, tmp_path / "worker.log", remote=asdict(farm.address))
     try:
         crashed = measured(worker, calling("abort"), target, tmp_path, [["TENSOR", "float32", [4]]])
         assert crashed.status is Status.run_error

@@ -21,6 +21,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -206,18 +207,12 @@ class Collection:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(folder, error) from error
-        lock = FileLock(folder / f"{what.replace(' ', '-')}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise MeasureError(
-                f"{self.path}: another process is at work on {what} of this collection. Wait for it, or collect "
-                "elsewhere: measure.name=..."
-            ) from error
-        try:
+        refusal = (
+            f"{self.path}: another process is at work on {what} of this collection. Wait for it, or collect "
+            "elsewhere: measure.name=..."
+        )
+        with hold(folder / f"{what.replace(' ', '-')}.lock", refusal):
             yield
-        finally:
-            lock.release()
 
     def _tasks_of(self, network: str) -> list[dict[str, Any]]:
         path = self.path / "network_info" / f"{network}.json"
@@ -238,6 +233,31 @@ class Collection:
         workloads, _ = read_workloads(folder / WORKLOAD_FILE)
         programs = read_programs(folder / RECORD_FILE, workloads)
         return [program for program in programs if isinstance(program, LoggedProgram)]
+
+
+@contextmanager
+def hold(lock: Path, refusal: str) -> Iterator[None]:
+    """Hold a file lock within the block.
+
+    Raises:
+        MeasureError: `refusal`, where another process holds it.
+    """
+    file_lock = FileLock(lock)
+    try:
+        file_lock.acquire(timeout=0)
+    except Timeout as error:
+        raise MeasureError(refusal) from error
+    try:
+        yield
+    finally:
+        file_lock.release()
+
+
+def write_line(file: FileIO, fields: Any) -> None:
+    """Append a line of JSON to an unbuffered file, whole; raises OSError."""
+    remaining = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+    while remaining:
+        remaining = remaining[file.write(remaining) :]
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ import psutil
 
 from tencost.config import HardwareConfig, RunnerKind
 from tencost.programs.codegen import vector_math
-from tencost.workers.hardware import CPUINFO, caches_kib, clock_ghz, model_name
+from tencost.workers.hardware import caches_kib, clock_ghz, cpuinfo, model_name
 
 CPUS = Path("/sys/devices/system/cpu")
 DMI = Path("/sys/class/dmi/id")
@@ -122,22 +122,16 @@ def _virtualization() -> str | None:
     kind = _read(Path("/sys/hypervisor/type"))
     if kind:
         return kind
-    flags = _cpuinfo("flags")
+    flags = cpuinfo("flags")
     return "unnamed hypervisor" if flags and "hypervisor" in flags.split() else None
 
 
 def _signature() -> str | None:
     """Return vendor, family, model and stepping of an x86 CPU: a hypervisor that hides the name often leaves them."""
-    words = [_cpuinfo(key) for key in ("vendor_id", "cpu family", "model", "stepping")]
+    words = [cpuinfo(key) for key in ("vendor_id", "cpu family", "model", "stepping")]
     if None in words:
         return None
     return "{} family {} model {} stepping {}".format(*words)
-
-
-def _cpuinfo(key: str) -> str | None:
-    """Return the first CPU's entry of that name in /proc/cpuinfo."""
-    entry = re.search(rf"^{key}[ \t]*:(.*)$", _read(CPUINFO) or "", re.MULTILINE)
-    return entry.group(1).strip() if entry else None
 
 
 def _threads_per_core() -> int | None:

@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from tencost.measure.collection import disk_error, write_whole
+from tencost.measure.collection import disk_error, write_line, write_whole
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -83,9 +83,7 @@ class Journal:
             line["error"] = timing.error
         try:
             for file, fields in zip(self._files, (body, line), strict=True):
-                remaining = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
-                while remaining:
-                    remaining = remaining[file.write(remaining) :]
+                write_line(file, fields)
         except OSError as error:
             raise disk_error(self._folder, error) from error
 

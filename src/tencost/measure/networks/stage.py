@@ -57,26 +57,26 @@ def run(
     settings = TimingSettings(
         hardware=hardware, cpus=_numbers(cpus), threads=threads, rounds=rounds, clock=clock
     )
-    wanted: list[Variant] = (
+    networks: list[Variant] = (
         standard_variants(compose)
         if variants is None
         else defined_variants(cfg.network, variants, [cfg.network.size])
     )
-    wanted = wanted[:count]
+    networks = networks[:count]
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console,
     ) as bars:  # fmt: skip
-        bar = bars.add_task(f"networks on {hardware}", total=len(wanted) * rounds)
+        bar = bars.add_task(f"networks on {hardware}", total=len(networks) * rounds)
 
-        def told(name: str, line: dict[str, Any], done: int, todo: int) -> None:
+        def on_progress(name: str, line: dict[str, Any], done: int, todo: int) -> None:
             state = f"{line['latency_ms']:.3g} ms" if line["status"] == "ok" else line["status"]
             bars.update(
-                bar, completed=len(wanted) * rounds - todo + done, description=f"{name}: {state}"
+                bar, completed=len(networks) * rounds - todo + done, description=f"{name}: {state}"
             )
 
-        measured = measure_networks(wanted, folder, settings, told)
+        measured = measure_networks(networks, folder, settings, on_progress)
     what = "networks" if rounds == 1 else "networks and rounds"
     console.print(
         f"{measured.ok} {what} measured, {measured.before} before, {len(measured.failed)} failed; in {folder}",
