@@ -35,19 +35,8 @@ from tencost.writing import whole_file
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*( [\w.()-]+)*")
 _WORDS_OF_YAML = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-_ALWAYS = frozenset(
-    [
-        "name",
-        "description",
-        "model",
-        "cores",
-        "simd_bits",
-        "l1d_kib",
-        "l2_kib",
-        "l3_kib",
-        "clock_ghz",
-    ]
-)
+_ALWAYS = {"name", "description", "target", "model", "cores", "simd_bits", "clock_ghz"}
+_ALWAYS |= {"l1d_kib", "l2_kib", "l3_kib"}
 """Fields that are written whatever they are; others only where they are not the default."""
 _LOOSE = ("description", "clock_ghz", "peak_gflops", "bandwidth_gbs")
 """Fields that may differ between two descriptions of one hardware: a clock may be the momentary one."""

@@ -239,12 +239,7 @@ class WorkerProcess:
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._command_server({"fork": self._token}, theirs)
-        answer = self._read(timeout_s)
-        deadline = time.monotonic() + timeout_s
-        while self.pid is None:
-            self._hear(deadline)
-        if answer.get("ready") != self.pid:
-            raise ForeignAnswerError
+        self.pid = self._read(timeout_s)["ready"]
         self.move(self._cpus)
 
     def _is_idle(self) -> bool:
@@ -322,9 +317,7 @@ class WorkerProcess:
         *lines, self._control_buffer = (self._control_buffer + received).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            if message.get("forked") == self._token:
-                self.pid = message["pid"]
-            elif message.get("died") == self._token:
+            if message["died"] == self._token:
                 self._exit_code = message["code"]
 
     def _command_server(self, message: Mapping[str, Any], end: socket.socket | None = None) -> None:

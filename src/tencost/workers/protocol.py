@@ -8,8 +8,7 @@ The control socket, between parent and server, lives as long as the server. A ch
     parent -> server    {"fork": token}             with the child's end of a new channel; a child that is still there
                                                     gets a moment to end, and is killed then
                         {"kill": token}             kill that child
-    server -> parent    {"forked": token, "pid": p}
-                        {"died": token, "code": c}  that child has ended: exit code, or minus the signal
+    server -> parent    {"died": token, "code": c}  that child has ended: exit code, or minus the signal
 
 A channel, between parent and child, lives as long as the child, so that nothing of one child can reach the next. Its
 requests and answers are those of :mod:`tencost.workers.worker`; of them this is common to all:
@@ -188,7 +187,6 @@ class ForkServer:
                 os._exit(code)
         end.close()
         self._child = (token, pid)
-        self._report({"forked": token, "pid": pid})
 
     def _end_child(self, grace_s: float) -> None:
         deadline = time.monotonic() + grace_s
@@ -207,7 +205,5 @@ class ForkServer:
         if ended_pid:
             self._child = None
             end_strays()
-            self._report({"died": token, "code": os.waitstatus_to_exitcode(status)})
-
-    def _report(self, message: dict[str, Any]) -> None:
-        self._control.sendall(json.dumps(message).encode() + b"\n")
+            report = {"died": token, "code": os.waitstatus_to_exitcode(status)}
+            self._control.sendall(json.dumps(report).encode() + b"\n")
