@@ -22,6 +22,7 @@ from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.remote import RemoteAddress, RemoteDevices, check_tracker
 from tencost.workers.warm_worker import WarmWorker
+from worker_programs import calling, written
 
 pytestmark = [
     pytest.mark.tvm,
@@ -202,33 +203,13 @@ def compiled(module: Any, target: dict[str, Any]) -> Any:
 def measured(
     worker: WarmWorker, module: Any, target: dict[str, Any], folder: Path, args: Any = ARGS
 ) -> Timing:
-    from tvm.ir import save_json
-
-    path = folder / "module.json"
-    path.write_text(str(save_json(module)))
-    return worker.measure(path, target, args)
-
-
-def calling(function: str) -> Any:
-    """A program that calls a function of the C library: abort crashes it, pause hangs it."""
-    from tvm.script import ir as I
-    from tvm.script import tirx as T
-
-    @I.ir_module
-    class Module:
-        @T.prim_func
-        def main(A: T.Buffer((4,), "float32")) -> None:  # type: ignore[valid-type]
-            T.func_attr({"global_symbol": "main"})
-            T.evaluate(T.call_extern("int32", function))
-            A[0] = T.float32(1)
-
-    return Module
+    return worker.measure(written(module, folder / "module.json"), target, args)
 
 
 def compiler() -> str:
     from tvm.support import cc
 
-    found = cc.get_cc()
-    if found is None:
+    command = cc.get_cc()
+    if command is None:
         pytest.skip("no C++ compiler here")
-    return str(found)
+    return str(command)
