@@ -21,7 +21,7 @@ from tencost.workers.runner import WarmBuilder, WarmRunner, target_mapping, timi
 from tencost.workers.warm_worker import WarmWorker
 from worker_programs import calling, run_by
 
-pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("built_here")]
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("built_here", "cpu_intrinsics")]
 
 
 @pytest.fixture(scope="module")

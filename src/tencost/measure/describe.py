@@ -129,7 +129,7 @@ def run_describe(cfg: Config, root: Path) -> Path:
             "described already. Run: tencost measure hardware hardware=local hardware.name=<name>"
         )
     name = None if configured.name == "local" else configured.name
-    hardware = describe_host(name, cfg.measure.isa.value, configured.cores)
+    hardware = describe_host(name, cfg.measure.isa, configured.cores)
     path = write_hardware(hardware, root / "conf" / "hardware", overwrite=cfg.measure.overwrite)
     Console(stderr=True).print(
         f"{hardware.description}: conf/hardware/{path.name}. Measure on it: "
@@ -139,46 +139,40 @@ def run_describe(cfg: Config, root: Path) -> Path:
     return path
 
 
-def describe_host(name: str | None, isa: str | None, cores: int | None) -> HardwareConfig:
+def describe_host(name: str | None = None, isa: Isa = Isa.native, cores: int = 1) -> HardwareConfig:
     """Describe the host, or a part of it, as hardware.
 
     Args:
         name: its name; None makes one of model, instruction set and cores: ``amd-epyc-avx512-1c``.
-        isa: one of :class:`tencost.config.Isa`; None is native.
-        cores: cores that a program may use; None is one. A GPU is always described whole.
+        isa: what its programs may use.
+        cores: cores that a program may use. A GPU is always described whole.
 
     Raises:
-        ConfigError: `isa` or `cores` is not a choice.
+        ConfigError: the host has not so many cores.
         HardwareError: the host lacks what was asked for.
     """
-    try:
-        chosen = Isa(isa or "native")
-    except ValueError as error:
-        raise ConfigError(
-            f"measure.isa must be one of {', '.join(choice.value for choice in Isa)}, found {isa!r}"
-        ) from error
-    if chosen is Isa.cuda:
+    if isa is Isa.cuda:
         return gpu_hardware(_gpu_attributes(), name)
-    count, present = 1 if cores is None else cores, psutil.cpu_count() or 1
-    if not 1 <= count <= present:
+    present = psutil.cpu_count() or 1
+    if not 1 <= cores <= present:
         raise ConfigError(
-            f"hardware.cores must be between 1 and {present}, the cores of this host, found {count}"
+            f"hardware.cores must be between 1 and {present}, the cores of this host, found {cores}"
         )
-    host = detect_host(name or "", count)
-    described = _limited(host, LEVELS[chosen]) if chosen in LEVELS else host
+    host, level = detect_host(name or "", cores), LEVELS.get(isa)
+    described = _limited(host, level) if level else host
     family = str(host.target["mcpu"])
-    word = chosen.value if chosen in LEVELS else family
-    limit = f" limited to {LEVELS[chosen].title}" if chosen in LEVELS else ""
-    share = f"{count} of {present} cores" if present > 1 else "its only core"
+    limit = f" limited to {level.title}" if level else ""
+    share = f"{cores} of {present} cores" if present > 1 else "its only core"
     machine = " of a virtual machine" if "hypervisor" in host_flags() else ""
     # A brand alone is followed by the family already.
     model = host.model.removesuffix(f" ({family})")
-    words = dict.fromkeys((*slug(host.model).split("-"), *slug(word).split("-")))
+    words = dict.fromkeys(f"{slug(host.model)}-{slug(isa.value if level else family)}".split("-"))
     return replace(
         described,
-        name=name or f"{'-'.join(words)}-{count}c",
+        name=name or f"{'-'.join(words)}-{cores}c",
         description=f"{model} ({family}){limit}, {share}{machine}",
-        target=_canonical(described.target),
+        # As TVM's logs spell it, so that it compares equal to theirs.
+        target={"kind": "llvm", "keys": ["cpu"], **described.target, "tag": ""},
     )
 
 
@@ -272,6 +266,8 @@ def write_hardware(hardware: HardwareConfig, folder: Path, *, overwrite: bool = 
 def hardware_yaml(hardware: HardwareConfig) -> str:
     """Return hardware as YAML with comments; Hydra composes it to the same values."""
     is_gpu = hardware.target.get("kind") == "cuda"
+    mcpu = hardware.target.get("mcpu")
+    about = next((level.about for level in LEVELS.values() if level.mcpu == mcpu), ())
     remarks = {
         "cores": "multiprocessors" if is_gpu else "",
         "simd_bits": "a warp of 32-bit lanes" if is_gpu else "",
@@ -281,7 +277,7 @@ def hardware_yaml(hardware: HardwareConfig) -> str:
     }
     lines = [
         f"# {' '.join(hardware.description.split())}.",
-        *(f"# {line}" for line in _about(hardware)),
+        *(f"# {line}" for line in about),
         "# Written by `tencost measure hardware`; fields: HardwareConfig in src/tencost/config/schema.py.",
     ]
     defaults = asdict(HardwareConfig(name=""))
@@ -324,19 +320,12 @@ def _limited(host: HardwareConfig, level: Level) -> HardwareConfig:
         simd_bits=level.bits,
         peak_gflops=peak_gflops(host.clock_ghz, level.bits),
         bandwidth_gbs=bandwidth_gbs(host.clock_ghz, level.bits),
-        requires=sorted(level.requires, key=_sets_first),
+        requires=sorted(
+            level.requires, key=lambda flag: (flag[:6] != "avx512", flag[:3] != "avx", flag)
+        ),
     )
     check_runnable(limited)
     return limited
-
-
-def _sets_first(flag: str) -> tuple[bool, bool, str]:
-    return not flag.startswith("avx512"), not flag.startswith("avx"), flag
-
-
-def _canonical(target: dict[str, Any]) -> dict[str, Any]:
-    """Return the target as TVM's logs spell it, so that it compares equal to theirs."""
-    return {"kind": target["kind"], "keys": ["cpu"], **target, "tag": ""}
 
 
 def _gpu_attributes() -> dict[str, Any]:
@@ -350,11 +339,6 @@ def _gpu_attributes() -> dict[str, Any]:
         )
     names = ("device_name", "compute_version", "max_clock_rate", *_GPU_AMOUNTS)
     return {name: getattr(device, name) for name in names}
-
-
-def _about(hardware: HardwareConfig) -> tuple[str, ...]:
-    mcpu = hardware.target.get("mcpu")
-    return next((level.about for level in LEVELS.values() if level.mcpu == mcpu), ())
 
 
 def _differing(path: Path, hardware: HardwareConfig) -> list[str]:
@@ -379,14 +363,14 @@ def _differing(path: Path, hardware: HardwareConfig) -> list[str]:
 def _flow(setting: Any, width: int | None = None) -> str:
     """Return a value as YAML: on one line, or on several where it is a list or mapping wider than `width`."""
     if isinstance(setting, dict):
-        left, right = "{}"
-        words = [f"{_flow(str(key))}: {_flow(entry)}" for key, entry in setting.items()]
+        brackets = "{}"
+        words = [f"{_flow(str(key))}: {_flow(field)}" for key, field in setting.items()]
     elif isinstance(setting, list | tuple):
-        left, right = "[]"
-        words = [_flow(entry) for entry in setting]
+        brackets = "[]"
+        words = [_flow(element) for element in setting]
     else:
         return _scalar(setting)
-    line = f"{left}{', '.join(words)}{right}"
+    line = ", ".join(words).join(brackets)
     if width is None or len(line) <= width:
         return line
     lines = textwrap.wrap(
@@ -397,7 +381,7 @@ def _flow(setting: Any, width: int | None = None) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "\n".join((left, *lines, right)).replace(_GLUE, " ")
+    return "\n".join((brackets[0], *lines, brackets[1])).replace(_GLUE, " ")
 
 
 def _scalar(setting: Any) -> str:

@@ -119,19 +119,19 @@ class ProgramSpace:
             cost_model=model or ms.cost_model.RandomModel(seed=seed % 2**31),
         )
 
-    def random(self, count: int, known: set[int]) -> Sample:
-        """Sample `count` programs that are not in `known` (keys of :func:`program_key`, added to)."""
+    def random(self, count: int, keys: set[int]) -> Sample:
+        """Sample `count` programs that are not in `keys` (keys of :func:`program_key`, added to)."""
         schedules: list[Any] = []
         barren = 0
         least, most = _BATCH
         while len(schedules) < count and barren < BARREN_ROUNDS:
             missing = count - len(schedules)
-            fresh = _new(self._sample(min(most, max(least, missing))), known, missing)
+            fresh = _new(self._sample(min(most, max(least, missing))), keys, missing)
             barren = 0 if fresh else barren + 1
             schedules += fresh
         return Sample(tuple(schedules), barren >= BARREN_ROUNDS, (RANDOM,) * len(schedules))
 
-    def evolved(self, count: int, known: set[int]) -> Sample:
+    def evolved(self, count: int, keys: set[int]) -> Sample:
         """Return up to `count` new programs, those that the model ranks first after the search."""
         start = self._sample(self._population)
         try:
@@ -140,22 +140,22 @@ class ProgramSpace:
             )
         except RuntimeError:  # see _sample: no search where TVM cannot make one of the programs
             picked = []
-        fresh = _new(picked, known, count)
+        fresh = _new(picked, keys, count)
         return Sample(tuple(fresh), False, (f"evolved: {self._steered_by}",) * len(fresh))
 
-    def near(self, count: int, known: set[int], refitter: Refitter | None = None) -> Sample:
+    def near(self, count: int, keys: set[int], refitter: Refitter | None = None) -> Sample:
         """Return up to `count` new programs near good ones; none without a good one.
 
         Args:
             count: programs requested; every second one is itself a good program, as long as there are any.
-            known: keys of programs, added to.
+            keys: keys of programs, added to.
             refitter: fast programs of this and other workloads.
         """
         schedules: list[Any] = []
         origins: list[str] = []
         candidates = self._near_good(refitter, -(-count // 2))
         for _, (schedule, origin) in zip(range(MAX_TRIES * count), candidates, strict=False):
-            fresh = [] if schedule is None else _new([schedule], known, 1)
+            fresh = [] if schedule is None else _new([schedule], keys, 1)
             schedules += fresh
             origins += [origin] * len(fresh)
             if len(schedules) == count:
@@ -212,11 +212,9 @@ class ProgramSpace:
         """Yield (schedule or None, how it was made): good programs, then mutations of them without end."""
         random, seeds = np.random.default_rng(self._seed), counter(self._seed + 1)
         simplified = [design.trace.simplified(True) for design in self._designs]
-        pairs = [
-            (trace, values) for trace in simplified if (values := plain_values(trace)) is not None
-        ]
-        plain = [values for _, values in pairs]
-        sketches = [sketch(values) for values in plain]
+        pairs = [(trace, flat) for trace in simplified if (flat := plain_values(trace)) is not None]
+        plain = [flat for _, flat in pairs]
+        sketches = [sketch(flat) for flat in plain]
 
         def applied(space: int, decisions: Decisions) -> Any:
             places = sketches[space].places
@@ -240,7 +238,7 @@ class ProgramSpace:
         while usable:
             space, decisions = usable[int(random.integers(len(usable)))]
             columns = zip(*(other for place, other in usable if place == space), strict=True)
-            seen = [{value for value in column if isinstance(value, int)} for column in columns]
+            seen = [{choice for choice in column if isinstance(choice, int)} for column in columns]
             mutated = list(decisions)
             for _ in range(1 + int(random.geometric(0.6)) // 2):
                 mutate(sketches[space].choices, mutated, seen, random)
@@ -252,13 +250,13 @@ def task_seed(seed: int, workload_id: str, have: int) -> int:
     return zlib.crc32(f"{seed} {workload_id} {have}".encode())
 
 
-def _new(schedules: Iterable[Any], known: set[int], count: int) -> list[Any]:
+def _new(schedules: Iterable[Any], keys: set[int], count: int) -> list[Any]:
     fresh: list[Any] = []
     for schedule in schedules:
         if len(fresh) == count:
             break
         key = program_key(schedule.mod)
-        if key not in known:
-            known.add(key)
+        if key not in keys:
+            keys.add(key)
             fresh.append(schedule)
     return fresh

@@ -53,14 +53,14 @@ def networks(cfg: Config, root: Path) -> Path:
         started = time.monotonic()
         register_intrinsics(hardware.target["kind"])
         network = load_network(cfg.network, root)
-        entries: dict[str, dict[str, Any]] = {}
+        by_workload: dict[str, dict[str, Any]] = {}
         for task in network.tasks(hardware.target):
             text = str(save_json(task.mod))
             identity = workload_id(text)
-            entry = {"task_name": task.name, "weight": 0, "flop": task.flop}
-            entry |= {"workload_id": identity, "mod": text}
-            entries.setdefault(identity, entry)["weight"] += task.weight
-        tasks = list(entries.values())
+            fields = {"task_name": task.name, "weight": 0, "flop": task.flop}
+            fields |= {"workload_id": identity, "mod": text}
+            by_workload.setdefault(identity, fields)["weight"] += task.weight
+        tasks = list(by_workload.values())
         collection.add_network(network.name, str(save_json(network.mod)), tasks)
         chosen = [task for task in tasks if task["flop"] >= cfg.measure.min_mflop * 1e6]
         work = sum(task["flop"] * task["weight"] for task in tasks)

@@ -235,8 +235,8 @@ def host_flags() -> frozenset[str]:
 def cpuinfo(key: str) -> str | None:
     """Return the first CPU's entry of that name in /proc/cpuinfo; None where there is none."""
     text = CPUINFO.read_text(encoding="utf-8", errors="replace") if CPUINFO.is_file() else ""
-    entry = re.search(rf"^{key}[ \t]*:(.*)$", text, re.MULTILINE)
-    return entry.group(1).strip() if entry else None
+    line = re.search(rf"^{key}[ \t]*:(.*)$", text, re.MULTILINE)
+    return line.group(1).strip() if line else None
 
 
 def llvm_features(target: dict[str, Any]) -> set[str]:

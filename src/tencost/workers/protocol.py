@@ -152,11 +152,11 @@ class ForkServer:
                     self._reap()
                     if self._control not in ready:
                         continue
-                    data, new, _, _ = socket.recv_fds(self._control, 4096, 4)
-                    if not data:
+                    received, new, _, _ = socket.recv_fds(self._control, 4096, 4)
+                    if not received:
                         return
                     ends += new
-                    *lines, pending = (pending + data).split(b"\n")
+                    *lines, pending = (pending + received).split(b"\n")
                     for line in lines:
                         command = json.loads(line)
                         if "fork" in command:

@@ -90,7 +90,7 @@ class WarmWorker:
         environment = {
             **os.environ,
             **threads.environment(cores),
-            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         settings = {"target_kind": target_kind, "max_rss_mib": max_rss_mib}
         self.process = WorkerProcess(
