@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -57,12 +57,12 @@ class Farm:
         self._wait(lambda: self.count(key) >= count)
 
     def answers(self) -> bool:
-        with suppress(HardwareError), TrackerConnection(self.address):
+        with suppress(HardwareError), closing(TrackerConnection(self.address)):
             return True
         return False
 
     def count(self, key: str = KEY) -> int:
-        with TrackerConnection(self.address) as tracker:
+        with closing(TrackerConnection(self.address)) as tracker:
             return tracker.keys()[key]
 
     @staticmethod

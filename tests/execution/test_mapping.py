@@ -15,8 +15,7 @@ import pytest
 import works
 from tencost.config import ExecutionConfig, ExecutionKind
 from tencost.errors import ConfigError, MissingDependencyError
-from tencost.workers.parallel.mapping import WINDOW, Rescue, in_order
-from tencost.workers.parallel.overdue import Overdue
+from tencost.workers.parallel.mapping import WINDOW, Overdue, Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
 

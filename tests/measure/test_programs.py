@@ -11,10 +11,9 @@ import pytest
 from matmuls import make_matmul
 from tencost.config import Config, MeasureConfig
 from tencost.measure import stage
-from tencost.measure.around import FAST, MUTATED, TILE
 from tencost.measure.collection import Collection
 from tencost.measure.drawing import population
-from tencost.measure.programs import ProgramSpace, Sample, task_seed
+from tencost.measure.programs import FAST, MUTATED, TILE, ProgramSpace, Sample, task_seed
 from tencost.programs.codegen.refit import Refitter, sketch
 from tencost.programs.codegen.spaces import is_register_tile
 from tencost.programs.starting_points import StartBook

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 
 from matmuls import make_matmul
 from tencost.errors import UntrustedError
-from tencost.store.status import Status, Timing
+from tencost.store.status import Status
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.expected import Reference
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
-from tencost.workers.runner import References, WarmBuilder, WarmRunner, timing_from_result
+from tencost.workers.runner import References, WarmRunner
+from worker_programs import run_by, written
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("built_here")]
 
@@ -23,12 +25,9 @@ SIZE = 64
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    one = WorkerPool(
-        MeasureOptions(number=1, repeat=1, min_repeat_ms=1, run_timeout_s=5),
-        cpus=CpuPlan(None, None),
-    )
-    yield one
-    one.close()
+    options = MeasureOptions(number=1, repeat=1, min_repeat_ms=1, run_timeout_s=5)
+    with closing(WorkerPool(options, cpus=CpuPlan(None, None))) as pool:
+        yield pool
 
 
 def product(terms: int = SIZE, *, fast: bool = False, name: str = "matmul") -> Any:
@@ -48,44 +47,31 @@ def product(terms: int = SIZE, *, fast: bool = False, name: str = "matmul") -> A
     return schedule.mod
 
 
-def run(runner: WarmRunner, mod: Any, target: dict[str, Any]) -> Timing:
-    from tvm.s_tir import meta_schedule as ms
-    from tvm.target import Target
-
-    built = WarmBuilder().build([ms.builder.BuilderInput(mod, Target(target))])
-    args = ms.arg_info.ArgInfo.from_entry_func(mod, False)
-    inputs = [ms.runner.RunnerInput(built[0].artifact_path, "cpu", args)]
-    result = runner.run(inputs)[0].result()
-    assert (result.run_secs is None) == (result.error_msg is not None)
-    return timing_from_result(result)
-
-
 def test_only_what_would_be_a_new_best_is_compared(
     pool: WorkerPool, target: dict[str, Any]
 ) -> None:
     runner, before = WarmRunner(pool, [make_matmul(SIZE)]), pool.num_checked
-    assert run(runner, product(), target).status is Status.ok
+    assert run_by(runner, product(), target).status is Status.ok
     assert pool.num_checked == before + 1
 
-    wrong = run(runner, product(SIZE - 1, fast=True), target)
+    wrong = run_by(runner, product(SIZE - 1, fast=True), target)
     assert wrong.status is Status.wrong_answer
     assert "argument 2 differs" in wrong.error
     assert pool.num_checked == before + 2
 
-    right = run(
-        runner, product(fast=True), target
-    )  # still to be compared: the wrong one is no best
+    # Still to be compared: the wrong one is no best.
+    right = run_by(runner, product(fast=True), target)
     assert right.status is Status.ok
     assert pool.num_checked == before + 3
 
-    assert run(runner, product(SIZE - 1), target).status is Status.ok  # slower: never offered
+    assert run_by(runner, product(SIZE - 1), target).status is Status.ok  # slower: never offered
     assert pool.num_checked == before + 3
     assert pool.checked_s > 0
 
 
 def test_without_check_nothing_is_compared(pool: WorkerPool, target: dict[str, Any]) -> None:
     before = pool.num_checked
-    assert run(WarmRunner(pool), product(SIZE - 1), target).status is Status.ok
+    assert run_by(WarmRunner(pool), product(SIZE - 1), target).status is Status.ok
     assert pool.num_checked == before
 
 
@@ -100,12 +86,12 @@ def test_workloads_with_the_same_arguments_are_told_apart_by_who_proposed_the_pr
     total = te.compute((SIZE, SIZE), lambda i, j: a[i, j] + b[i, j], name="sum")
     adding = tvm.IRModule({"main": te.create_prim_func([a, b, total])})
     both, before = [make_matmul(SIZE), adding], pool.num_checked
-    assert run(WarmRunner(pool, both), product(), target).status is Status.ok
+    assert run_by(WarmRunner(pool, both), product(), target).status is Status.ok
     assert pool.num_checked == before  # it could be of either: nothing is claimed
 
     places = {int(structural_hash(product())): 1}
     runner = WarmRunner(pool, References(both, places.get))
-    assert run(runner, product(), target).status is Status.wrong_answer
+    assert run_by(runner, product(), target).status is Status.wrong_answer
 
 
 def test_an_index_never_reads_out_of_range(pool: WorkerPool, target: dict[str, Any]) -> None:
@@ -117,7 +103,7 @@ def test_an_index_never_reads_out_of_range(pool: WorkerPool, target: dict[str, A
     taken = topi.take(table, rows, axis=0, mode="fast")
     mod = tvm.IRModule({"main": te.create_prim_func([table, rows, taken])})
     runner, before = WarmRunner(pool, [mod]), pool.num_checked
-    assert run(runner, mod, target).status is Status.ok
+    assert run_by(runner, mod, target).status is Status.ok
     assert pool.num_checked == before + 1
 
 
@@ -137,20 +123,18 @@ def test_a_program_timed_without_its_layout_change_is_compared_with_it(
     mod.update_func(mod.get_global_var("main"), mod["main"].with_attr("layout_free_buffers", [1]))
     assert _has_left_out(mod)
     runner, before = WarmRunner(pool, [make_matmul(SIZE)]), pool.num_checked
-    assert run(runner, mod, target).status is Status.ok
+    assert run_by(runner, mod, target).status is Status.ok
     assert pool.num_checked == before + 1
 
 
 def test_a_workload_that_cannot_run_leaves_its_programs_unchecked(
     pool: WorkerPool, target: dict[str, Any], tmp_path: Path
 ) -> None:
-    from tvm.ir import save_json
-
     (tmp_path / "broken.json").write_text("{}")
-    (tmp_path / "program.json").write_text(str(save_json(product())))
+    program = written(product(), tmp_path / "program.json")
     reference = Reference(tmp_path / "broken.json", tmp_path / "broken.npz")
     args = [["TENSOR", "float32", [SIZE, SIZE]]] * 3
-    timing = pool.measure_one(Job(tmp_path / "program.json", target, args, reference))
+    timing = pool.measure_one(Job(program, target, args, reference))
     assert timing.status is Status.ok
     assert reference.workload in pool.unchecked
 
@@ -159,21 +143,19 @@ def test_a_workload_that_could_run_code_of_others_is_refused(
     pool: WorkerPool, target: dict[str, Any], tmp_path: Path
 ) -> None:
     """Both where a trace is applied to it and where it is run unscheduled; a trace of that kind is no program."""
-    from tvm.ir import save_json
     from tvm.s_tir import Schedule
 
     from tencost.workers.warm_worker import TracedProgram
 
     schedule = Schedule(product())
     schedule.annotate(schedule.get_loops("matmul")[0], "pragma_import_llvm", "; ModuleID")
-    workload, own = tmp_path / "foreign.json", tmp_path / "own.json"
-    workload.write_text(str(save_json(schedule.mod)))
-    own.write_text(str(save_json(product())))
+    workload = written(schedule.mod, tmp_path / "foreign.json")
+    local = written(product(), tmp_path / "local.json")
     args = [["TENSOR", "float32", [SIZE, SIZE]]] * 3
     with pytest.raises(UntrustedError, match=r"foreign\.json: .*'pragma_import_llvm'"):
         pool.measure_one(Job(TracedProgram(workload, [[], []]), target, args))
     reference = Reference(workload, tmp_path / "foreign.npz")
-    assert pool.measure_one(Job(own, target, args, reference)).status is Status.ok
+    assert pool.measure_one(Job(local, target, args, reference)).status is Status.ok
     assert "which could run code of others" in pool.unchecked[workload]
 
     linking = ["Annotate", ["l1", '"; ModuleID"'], ["pragma_import_llvm"], []]
@@ -181,10 +163,12 @@ def test_a_workload_that_could_run_code_of_others_is_refused(
         ["GetSBlock", [], ["matmul", "main"], ["b0"]],
         ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]],
     ]
-    timing = pool.measure_one(Job(TracedProgram(own, [[*steps, linking], []]), target, args))
+    timing = pool.measure_one(Job(TracedProgram(local, [[*steps, linking], []]), target, args))
     assert timing.status is Status.invalid_schedule
     assert "pragma_import_llvm" in timing.error
-    assert pool.measure_one(Job(TracedProgram(own, [steps, []]), target, args)).status is Status.ok
+    assert (
+        pool.measure_one(Job(TracedProgram(local, [steps, []]), target, args)).status is Status.ok
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tencost.store.status import Status
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
-from tencost.workers.warm_worker import WarmWorker
+from tencost.workers.process import WorkerProcess
 
 FREE = sorted(os.sched_getaffinity(0))
 """The CPUs of this process when it began: TVM's thread pool binds the main thread to one when a kernel runs in it."""
@@ -60,25 +60,28 @@ def test_while_one_runs_the_others_are_elsewhere(
     everywhere, build, run = set(pool.cpus.all or ()), set(pool.cpus.build or ()), pool.cpus.run
     list(pool.measure([Job(module, target, ARGS)] * 2))  # both workers have a process now
     seen: list[list[set[int]]] = []
-    read: Callable[[WarmWorker, float], dict[str, Any]] = WarmWorker._read
+    read: Callable[[WorkerProcess, float], dict[str, Any]] = WorkerProcess.read
 
-    def watched(worker: WarmWorker, timeout_s: float) -> dict[str, Any]:
+    def watched(running: WorkerProcess, timeout_s: float) -> dict[str, Any]:
         if pool._lock.locked():
-            order = [worker, *(one for one in pool.workers if one is not worker)]
-            seen.append([os.sched_getaffinity(one.process.pid or 0) for one in order])
-        return read(worker, timeout_s)
+            processes = [worker.process for worker in pool.workers]
+            order = sorted(processes, key=lambda process: process is not running)
+            seen.append([os.sched_getaffinity(process.pid or 0) for process in order])
+        return read(running, timeout_s)
 
-    monkeypatch.setattr(WarmWorker, "_read", watched)
+    monkeypatch.setattr(WorkerProcess, "read", watched)
     assert pool.measure_one(Job(module, target, ARGS)).status is Status.ok
     assert seen == [[set(run or ()), build]]
-    assert [os.sched_getaffinity(one.process.pid or 0) for one in pool.workers] == [everywhere] * 2
+    assert [os.sched_getaffinity(worker.process.pid or 0) for worker in pool.workers] == [
+        everywhere
+    ] * 2
 
 
 def test_a_process_that_replaces_another_stays_where_its_worker_is(
     pool: WorkerPool, module: Path, target: dict[str, Any]
 ) -> None:
     worker = pool.workers[0]
-    worker.move(pool.cpus.build)
+    worker.process.move(pool.cpus.build)
     worker.measure(module, target, ARGS)
     worker.process.kill()
     worker.measure(module, target, ARGS)

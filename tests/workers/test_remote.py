@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.remote import RemoteAddress, RemoteDevices, check_tracker
 from tencost.workers.warm_worker import WarmWorker
+from worker_programs import calling, written
 
 pytestmark = [
     pytest.mark.tvm,
@@ -76,7 +77,7 @@ def test_a_small_board_takes_what_is_linked_here(
 def test_a_missing_cross_compiler_is_no_result(
     farm: Farm, matmul: Any, target: dict[str, Any], tmp_path: Path
 ) -> None:
-    address = replace(farm.address, cc="warbler-g++ -O1").as_dict()
+    address = asdict(replace(farm.address, cc="warbler-g++ -O1"))
     worker = WarmWorker(QUICK, 1, tmp_path / "worker.log", remote=address)
     try:
         with pytest.raises(HardwareError, match=r"the compiler 'warbler-g\+\+' of hardware\.cc"):
@@ -153,7 +154,7 @@ def test_crash_and_hang_cost_their_program_only(
     farm: Farm, matmul: Any, target: dict[str, Any], tmp_path: Path
 ) -> None:
     quick = replace(QUICK, run_timeout_s=1)
-    worker = WarmWorker(quick, 1, tmp_path / "worker.log", remote=farm.address.as_dict())
+    worker = WarmWorker(quick, 1, tmp_path / "worker.log", remote=asdict(farm.address))
     try:
         crashed = measured(worker, calling("abort"), target, tmp_path, [["TENSOR", "float32", [4]]])
         assert crashed.status is Status.run_error
@@ -202,33 +203,13 @@ def compiled(module: Any, target: dict[str, Any]) -> Any:
 def measured(
     worker: WarmWorker, module: Any, target: dict[str, Any], folder: Path, args: Any = ARGS
 ) -> Timing:
-    from tvm.ir import save_json
-
-    path = folder / "module.json"
-    path.write_text(str(save_json(module)))
-    return worker.measure(path, target, args)
-
-
-def calling(function: str) -> Any:
-    """A program that calls a function of the C library: abort crashes it, pause hangs it."""
-    from tvm.script import ir as I
-    from tvm.script import tirx as T
-
-    @I.ir_module
-    class Module:
-        @T.prim_func
-        def main(A: T.Buffer((4,), "float32")) -> None:  # type: ignore[valid-type]
-            T.func_attr({"global_symbol": "main"})
-            T.evaluate(T.call_extern("int32", function))
-            A[0] = T.float32(1)
-
-    return Module
+    return worker.measure(written(module, folder / "module.json"), target, args)
 
 
 def compiler() -> str:
     from tvm.support import cc
 
-    found = cc.get_cc()
-    if found is None:
+    command = cc.get_cc()
+    if command is None:
         pytest.skip("no C++ compiler here")
-    return str(found)
+    return str(command)

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from matmuls import make_matmul
 from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.warm_worker import WarmWorker
+from worker_programs import calling, written
 
 pytestmark = pytest.mark.tvm
 
@@ -28,9 +30,8 @@ OPTIONS = MeasureOptions(
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[WarmWorker]:
-    one = WarmWorker(OPTIONS, cores=1)
-    yield one
-    one.close()
+    with closing(WarmWorker(OPTIONS, cores=1)) as worker:
+        yield worker
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +39,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Element-wise squares; the large one takes some thousand times longer."""
     folder = tmp_path_factory.mktemp("programs")
     return {size: written(squares(size), folder / f"{size}.json") for size in (SMALL, LARGE)}
-
-
-def written(module: Any, path: Path) -> Path:
-    from tvm.ir import save_json
-
-    path.write_text(str(save_json(module)), encoding="utf-8")
-    return path
 
 
 def squares(size: int) -> Any:
@@ -76,22 +70,6 @@ def children(worker: WarmWorker) -> list[psutil.Process]:
         if "tencost.workers.worker" in process.cmdline()
     ]
     return [child for server in servers for child in server.children()]
-
-
-def calling(tmp_path: Path, function: str, *args: Any) -> Path:
-    """Write a program down that calls a function of the C library."""
-    from tvm.script import ir as I
-    from tvm.script import tirx as T
-
-    @I.ir_module
-    class Module:
-        @T.prim_func
-        def main(A: T.Buffer((4,), "float32")) -> None:  # type: ignore[valid-type]
-            T.func_attr({"global_symbol": "main"})
-            T.evaluate(T.call_extern("int32", function, *args))
-            A[0] = T.float32(1)
-
-    return written(Module, tmp_path / "calling.json")
 
 
 def test_times_stay_with_their_programs_when_an_idle_process_is_killed(
@@ -135,7 +113,7 @@ def test_a_program_cannot_end_its_process_unnoticed(
     worker: WarmWorker, programs: dict[int, Path], target: dict[str, Any], tmp_path: Path, code: int
 ) -> None:
     args = [["TENSOR", "float32", [4]]]
-    ended = worker.measure(calling(tmp_path, "_exit", code), target, args)
+    ended = worker.measure(written(calling("_exit", code), tmp_path / "program.json"), target, args)
     assert ended == Timing(Status.run_error, (), f"its process ended with exit code {code}")
     assert worker.measure(programs[SMALL], target, square(SMALL)).status is Status.ok
 
@@ -163,7 +141,9 @@ def test_a_program_that_plays_with_descriptors_costs_nobody_else(
     call: tuple[Any, ...],
 ) -> None:
     before = worker.measure(programs[LARGE], target, square(LARGE))
-    played = worker.measure(calling(tmp_path, *call), target, [["TENSOR", "float32", [4]]])
+    played = worker.measure(
+        written(calling(*call), tmp_path / "program.json"), target, [["TENSOR", "float32", [4]]]
+    )
     assert played.status in (Status.ok, Status.run_error), played.error
     assert played.run_secs != (1e-9,)
     for size in (LARGE, SMALL):
@@ -176,10 +156,11 @@ def test_a_program_that_plays_with_descriptors_costs_nobody_else(
 def test_what_a_program_starts_by_system_does_not_outlive_it(
     worker: WarmWorker, programs: dict[int, Path], target: dict[str, Any], tmp_path: Path
 ) -> None:
-    wanted = ["sleep", f"45.{os.getpid()}"]
-    daemon = calling(tmp_path, "system", f"setsid {' '.join(wanted)} &")
+    command = ["sleep", f"45.{os.getpid()}"]
+    call = calling("system", f"setsid {' '.join(command)} &")
+    daemon = written(call, tmp_path / "program.json")
     timing = worker.measure(daemon, target, [["TENSOR", "float32", [4]]])
     assert timing.status is Status.ok, timing.error
-    left = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == wanted]
-    assert not left
+    processes = psutil.process_iter(["cmdline"])
+    assert not [process for process in processes if process.info["cmdline"] == command]
     assert worker.measure(programs[SMALL], target, square(SMALL)).status is Status.ok

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tencost.config.composition import choice_files
 from tencost.config.project import DATASET, Brought
 from tencost.config.schema import DEVICE_AMOUNTS
 from tencost.errors import ConfigError
-from tencost.features.computable import readable
+from tencost.features.computable import Readable, readable
 from tencost.measure.packing import strictest_split
 from tencost.records.databases import import_dataset
 from tencost.records.log_dataset import read_log_dataset
@@ -46,20 +46,6 @@ _TARGET = (
     "thread_warp_size",
 )
 """Attributes of a target that describe the device, and that today's TVM has."""
-_COLUMNS = (
-    "record_id",
-    "program_id",
-    "workload_id",
-    "task_name",
-    "workload_args",
-    "hardware",
-    "timestamp",
-    "status",
-    "target",
-    "program",
-    "program_format",
-    "source",
-)
 
 
 def look_at(logs: Path, hardware: str, conf: Path) -> Brought:
@@ -77,26 +63,23 @@ def look_at(logs: Path, hardware: str, conf: Path) -> Brought:
     records, workloads, tasks, reject = _read(logs, hardware)
     ok = records.filter(status="ok")
     if not len(ok):
-        counts = ", ".join(
-            f"{count} {status}"
-            for status, count in records.group_by("status").len().sort("status").iter_rows()
-        )
+        statuses = records.group_by("status").len().sort("status").iter_rows()
+        counts = ", ".join(f"{count} {status}" for status, count in statuses)
         raise ConfigError(
             f"expected a record with a time in {logs}, found {counts or 'none'}{reject and f'; {reject}'}"
         )
     devices = _devices(logs, ok, hardware)
     ok = _with_devices(ok, hardware, devices)
     notes: list[str] = []
-    names = _named(ok, hardware, devices, notes)
-    kinds = _kinds(conf)
-    found = readable(ok, workloads, kinds)
-    features = found.best()
+    names = _device_names(ok, hardware, devices, notes)
+    programs = readable(ok, workloads, _kinds(conf))
+    features = programs.best()
     if features is None:
-        why = "; ".join(f"{name}: {reason}" for name, reason in sorted(found.reasons.items()))
+        reasons = (f"{name}: {reason}" for name, reason in sorted(programs.reasons.items()))
         raise ConfigError(
-            f"expected programs that a feature kind reads in {logs}, found none. {why}"
+            f"expected programs that a feature kind reads in {logs}, found none. {'; '.join(reasons)}"
         )
-    notes.append(_told_features(features, found.looked_at, found.rows, found.reasons))
+    notes.append(_feature_note(features, programs))
     chosen, split, share = _fitting(conf, ok, tasks, names, notes)
     if not chosen:
         raise ConfigError(
@@ -104,48 +87,51 @@ def look_at(logs: Path, hardware: str, conf: Path) -> Brought:
             f"{ok['workload_id'].n_unique()} workloads, which are too few for a test part. Bring the whole search, not "
             "its best programs alone"
         )
-    described = _described(conf, ok, chosen, notes)
     return Brought(
         hardware=chosen,
         features=features,
         base=_base(features),
         split=split,
         valid_fraction=share,
-        described=described,
+        described=_described(conf, ok, chosen, notes),
         devices=devices,
         notes=notes,
     )
 
 
 def _read(logs: Path, hardware: str) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, str]:
-    """Return records (_COLUMNS, `source` a file's name), workloads, tasks, and why the first bad line was not read."""
+    """Return records (`source` a file's name), workloads, tasks, and why the first bad line was not read."""
     imported = (
         import_dataset(logs, DATASET)
         if logs.is_dir() and is_measured(logs)
         else read_log_dataset(logs, DATASET, hardware)
     )
-    read = imported.records
-    table = read if isinstance(read, pa.Table) else to_arrow(read)
-    frame = pl.from_arrow(table.select(list(_COLUMNS)))
+    records = imported.records
+    table = records if isinstance(records, pa.Table) else to_arrow(records)
+    frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
+    workloads = [
+        {"workload_id": row.workload_id, "mod_json": row.mod_json} for row in imported.workloads
+    ]
     bad = next(iter(imported.rejects), None)
     return (
         frame.with_columns(source=pl.col("source").struct.field("file")),
-        pl.DataFrame([{"workload_id": one.workload_id, "mod_json": one.mod_json} for one in imported.workloads]),
+        pl.DataFrame(workloads),
         pl.DataFrame([asdict(task) for task in imported.tasks]),
         "" if bad is None else f"{bad.file}:{bad.line}: {bad.reason}",
-    )  # fmt: skip
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    fields = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(fields, dict)
+    return {str(key): field for key, field in fields.items()}
 
 
 def _kinds(conf: Path) -> tuple[str, ...]:
     """Return the feature kinds that a project has a set of the same name for."""
-    found = []
-    for path in sorted(choice_files(conf, "features")):
-        values = OmegaConf.to_container(OmegaConf.load(path))
-        assert isinstance(values, dict)
-        if values.get("kind") == path.stem:
-            found.append(path.stem)
-    return tuple(found)
+    paths = sorted(choice_files(conf, "features"))
+    return tuple(path.stem for path in paths if _load(path).get("kind") == path.stem)
 
 
 def _base(features: str) -> str:
@@ -154,21 +140,20 @@ def _base(features: str) -> str:
     return next(iter(FEATURE_KINDS.load(features).parts), features)
 
 
-def _told_features(
-    features: str, looked_at: int, rows: Mapping[str, int], reasons: Mapping[str, str]
-) -> str:
-    others = [name for name, count in rows.items() if not count and name != features]
-    told = f"features: {features}, which reads {rows[features]} of {looked_at} programs tried"
-    kin = [name for name in others if name in reasons and "reads programs of" not in reasons[name]]
-    if kin:
-        told += f"; not {', '.join(kin)}: {reasons[kin[0]]}"
-    return told
+def _feature_note(features: str, programs: Readable) -> str:
+    rows, reasons = programs.rows, programs.reasons
+    note = (
+        f"features: {features}, which reads {rows[features]} of {programs.looked_at} programs tried"
+    )
+    empty = [name for name in rows if not rows[name] and name != features and name in reasons]
+    kin = [name for name in empty if "reads programs of" not in reasons[name]]
+    return f"{note}; not {', '.join(kin)}: {reasons[kin[0]]}" if kin else note
 
 
 def _signature(target: str) -> str:
     """Return what tells devices apart in a target that names none: its architecture, or its kind."""
-    values = json.loads(target)
-    return str(values.get("arch") or values.get("mcpu") or values.get("kind"))
+    attributes = json.loads(target)
+    return str(attributes.get("arch") or attributes.get("mcpu") or attributes.get("kind"))
 
 
 def _devices(logs: Path, ok: pl.DataFrame, hardware: str) -> dict[str, str]:
@@ -211,19 +196,19 @@ def _top(logs: Path) -> str:
 def _with_devices(ok: pl.DataFrame, hardware: str, devices: Mapping[str, str]) -> pl.DataFrame:
     if not devices:
         return ok
-    named = {
+    by_source = {
         source: name
         for source in ok["source"].unique()
         for file, name in devices.items()
         if source.endswith(file)
     }
-    given = pl.col("source").replace_strict(named, default=None, return_dtype=pl.String)
+    device = pl.col("source").replace_strict(by_source, default=None, return_dtype=pl.String)
     return ok.with_columns(
-        hardware=pl.when(hardware=hardware).then(given.fill_null(hardware)).otherwise("hardware")
+        hardware=pl.when(hardware=hardware).then(device.fill_null(hardware)).otherwise("hardware")
     )
 
 
-def _named(
+def _device_names(
     ok: pl.DataFrame, hardware: str, devices: Mapping[str, str], notes: list[str]
 ) -> list[str]:
     """Return the devices of the records, those with most first.
@@ -251,22 +236,21 @@ def _fitting(
     """Return the devices that can be learnt from, the strictest split that all of them fill, and its valid_fraction."""
     fits: dict[str, tuple[str, str, float | None]] = {}
     for name in names:
-        mine = ok.filter(hardware=name)
-        split, why, share = strictest_split(conf, mine, tasks, SPLITS)
-        if "measure more programs first" in why:
+        records = ok.filter(hardware=name)
+        split, reason, share = strictest_split(conf, records, tasks, SPLITS)
+        if "measure more programs first" in reason:
             notes.append(
-                f"left out: {name}, {len(mine)} records of {mine['workload_id'].n_unique()} workloads are too few"
+                f"left out: {name}, {len(records)} records of {records['workload_id'].n_unique()} workloads are too few"
             )
         else:
-            fits[name] = (split, why, share)
+            fits[name] = (split, reason, share)
     if not fits:
         return [], "", None
-    split = max((one for one, _, _ in fits.values()), key=SPLITS.index)
-    shares = [share for one, _, share in fits.values() if one == split and share is not None]
+    name, (split, reason, _) = max(fits.items(), key=lambda fit: SPLITS.index(fit[1][0]))
+    shares = [share for other, _, share in fits.values() if other == split and share is not None]
     if split != SPLITS[0]:
-        name, why = next((name, why) for name, (one, why, _) in fits.items() if one == split)
         notes.append(
-            f"split: {split} (figures flatter, since the test part has programs of known workloads); {name}: {why}"
+            f"split: {split} (figures flatter, since the test part has programs of known workloads); {name}: {reason}"
         )
     return list(fits), split, max(shares, default=None)
 
@@ -279,7 +263,7 @@ def _described(
     Raises:
         ConfigError: conf/hardware/ describes another device under that name.
     """
-    found: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
     for name in names:
         targets = Counter(ok.filter(hardware=name)["target"].to_list())
         target = json.loads(targets.most_common(1)[0][0])
@@ -287,21 +271,17 @@ def _described(
         if path.is_file():
             _check_same(path, target)
             continue
-        found[name] = _fields(name, target)
-        said = ", ".join(
-            str(target[key]) for key in ("kind", "arch", "mcpu", "mtriple") if key in target
-        )
-        unknown = ", ".join(found[name]["unknown"])
+        described[name] = _fields(name, target)
+        attributes = (target[key] for key in ("kind", "arch", "mcpu", "mtriple") if key in target)
         notes.append(
-            f"conf/hardware/{name}.yaml has what the logs say ({said}); not known, and in no column: {unknown}"
+            f"conf/hardware/{name}.yaml has what the logs say ({', '.join(map(str, attributes))}); not known, and in "
+            f"no column: {', '.join(described[name]['unknown'])}"
         )
-    return found
+    return described
 
 
 def _check_same(path: Path, target: Mapping[str, Any]) -> None:
-    known = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(known, dict)
-    described = known.get("target") or {}
+    described = _load(path).get("target") or {}
     for key in ("kind", "arch"):
         if key in described and key in target and described[key] != target[key]:
             raise ConfigError(
@@ -313,26 +293,20 @@ def _check_same(path: Path, target: Mapping[str, Any]) -> None:
 def _fields(name: str, target: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of HardwareConfig that a target says; amounts that it does not say are zero and `unknown`."""
     amounts: dict[str, Any] = {"cores": 1, "simd_bits": 128, "l1d_kib": 0, "l2_kib": 0, "l3_kib": 0}
-    said: dict[str, Any] = {}
+    from_target: dict[str, Any] = {}
     is_cpu = target.get("kind") == "llvm"
     if is_cpu and isinstance(target.get("num-cores"), int) and target["num-cores"] > 0:
-        said["cores"] = target["num-cores"]
+        from_target["cores"] = target["num-cores"]
     warp = target.get("thread_warp_size")
     if not is_cpu and isinstance(warp, int) and warp > 1:
-        said["simd_bits"] = 32 * warp
+        from_target["simd_bits"] = 32 * warp
     return {
         "name": name,
         "description": "as its logs' target says",
-        "target": dict(_plain(target)),
+        "target": {key: target[key] for key in _TARGET if target.get(key, "") not in ("", [])},
         "model": str(target.get("model") or "unknown"),
         **amounts,
-        **said,
-        "unknown": [one for one in DEVICE_AMOUNTS if one not in said],
+        **from_target,
+        "unknown": [amount for amount in DEVICE_AMOUNTS if amount not in from_target],
         "runner": "local" if is_cpu else "rpc",
     }
-
-
-def _plain(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key in _TARGET:
-        if key in target and target[key] not in ("", []):
-            yield key, target[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +15,7 @@ from tencost.store.schema import Record
 from tencost.store.status import Status
 from tencost.workers.evaluator import coefficient_of_variation
 
-_MADE = (
+_ORIGINS = (
     "A program is *random* (a sample of the task's design spaces), *evolved* (picked by a search that a model steers) "
     "or *near* good ones: a tile of registers known to be good, a fast program re-fitted to the task, or a mutation of "
     "either."
@@ -34,14 +34,15 @@ def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str 
     records = imported.records
     programs = len({record.program_id for record in records})
     workloads = {record.workload_id for record in records}
-    total = sum(origins.values())
-    made = ", ".join(f"{count / total:.0%} {word}" for word, count in origins.most_common())
-    tiled = _register_tiles(records)
+    shares = ", ".join(
+        f"{count / origins.total():.0%} {origin}" for origin, count in origins.most_common()
+    )
+    tiled = _register_tiles(records) / max(programs, 1)
     parts = [
         f"# {name}",
         f"{len(records)} records of {programs} programs and {len(workloads)} workloads, collected with `tencost "
-        f"measure`. Programs: {made}; {tiled / max(programs, 1):.0%} are register tiles, the others of TVM's space.",
-        _MADE,
+        f"measure`. Programs: {shares}; {tiled:.0%} are register tiles, the others of TVM's space.",
+        _ORIGINS,
         "## Networks\n\n" + _table(_networks(imported)),
         "## Hardware\n\n" + _table(_hardware(records)),
         "## Code generators\n\n" + _table(generator_rows(records)),
@@ -56,11 +57,9 @@ def dataset_card(name: str, imported: Import, origins: Counter[str], notes: str 
 def generator_rows(records: Iterable[Record]) -> list[list[str]]:
     """Return the rows of a table of records by hardware and code generator, a head first."""
     counts = Counter((record.hardware, record.generator) for record in records)
-    rows = sorted(counts.items(), key=lambda item: (item[0][0], age(item[0][1])))
-    return [
-        ["hardware", "code generator", "records"],
-        *([hardware, text, str(number)] for (hardware, text), number in rows),
-    ]
+    rows = sorted(counts, key=lambda pair: (pair[0], age(pair[1])))
+    head = ["hardware", "code generator", "records"]
+    return [head, *([hardware, text, str(counts[hardware, text])] for hardware, text in rows)]
 
 
 def _register_tiles(records: Sequence[Record]) -> int:
@@ -73,77 +72,56 @@ def _register_tiles(records: Sequence[Record]) -> int:
     return sum(is_register_tile(json.loads(text)[0]) for text in texts.values())
 
 
-def _networks(imported: Import) -> list[list[str]]:
-    rows = [
-        ["network", "tasks", "measured", "share of its FLOP", "programs", "records", "failures"]
-    ]
-    by_network: dict[str, list[Record]] = {}
+def _networks(imported: Import) -> list[list[Any]]:
+    head = ["network", "tasks", "measured", "share of its FLOP", "programs", "records", "failures"]
+    rows: list[list[Any]] = [head]
+    by_network: defaultdict[str, list[Record]] = defaultdict(list)
     for record in imported.records:
-        for item in record.networks:
-            by_network.setdefault(item.network, []).append(record)
+        for use in record.networks:
+            by_network[use.network].append(record)
     for network in sorted({task.network for task in imported.tasks}):
         tasks = [task for task in imported.tasks if task.network == network]
-        found = by_network.get(network, [])
-        work = sum(task.flop * task.weight for task in tasks)
-        share = sum(task.flop * task.weight for task in tasks if task.measured) / max(work, 1.0)
-        rows.append(
-            [
-                network,
-                str(len(tasks)),
-                str(sum(task.measured for task in tasks)),
-                f"{share:.1%}",
-                str(len({record.program_id for record in found})),
-                str(len(found)),
-                _failures(found),
-            ]
-        )
+        measured = [task for task in tasks if task.measured]
+        work, share = (sum(task.flop * task.weight for task in part) for part in (tasks, measured))
+        records = by_network[network]
+        programs = {record.program_id for record in records}
+        amounts = [len(tasks), len(measured), f"{share / max(work, 1.0):.1%}", len(programs)]
+        rows.append([network, *amounts, len(records), _failures(records)])
     return rows
 
 
-def _hardware(records: Sequence[Record]) -> list[list[str]]:
-    rows = [["hardware", "records", "failures", "spread, median", "spread, 90 %", "noise, median"]]
+def _hardware(records: Sequence[Record]) -> list[list[Any]]:
+    rows: list[list[Any]] = [
+        ["hardware", "records", "failures", "spread, median", "spread, 90 %", "noise, median"]
+    ]
     for hardware in sorted({record.hardware for record in records}):
-        found = [record for record in records if record.hardware == hardware]
-        spreads = sorted(
-            coefficient_of_variation(record.run_secs)
-            for record in found
-            if len(record.run_secs) > 1
-        )
-        noise = [
-            record.extra["noise"] for record in found if record.extra and "noise" in record.extra
-        ]
-        rows.append(
-            [
-                hardware,
-                str(len(found)),
-                _failures(found),
-                f"{statistics.median(spreads):.1%}" if spreads else "",
-                f"{spreads[int(0.9 * (len(spreads) - 1))]:.1%}" if spreads else "",
-                f"{statistics.median(noise):.3f}" if noise else "",
-            ]
-        )
+        here = [record for record in records if record.hardware == hardware]
+        repeated = [record.run_secs for record in here if len(record.run_secs) > 1]
+        spreads = sorted(map(coefficient_of_variation, repeated))
+        extras = [record.extra or {} for record in here]
+        noise = [extra["noise"] for extra in extras if "noise" in extra]
+        median = f"{statistics.median(spreads):.1%}" if spreads else ""
+        most = f"{spreads[int(0.9 * (len(spreads) - 1))]:.1%}" if spreads else ""
+        noisy = f"{statistics.median(noise):.3f}" if noise else ""
+        rows.append([hardware, len(here), _failures(here), median, most, noisy])
     return rows
 
 
-def _sessions(records: Iterable[Record]) -> list[list[str]]:
+def _sessions(records: Iterable[Record]) -> list[list[Any]]:
     """One row for each way in which records were measured: host, versions, evaluator settings."""
-    rows = [["hardware", "host", "TVM", "evaluator", "flags"]]
-    seen: dict[tuple[str, ...], None] = {}
+    rows = set()
     for record in records:
         about = record.provenance
+        settings = (about.execution_config or {}).items()
         row = (
             record.hardware,
             f"{about.hw_model or ''}; {about.env_name or ''}",
             about.engine_version or "",
-            _settings(about.execution_config or {}),
+            ", ".join(f"{key} {json.dumps(setting)}" for key, setting in settings),
             "; ".join((about.additional_info or {}).get("flags") or []),
         )
-        seen.setdefault(row)
-    return [rows[0], *sorted([list(row) for row in seen])]
-
-
-def _settings(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
+        rows.add(row)
+    return [["hardware", "host", "TVM", "evaluator", "flags"], *map(list, sorted(rows))]
 
 
 def _failures(records: Sequence[Record]) -> str:
@@ -151,6 +129,6 @@ def _failures(records: Sequence[Record]) -> str:
     return ", ".join(f"{number} {status}" for status, number in sorted(count.items())) or "none"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def _table(rows: Sequence[Sequence[Any]]) -> str:
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

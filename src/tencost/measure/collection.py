@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -102,20 +103,14 @@ class Collection:
 
     def write_index(self) -> None:
         """Write tasks.json from network_info/ and the folders that have programs."""
-        index = []
+        index: list[dict[str, Any]] = []
         for network in self.networks():
-            for entry in self._entries(network):
-                folder = folder_name(entry["task_name"], entry["workload_id"])
-                plain = {key: value for key, value in entry.items() if key != "mod"}
+            for task in self._tasks_of(network):
+                folder = folder_name(task["task_name"], task["workload_id"])
                 chosen = (self.path / "to_measure_programs" / folder).is_dir()
-                index.append(
-                    {
-                        "network": network,
-                        **plain,
-                        "measured": chosen,
-                        "folder": folder if chosen else None,
-                    }
-                )
+                place = {"measured": chosen, "folder": folder if chosen else None}
+                del task["mod"]
+                index.append({"network": network, **task, **place})
         write_whole(self.path / "tasks.json", json.dumps(index, indent=1) + "\n")
 
     def tasks(self, min_mflop: float, networks: Sequence[str] = ()) -> list[CollectedTask]:
@@ -126,29 +121,26 @@ class Collection:
         Raises:
             MeasureError: there is no network, or none of those that are asked for.
         """
-        known = self.networks()
-        if not known:
+        if not self.networks():
             raise MeasureError(
                 f"expected networks in {self.path}, found none. Add one: tencost measure networks network=bert_tiny"
             )
-        found: dict[str, CollectedTask] = {}
-        for network in known:
-            for entry in self._entries(network):
-                if entry["flop"] < min_mflop * 1e6:
+        by_workload: dict[str, CollectedTask] = {}
+        for network in self.networks():
+            for task in self._tasks_of(network):
+                identity, flop = task["workload_id"], float(task["flop"])
+                if flop < min_mflop * 1e6:
                     continue
-                identity = entry["workload_id"]
-                earlier = found.get(identity)
-                name = earlier.task_name if earlier else entry["task_name"]
-                found[identity] = CollectedTask(
-                    folder_name(name, identity),
-                    name,
-                    identity,
-                    entry["mod"],
-                    float(entry["flop"]),
-                    (*(earlier.networks if earlier else ()), network),
+                earlier = by_workload.get(identity)
+                name = earlier.task_name if earlier else task["task_name"]
+                sharing = (*(earlier.networks if earlier else ()), network)
+                by_workload[identity] = CollectedTask(
+                    folder_name(name, identity), name, identity, task["mod"], flop, sharing
                 )
-        wanted = set(networks)
-        return [task for task in found.values() if not wanted or wanted & set(task.networks)]
+        requested = set(networks)
+        return [
+            task for task in by_workload.values() if not requested or requested & set(task.networks)
+        ]
 
     def programs(self, task: CollectedTask) -> list[LoggedProgram]:
         """Return the programs to measure; empty if there are none yet."""
@@ -159,13 +151,13 @@ class Collection:
         path = self.path / "to_measure_programs" / task.folder / ORIGIN_FILE
         if not path.is_file():
             return None
-        value = json.loads(path.read_text(encoding="utf-8"))
-        origins = tuple(value["origins"])
+        origin = json.loads(path.read_text(encoding="utf-8"))
+        origins = tuple(origin["origins"])
         count = len(self.program_lines(task))
         if count < len(origins):  # killed between the two files of write_programs
-            return Origin(value["seed"], False, origins[:count])
+            return Origin(origin["seed"], False, origins[:count])
         unknown = (UNKNOWN_ORIGIN,) * (count - len(origins))
-        return Origin(value["seed"], value["exhausted"], (*origins, *unknown))
+        return Origin(origin["seed"], origin["exhausted"], (*origins, *unknown))
 
     def program_lines(self, task: CollectedTask) -> list[str]:
         """Return the lines of the database of its programs; empty if there is none yet."""
@@ -182,12 +174,7 @@ class Collection:
         folder = self.path / "to_measure_programs" / task.folder
         workload = [shash, encode_module(task.mod_json)]
         write_whole(folder / WORKLOAD_FILE, json.dumps(workload, separators=(",", ":")) + "\n")
-        value = {
-            "seed": origin.seed,
-            "exhausted": origin.exhausted,
-            "origins": list(origin.origins),
-        }
-        write_whole(folder / ORIGIN_FILE, json.dumps(value) + "\n")
+        write_whole(folder / ORIGIN_FILE, json.dumps(asdict(origin)) + "\n")
         write_whole(folder / RECORD_FILE, "".join(f"{line}\n" for line in lines))
 
     def records_folder(self, hardware: str, task: CollectedTask, shard: tuple[int, int]) -> Path:
@@ -199,11 +186,8 @@ class Collection:
     def measured(self, hardware: str, task: CollectedTask) -> list[LoggedProgram]:
         """Return what was measured of a task on a hardware, all shards together."""
         top = self.path / "measure_records" / hardware / task.folder
-        return [
-            item
-            for path in sorted(top.glob(f"**/{RECORD_FILE}"))
-            for item in self._read(path.parent)
-        ]
+        folders = sorted(path.parent for path in top.glob(f"**/{RECORD_FILE}"))
+        return [program for folder in folders for program in self._read(folder)]
 
     def hardware(self) -> list[str]:
         """Return the names of the hardware that it has measurements of."""
@@ -223,38 +207,57 @@ class Collection:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(folder, error) from error
-        lock = FileLock(folder / f"{what.replace(' ', '-')}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise MeasureError(
-                f"{self.path}: another process is at work on {what} of this collection. Wait for it, or collect "
-                "elsewhere: measure.name=..."
-            ) from error
-        try:
+        refusal = (
+            f"{self.path}: another process is at work on {what} of this collection. Wait for it, or collect "
+            "elsewhere: measure.name=..."
+        )
+        with hold(folder / f"{what.replace(' ', '-')}.lock", refusal):
             yield
-        finally:
-            lock.release()
 
-    def _entries(self, network: str) -> list[dict[str, Any]]:
+    def _tasks_of(self, network: str) -> list[dict[str, Any]]:
         path = self.path / "network_info" / f"{network}.json"
         try:
-            entries = json.loads(path.read_bytes())
-            for entry in entries:
-                entry["flop"], entry["mod"], entry["workload_id"]
+            tasks: list[dict[str, Any]] = json.loads(path.read_bytes())
+            for task in tasks:
+                task["flop"], task["mod"], task["workload_id"]
         except (ValueError, KeyError, TypeError) as error:
             raise MeasureError(
                 f"expected a list of tasks in {path}, found something else ({error}). Write it again: "
                 "tencost measure networks network=..."
             ) from error
-        return list(entries)
+        return tasks
 
     def _read(self, folder: Path) -> list[LoggedProgram]:
         if not (folder / RECORD_FILE).is_file():
             return []
         workloads, _ = read_workloads(folder / WORKLOAD_FILE)
-        found = read_programs(folder / RECORD_FILE, workloads)
-        return [item for item in found if isinstance(item, LoggedProgram)]
+        programs = read_programs(folder / RECORD_FILE, workloads)
+        return [program for program in programs if isinstance(program, LoggedProgram)]
+
+
+@contextmanager
+def hold(lock: Path, refusal: str) -> Iterator[None]:
+    """Hold a file lock within the block.
+
+    Raises:
+        MeasureError: `refusal`, where another process holds it.
+    """
+    file_lock = FileLock(lock)
+    try:
+        file_lock.acquire(timeout=0)
+    except Timeout as error:
+        raise MeasureError(refusal) from error
+    try:
+        yield
+    finally:
+        file_lock.release()
+
+
+def write_line(file: FileIO, fields: Any) -> None:
+    """Append a line of JSON to an unbuffered file, whole; raises OSError."""
+    remaining = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+    while remaining:
+        remaining = remaining[file.write(remaining) :]
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,23 +35,21 @@ from tencost.writing import whole_file
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*( [\w.()-]+)*")
 _WORDS_OF_YAML = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-_ALWAYS = frozenset(
-    {
-        "name",
-        "description",
-        "model",
-        "cores",
-        "simd_bits",
-        "l1d_kib",
-        "l2_kib",
-        "l3_kib",
-        "clock_ghz",
-    }
-)
+_ALWAYS = {"name", "description", "target", "model", "cores", "simd_bits", "clock_ghz"}
+_ALWAYS |= {"l1d_kib", "l2_kib", "l3_kib"}
 """Fields that are written whatever they are; others only where they are not the default."""
 _LOOSE = ("description", "clock_ghz", "peak_gflops", "bandwidth_gbs")
 """Fields that may differ between two descriptions of one hardware: a clock may be the momentary one."""
 _WIDTH = 112
+_GLUE = "\0"
+"""Stands for a space at which no line may end."""
+_GPU_AMOUNTS = (
+    "max_threads_per_block",
+    "max_shared_memory_per_block",
+    "warp_size",
+    "multi_processor_count",
+    "l2_cache_size_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -123,14 +122,14 @@ def run_describe(cfg: Config, root: Path) -> Path:
             says something else.
         HardwareError: the host lacks what was asked for.
     """
-    given = cfg.hardware
-    if not given.detect:
+    configured = cfg.hardware
+    if not configured.detect:
         raise ConfigError(
-            f"expected hardware=local, whose values are read from the host, found hardware={given.name}, which is "
+            f"expected hardware=local, whose values are read from the host, found hardware={configured.name}, which is "
             "described already. Run: tencost measure hardware hardware=local hardware.name=<name>"
         )
-    name = None if given.name == "local" else given.name
-    hardware = describe_host(name, cfg.measure.isa.value, given.cores)
+    name = None if configured.name == "local" else configured.name
+    hardware = describe_host(name, cfg.measure.isa, configured.cores)
     path = write_hardware(hardware, root / "conf" / "hardware", overwrite=cfg.measure.overwrite)
     Console(stderr=True).print(
         f"{hardware.description}: conf/hardware/{path.name}. Measure on it: "
@@ -140,46 +139,40 @@ def run_describe(cfg: Config, root: Path) -> Path:
     return path
 
 
-def describe_host(name: str | None, isa: str | None, cores: int | None) -> HardwareConfig:
+def describe_host(name: str | None = None, isa: Isa = Isa.native, cores: int = 1) -> HardwareConfig:
     """Describe the host, or a part of it, as hardware.
 
     Args:
         name: its name; None makes one of model, instruction set and cores: ``amd-epyc-avx512-1c``.
-        isa: one of :class:`tencost.config.Isa`; None is native.
-        cores: cores that a program may use; None is one. A GPU is always described whole.
+        isa: what its programs may use.
+        cores: cores that a program may use. A GPU is always described whole.
 
     Raises:
-        ConfigError: `isa` or `cores` is not a choice.
+        ConfigError: the host has not so many cores.
         HardwareError: the host lacks what was asked for.
     """
-    try:
-        chosen = Isa(isa or "native")
-    except ValueError as error:
-        raise ConfigError(
-            f"measure.isa must be one of {', '.join(item.value for item in Isa)}, found {isa!r}"
-        ) from error
-    if chosen is Isa.cuda:
+    if isa is Isa.cuda:
         return gpu_hardware(_gpu_attributes(), name)
-    count, present = 1 if cores is None else cores, psutil.cpu_count() or 1
-    if not 1 <= count <= present:
+    present = psutil.cpu_count() or 1
+    if not 1 <= cores <= present:
         raise ConfigError(
-            f"hardware.cores must be between 1 and {present}, the cores of this host, found {count}"
+            f"hardware.cores must be between 1 and {present}, the cores of this host, found {cores}"
         )
-    host = detect_host(name or "", count)
-    described = _limited(host, LEVELS[chosen]) if chosen in LEVELS else host
+    host, level = detect_host(name or "", cores), LEVELS.get(isa)
+    described = _limited(host, level) if level else host
     family = str(host.target["mcpu"])
-    word = chosen.value if chosen in LEVELS else family
-    limit = f" limited to {LEVELS[chosen].title}" if chosen in LEVELS else ""
-    share = f"{count} of {present} cores" if present > 1 else "its only core"
+    limit = f" limited to {level.title}" if level else ""
+    share = f"{cores} of {present} cores" if present > 1 else "its only core"
     machine = " of a virtual machine" if "hypervisor" in host_flags() else ""
     # A brand alone is followed by the family already.
     model = host.model.removesuffix(f" ({family})")
-    words = dict.fromkeys((*slug(host.model).split("-"), *slug(word).split("-")))
+    words = dict.fromkeys(f"{slug(host.model)}-{slug(isa.value if level else family)}".split("-"))
     return replace(
         described,
-        name=name or f"{'-'.join(words)}-{count}c",
+        name=name or f"{'-'.join(words)}-{cores}c",
         description=f"{model} ({family}){limit}, {share}{machine}",
-        target=_canonical(described.target),
+        # As TVM's logs spell it, so that it compares equal to theirs.
+        target={"kind": "llvm", "keys": ["cpu"], **described.target, "tag": ""},
     )
 
 
@@ -197,21 +190,14 @@ def gpu_hardware(attributes: Mapping[str, Any], name: str | None = None) -> Hard
     Raises:
         HardwareError: an attribute is missing or not a number above 0.
     """
-    numbers: dict[str, int] = {}
-    for key in (
-        "max_threads_per_block",
-        "max_shared_memory_per_block",
-        "warp_size",
-        "multi_processor_count",
-        "l2_cache_size_bytes",
-    ):
-        value = attributes.get(key)
-        if not isinstance(value, int) or value <= 0:
+    for key in _GPU_AMOUNTS:
+        amount = attributes.get(key)
+        if not isinstance(amount, int) or amount <= 0:
             raise HardwareError(
-                f"expected the GPU's {key} to be a number above 0, found {value!r}. Check its driver (nvidia-smi), or "
+                f"expected the GPU's {key} to be a number above 0, found {amount!r}. Check its driver (nvidia-smi), or "
                 "write conf/hardware/<name>.yaml by hand: docs/how-to/adding-hardware.md"
             )
-        numbers[key] = value
+    threads, shared, warp, processors, l2 = (attributes[key] for key in _GPU_AMOUNTS)
     version = str(attributes.get("compute_version"))
     if not re.fullmatch(r"\d+\.\d", version):
         raise HardwareError(
@@ -227,18 +213,18 @@ def gpu_hardware(attributes: Mapping[str, Any], name: str | None = None) -> Hard
             "kind": "cuda",
             "keys": ["cuda", "gpu"],
             "arch": arch,
-            "max_threads_per_block": numbers["max_threads_per_block"],
-            "max_num_threads": numbers["max_threads_per_block"],
-            "max_shared_memory_per_block": numbers["max_shared_memory_per_block"],
-            "thread_warp_size": numbers["warp_size"],
-            "l2_cache_size_bytes": numbers["l2_cache_size_bytes"],
+            "max_threads_per_block": threads,
+            "max_num_threads": threads,
+            "max_shared_memory_per_block": shared,
+            "thread_warp_size": warp,
+            "l2_cache_size_bytes": l2,
             "tag": "",
         },
         model=model,
-        cores=numbers["multi_processor_count"],
-        simd_bits=32 * numbers["warp_size"],
-        l1d_kib=numbers["max_shared_memory_per_block"] / 1024,
-        l2_kib=numbers["l2_cache_size_bytes"] / 1024,
+        cores=processors,
+        simd_bits=32 * warp,
+        l1d_kib=shared / 1024,
+        l2_kib=l2 / 1024,
         l3_kib=0.0,
         clock_ghz=round(clock / 1e6, 3) if clock else None,
     )
@@ -280,6 +266,8 @@ def write_hardware(hardware: HardwareConfig, folder: Path, *, overwrite: bool = 
 def hardware_yaml(hardware: HardwareConfig) -> str:
     """Return hardware as YAML with comments; Hydra composes it to the same values."""
     is_gpu = hardware.target.get("kind") == "cuda"
+    mcpu = hardware.target.get("mcpu")
+    about = next((level.about for level in LEVELS.values() if level.mcpu == mcpu), ())
     remarks = {
         "cores": "multiprocessors" if is_gpu else "",
         "simd_bits": "a warp of 32-bit lanes" if is_gpu else "",
@@ -289,22 +277,16 @@ def hardware_yaml(hardware: HardwareConfig) -> str:
     }
     lines = [
         f"# {' '.join(hardware.description.split())}.",
-        *(f"# {line}" for line in _about(hardware)),
+        *(f"# {line}" for line in about),
         "# Written by `tencost measure hardware`; fields: HardwareConfig in src/tencost/config/schema.py.",
     ]
     defaults = asdict(HardwareConfig(name=""))
-    for key, value in asdict(hardware).items():
-        if key == "requires":
-            if value:
-                lines.append(
-                    "# Instruction sets that programs may use, in /proc/cpuinfo's spelling."
-                )
-                lines += _wrapped(key, value)
-        elif key == "target":
-            lines += _wrapped(key, value)
-        elif key in _ALWAYS or value != defaults[key]:
-            remark = f"  # {remarks[key]}" if remarks.get(key) else ""
-            lines.append(f"{key}: {_flow(value)}{remark}")
+    for key, setting in asdict(hardware).items():
+        remark = f"  # {remarks[key]}" if remarks.get(key) else ""
+        if key == "requires" and setting:
+            lines.append("# Instruction sets that programs may use, in /proc/cpuinfo's spelling.")
+        if key in _ALWAYS or setting != defaults[key]:
+            lines.append(f"{key}: {_flow(setting, _WIDTH - len(key) - 2)}{remark}")
     return "\n".join(lines) + "\n"
 
 
@@ -338,19 +320,12 @@ def _limited(host: HardwareConfig, level: Level) -> HardwareConfig:
         simd_bits=level.bits,
         peak_gflops=peak_gflops(host.clock_ghz, level.bits),
         bandwidth_gbs=bandwidth_gbs(host.clock_ghz, level.bits),
-        requires=sorted(level.requires, key=_sets_first),
+        requires=sorted(
+            level.requires, key=lambda flag: (flag[:6] != "avx512", flag[:3] != "avx", flag)
+        ),
     )
     check_runnable(limited)
     return limited
-
-
-def _sets_first(flag: str) -> tuple[bool, bool, str]:
-    return not flag.startswith("avx512"), not flag.startswith("avx"), flag
-
-
-def _canonical(target: dict[str, Any]) -> dict[str, Any]:
-    """Return the target as TVM's logs spell it, so that it compares equal to theirs."""
-    return {"kind": target["kind"], "keys": ["cpu"], **target, "tag": ""}
 
 
 def _gpu_attributes() -> dict[str, Any]:
@@ -362,24 +337,8 @@ def _gpu_attributes() -> dict[str, Any]:
             "expected an NVIDIA GPU and a TVM that was built with CUDA, found none. Describe the CPU: "
             "measure.isa=native; for a GPU elsewhere write its file by hand: docs/how-to/adding-hardware.md"
         )
-    return {
-        name: getattr(device, name)
-        for name in (
-            "device_name",
-            "compute_version",
-            "max_threads_per_block",
-            "max_shared_memory_per_block",
-            "warp_size",
-            "multi_processor_count",
-            "l2_cache_size_bytes",
-            "max_clock_rate",
-        )
-    }
-
-
-def _about(hardware: HardwareConfig) -> tuple[str, ...]:
-    mcpu = hardware.target.get("mcpu")
-    return next((level.about for level in LEVELS.values() if level.mcpu == mcpu), ())
+    names = ("device_name", "compute_version", "max_clock_rate", *_GPU_AMOUNTS)
+    return {name: getattr(device, name) for name in names}
 
 
 def _differing(path: Path, hardware: HardwareConfig) -> list[str]:
@@ -388,53 +347,47 @@ def _differing(path: Path, hardware: HardwareConfig) -> list[str]:
     from yaml import YAMLError
 
     try:
-        values = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-        if not isinstance(values, dict):
+        fields = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        if not isinstance(fields, dict):
             raise ConfigError(f"expected a mapping in {path}")
-        plain = {str(key): value for key, value in values.items()}
+        plain = {str(key): setting for key, setting in fields.items()}
         present = asdict(instantiate(HardwareConfig, plain, "hardware."))
     except (TencostError, YAMLError, OSError, ValueError):
         return ["everything: it is no description of hardware"]
-    wanted = asdict(hardware)
-    for values_of in (present, wanted):
-        values_of["requires"] = sorted(values_of["requires"])
-    return [name for name, value in wanted.items() if name not in _LOOSE and present[name] != value]
+    expected = asdict(hardware)
+    for description in (present, expected):
+        description["requires"] = sorted(description["requires"])
+    return [name for name in expected if name not in _LOOSE and present[name] != expected[name]]
 
 
-def _flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items())
-        return f"{{{inner}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_flow(item) for item in value)}]"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else repr(value)
-    if isinstance(value, int):
-        return str(value)
-    text = str(getattr(value, "value", value))
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML:
-        return text
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _wrapped(key: str, value: list[Any] | dict[str, Any]) -> list[str]:
-    """Return a list or mapping as lines of YAML, one if it fits."""
-    whole = _flow(value)
-    if len(key) + len(whole) + 2 <= _WIDTH:
-        return [f"{key}: {whole}"]
-    if isinstance(value, dict):
-        words = [f"{_flow(str(name))}: {_flow(item)}," for name, item in value.items()]
+def _flow(setting: Any, width: int | None = None) -> str:
+    """Return a value as YAML: on one line, or on several where it is a list or mapping wider than `width`."""
+    if isinstance(setting, dict):
+        brackets = "{}"
+        words = [f"{_flow(str(key))}: {_flow(field)}" for key, field in setting.items()]
+    elif isinstance(setting, list | tuple):
+        brackets = "[]"
+        words = [_flow(element) for element in setting]
     else:
-        words = [f"{_flow(item)}," for item in value]
-    lines = [f"{key}: {whole[0]}", f"  {words[0]}"]
-    for word in words[1:]:
-        if len(lines[-1]) + len(word) + 1 > _WIDTH:
-            lines.append(f"  {word}")
-        else:
-            lines[-1] += f" {word}"
-    return [*lines, whole[-1]]
+        return _scalar(setting)
+    line = ", ".join(words).join(brackets)
+    if width is None or len(line) <= width:
+        return line
+    lines = textwrap.wrap(
+        " ".join(f"{word.replace(' ', _GLUE)}," for word in words),
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join((brackets[0], *lines, brackets[1])).replace(_GLUE, " ")
+
+
+def _scalar(setting: Any) -> str:
+    plain = getattr(setting, "value", setting)
+    if isinstance(plain, str) and _PLAIN.fullmatch(plain) and plain.lower() not in _WORDS_OF_YAML:
+        return plain
+    if isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    return json.dumps(plain, ensure_ascii=False)

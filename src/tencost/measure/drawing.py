@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from tencost.config import Config, ExecutionKind, HardwareConfig, MeasureConfig
 from tencost.errors import MeasureError
 from tencost.measure.collection import UNKNOWN_ORIGIN, CollectedTask, Collection, Origin
 from tencost.measure.programs import ProgramSpace, task_seed
-from tencost.measure.steering import Steering, known_starts, steering
-from tencost.programs.codegen.refit import Refitter
+from tencost.measure.steering import Steering, steering
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
@@ -41,34 +39,6 @@ class Drawn:
     origin: Origin
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known of good programs."""
-
-    steered: Steering
-    book: Refitter | None
-
-
-def known_of(
-    cfg: Config, hardware: HardwareConfig, collection: Collection, root: Path, console: Console
-) -> Known:
-    """Return what steers the search, and the programs that others are made near of.
-
-    Raises:
-        RegistryError: the registered model cannot be found.
-        BundleError: it does not fit.
-    """
-    settings = cfg.measure
-    tasks = collection.tasks(settings.min_mflop)
-    steered = (
-        steering(cfg.model_uri, hardware, collection, tasks, root, console)
-        if settings.evolved_share > 0
-        else Steering(None, "nothing")
-    )
-    book = known_starts(cfg, hardware, root, console) if settings.near_share > 0 else None
-    return Known(steered, book)
-
-
 def drawn(
     cfg: Config,
     hardware: HardwareConfig,
@@ -80,11 +50,13 @@ def drawn(
     """Draw new programs for tasks, in their order.
 
     Raises:
+        RegistryError: the registered model cannot be found.
+        BundleError: it does not fit.
         MeasureError: a task has no program at all, or its workers died again and again.
     """
-    known = known_of(cfg, hardware, collection, root, console)
+    guide = steering(cfg, hardware, collection, root, console)
     if cfg.execution.kind is ExecutionKind.local:
-        yield from (draw(cfg, hardware, collection, task, known) for task in tasks)
+        yield from (draw(cfg, hardware, collection, task, guide) for task in tasks)
         return
 
     def died(task: CollectedTask, reason: str) -> Sequence[Drawn]:
@@ -92,29 +64,25 @@ def drawn(
             f"task {task.task_name}: {reason} each time its programs were made. Leave it out: measure.min_mflop=..."
         )
 
-    shared = (cfg, hardware, str(collection.path), str(root))
+    shared = (cfg, hardware, collection.path, root)
     workers = open_workers(_draw, shared, cfg.execution, cfg.jobs)
-    for results in in_order(workers, tasks, Rescue(died)):
-        yield from results
+    for programs in in_order(workers, tasks, Rescue(died)):
+        yield from programs
+
+
+_guides: dict[Path, Steering] = {}
+"""In a worker process: what guides the drawing for a collection, which the command holds the lock of."""
 
 
 def _draw(shared: Any, task: CollectedTask) -> list[Drawn]:
     cfg, hardware, path, root = shared
-    _shared[:] = [(cfg, hardware)]
-    return [draw(cfg, hardware, Collection(Path(path)), task, _known(path, root))]
+    collection = Collection(path)
+    if path not in _guides:
+        _guides[path] = steering(cfg, hardware, collection, root, Console(quiet=True))
+    return [draw(cfg, hardware, collection, task, _guides[path])]
 
 
-_shared: list[tuple[Config, HardwareConfig]] = []
-
-
-@lru_cache(1)
-def _known(path: str, root: str) -> Known:
-    """Return what is known, once a worker process: the command holds the collection's lock, so nothing changes."""
-    cfg, hardware = _shared[0]
-    return known_of(cfg, hardware, Collection(Path(path)), Path(root), Console(quiet=True))
-
-
-def missing(settings: MeasureConfig, before: Origin | None) -> bool:
+def needs_programs(settings: MeasureConfig, before: Origin | None) -> bool:
     """Say whether a task needs more programs."""
     return before is None or not (len(before.origins) >= settings.programs or before.exhausted)
 
@@ -124,7 +92,7 @@ def draw(
     hardware: HardwareConfig,
     collection: Collection,
     task: CollectedTask,
-    known: Known,
+    guide: Steering,
 ) -> Drawn:
     """Draw new programs of a task.
 
@@ -134,49 +102,48 @@ def draw(
     settings = cfg.measure
     before = collection.origin(task) or Origin(settings.seed, False, ())
     present = collection.programs(task)
-    shares = _shares(settings, before)
+    counts = _missing_by_kind(settings, before)
     space = ProgramSpace(
         task.mod_json,
         hardware.target,
         task_seed(settings.seed, task.workload_id, len(before.origins)),
-        population=population(settings, shares["evolved"], steered=known.steered.model is not None),
+        population=population(settings, counts["evolved"], steered=guide.model is not None),
         generations=settings.generations,
-        model=known.steered.model,
-        steered_by=known.steered.name,
+        model=guide.model,
+        steered_by=guide.name,
     )
     keys = space.keys(present)
-    near = space.near(shares["near"], keys, known.book)
-    lacking = shares["near"] - len(near.schedules)
-    sample = space.random(shares["random"] + lacking, keys)
-    samples = [near, sample]
-    if shares["evolved"] and not sample.exhausted:
-        samples.append(space.evolved(shares["evolved"], keys))
-    found = [one for part in samples for one in part.schedules]
-    origins = [word for part in samples for word in part.origins]
-    if not found and not present:
+    near = space.near(counts["near"], keys, guide.refitter)
+    random = space.random(counts["random"] + counts["near"] - len(near.schedules), keys)
+    samples = [near, random]
+    if counts["evolved"] and not random.exhausted:
+        samples.append(space.evolved(counts["evolved"], keys))
+    schedules = [schedule for sample in samples for schedule in sample.schedules]
+    if not schedules and not present:
         raise MeasureError(
             f"task {task.task_name} of {', '.join(task.networks)} has no program at all for target "
             f"{hardware.target}: MetaSchedule's rules refuse it. Leave it out: measure.min_mflop=..."
         )
-    shash, lines = space.lines(found)
-    origin = Origin(before.seed, sample.exhausted, (*before.origins, *origins))
+    shash, lines = space.lines(schedules)
+    origins = (origin for sample in samples for origin in sample.origins)
+    origin = Origin(before.seed, random.exhausted, (*before.origins, *origins))
     return Drawn(shash, tuple(lines), origin)
 
 
-def population(settings: MeasureConfig, wanted: int, *, steered: bool) -> int:
-    """Return programs of a generation: without a model nothing is ranked, and twice those wanted do as well as more."""
-    return settings.population if steered else min(settings.population, max(1, 2 * wanted))
+def population(settings: MeasureConfig, count: int, *, steered: bool) -> int:
+    """Return programs of a generation: without a model nothing is ranked, and twice `count` do as well as more."""
+    return settings.population if steered else min(settings.population, max(1, 2 * count))
 
 
-def _shares(settings: MeasureConfig, before: Origin) -> dict[str, int]:
-    """Return how many programs of each kind are wanted beyond those that are there; unknown ones count as random."""
+def _missing_by_kind(settings: MeasureConfig, before: Origin) -> dict[str, int]:
+    """Return how many programs of each kind are missing; those of unknown origin count as random."""
     evolved = round(settings.programs * settings.evolved_share)
     near = min(round(settings.programs * settings.near_share), settings.programs - evolved)
-    wanted = {"random": settings.programs - evolved - near, "evolved": evolved, "near": near}
-    have = Counter(text.partition(":")[0] for text in before.origins)
-    have["random"] += have.pop(UNKNOWN_ORIGIN, 0)
-    left = settings.programs - len(before.origins)
-    missing = {kind: max(0, number - have[kind]) for kind, number in wanted.items()}
-    for kind in ("random", "evolved", "near"):  # more of one kind than wanted is there already
-        missing[kind] -= min(missing[kind], max(0, sum(missing.values()) - left))
+    requested = {"random": settings.programs - evolved - near, "evolved": evolved, "near": near}
+    present = Counter(origin.partition(":")[0] for origin in before.origins)
+    present["random"] += present.pop(UNKNOWN_ORIGIN, 0)
+    missing = {kind: max(0, count - present[kind]) for kind, count in requested.items()}
+    remaining = settings.programs - len(before.origins)
+    for kind in ("random", "evolved", "near"):  # there may be more of another kind than requested
+        missing[kind] -= min(missing[kind], max(0, sum(missing.values()) - remaining))
     return missing

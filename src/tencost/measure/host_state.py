@@ -17,7 +17,7 @@ import psutil
 
 from tencost.config import HardwareConfig, RunnerKind
 from tencost.programs.codegen import vector_math
-from tencost.workers.hardware import CPUINFO, caches_kib, clock_ghz, model_name
+from tencost.workers.hardware import caches_kib, clock_ghz, cpuinfo, model_name
 
 CPUS = Path("/sys/devices/system/cpu")
 DMI = Path("/sys/class/dmi/id")
@@ -52,7 +52,8 @@ def collect(
     return {
         "timestamp": round(time.time(), 3),
         "engine_version": _version("apache-tvm"),
-        "env_name": f"{_system()}, {_virtualization() or 'no hypervisor reported'}",
+        "env_name": f"{_os_name() or platform.system()}, {_kernel()} {platform.machine()}, "
+        f"{_virtualization() or 'no hypervisor reported'}",
         "hw_model": hardware.model,
         "engine_config": {
             "apache-tvm-ffi": _version("apache-tvm-ffi"),
@@ -102,11 +103,6 @@ def host_facts(cpus: Sequence[int] | None = None) -> dict[str, Any]:
     }
 
 
-def _system() -> str:
-    name = _os_name() or platform.system()
-    return f"{name}, {_kernel()} {platform.machine()}"
-
-
 def _kernel() -> str:
     """Return name and version; what a distributor or owner appended to the version says nothing about times."""
     release = re.match(r"\d+(\.\d+)*", platform.release())
@@ -114,11 +110,8 @@ def _kernel() -> str:
 
 
 def _os_name() -> str | None:
-    for line in (_read(OS_RELEASE) or "").splitlines():
-        key, _, value = line.partition("=")
-        if key == "PRETTY_NAME":
-            return value.strip().strip("\"'")
-    return None
+    name = re.search(r"^PRETTY_NAME=(.*)$", _read(OS_RELEASE) or "", re.MULTILINE)
+    return name.group(1).strip().strip("\"'") if name else None
 
 
 def _virtualization() -> str | None:
@@ -129,26 +122,16 @@ def _virtualization() -> str | None:
     kind = _read(Path("/sys/hypervisor/type"))
     if kind:
         return kind
-    flags = _cpuinfo("flags")
+    flags = cpuinfo("flags")
     return "unnamed hypervisor" if flags and "hypervisor" in flags.split() else None
 
 
 def _signature() -> str | None:
     """Return vendor, family, model and stepping of an x86 CPU: a hypervisor that hides the name often leaves them."""
-    words = [_cpuinfo(key) for key in ("vendor_id", "cpu family", "model", "stepping")]
-    if any(word is None for word in words):
+    words = [cpuinfo(key) for key in ("vendor_id", "cpu family", "model", "stepping")]
+    if None in words:
         return None
-    vendor, family, model, stepping = words
-    return f"{vendor} family {family} model {model} stepping {stepping}"
-
-
-def _cpuinfo(key: str) -> str | None:
-    """Return a value of the first CPU in /proc/cpuinfo."""
-    for line in (_read(CPUINFO) or "").splitlines():
-        name, colon, value = line.partition(":")
-        if colon and name.strip() == key:
-            return value.strip()
-    return None
+    return "{} family {} model {} stepping {}".format(*words)
 
 
 def _threads_per_core() -> int | None:
@@ -158,18 +141,17 @@ def _threads_per_core() -> int | None:
 
 def _boost() -> bool | None:
     """Say whether the CPU may exceed its nominal clock, None where the system does not tell."""
-    if (allowed := _read(CPUS / "cpufreq" / "boost")) is not None:
-        return allowed == "1"
-    if (forbidden := _read(CPUS / "intel_pstate" / "no_turbo")) is not None:
-        return forbidden == "0"
+    for path, allowed in (("cpufreq/boost", "1"), ("intel_pstate/no_turbo", "0")):
+        if (switch := _read(CPUS / path)) is not None:
+            return switch == allowed
     return None
 
 
 def _llvm_version() -> int | None:
     from tvm.target.codegen import llvm_version_major
 
-    found = llvm_version_major(allow_none=True)
-    return None if found is None else int(found)
+    major = llvm_version_major(allow_none=True)
+    return None if major is None else int(major)
 
 
 def _version(package: str) -> str | None:

@@ -12,12 +12,12 @@ journal is opened, and the program measured again. One writer at a time, which t
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack, suppress
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from tencost.measure.collection import disk_error, write_whole
+from tencost.measure.collection import disk_error, write_line, write_whole
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -43,6 +43,7 @@ class Journal:
     def __init__(self, folder: Path, program: LoggedProgram, target: dict[str, Any]) -> None:
         self._folder = folder
         self._target = target
+        self._open = ExitStack()
         self._files: list[FileIO] = []
         workload = [program.workload.shash, encode_module(program.workload.mod_json)]
         text = json.dumps(workload, separators=(",", ":")) + "\n"
@@ -53,21 +54,15 @@ class Journal:
     def __enter__(self) -> Journal:
         try:
             for name in (RECORD_FILE, MEASUREMENTS_FILE):
-                self._files.append((self._folder / name).open("ab", buffering=0))
+                file = (self._folder / name).open("ab", buffering=0)
+                self._files.append(self._open.enter_context(file))
         except OSError as error:
-            self.__exit__(None, None, None)
+            self._open.close()
             raise disk_error(self._folder, error) from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for file in self._files:
-            file.close()
-        self._files.clear()
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def append(self, program: LoggedProgram, timing: Timing, about: dict[str, Any]) -> None:
         """Add what came of a program; on disk (as far as the system is concerned) when this returns.
@@ -87,10 +82,8 @@ class Journal:
         if timing.error:
             line["error"] = timing.error
         try:
-            for file, value in zip(self._files, (body, line), strict=True):
-                data = json.dumps(value, separators=(",", ":")).encode() + b"\n"
-                while data:
-                    data = data[file.write(data) :]
+            for file, fields in zip(self._files, (body, line), strict=True):
+                write_line(file, fields)
         except OSError as error:
             raise disk_error(self._folder, error) from error
 
@@ -100,26 +93,20 @@ def mend(folder: Path) -> None:
     paths = [folder / RECORD_FILE, folder / MEASUREMENTS_FILE]
     contents = [path.read_bytes() if path.is_file() else b"" for path in paths]
     whole = [_whole_lines(content) for content in contents]
-    count = min(len(lines) for lines in whole)
+    count = min(map(len, whole))
     for path, content, lines in zip(paths, contents, whole, strict=True):
-        kept = b"".join(lines[:count])
-        if kept != content:
-            write_whole(path, kept.decode("utf-8"))
+        retained = b"".join(lines[:count])
+        if retained != content:
+            write_whole(path, retained.decode("utf-8"))
 
 
 def _whole_lines(content: bytes) -> list[bytes]:
-    """Return the leading lines that end and are JSON."""
+    """Return the lines up to the last one that ends and is JSON."""
     lines = content.splitlines(keepends=True)
-    while lines and not _is_whole(lines[-1]):
+    while lines:
+        with suppress(ValueError):
+            if lines[-1].endswith(b"\n"):
+                json.loads(lines[-1])
+                break
         lines.pop()
     return lines
-
-
-def _is_whole(line: bytes) -> bool:
-    if not line.endswith(b"\n"):
-        return False
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

@@ -52,9 +52,9 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
             f"run measure.name={name} hardware=local"
         )
     archive = root / "datasets" / f"{name}.tar.zst"
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for hardware in collection.hardware():
-            held.enter_context(collection.locked(hardware))
+            locks.enter_context(collection.locked(hardware))
         for path in sorted((collection.path / "measure_records").glob(f"**/{RECORD_FILE}")):
             mend(path.parent)
         collection.write_index()
@@ -63,8 +63,9 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
         write_whole(root / "datasets" / f"{name}.md", card)
         with console.status(f"packing {name}"), tempfile.TemporaryDirectory() as scratch:
             staged = Path(scratch) / name
+            staged.mkdir()
             for part in PARTS:
-                _link(collection.path / part, staged / part)
+                _link_all(collection.path / part, staged / part)
             (staged / "README.md").write_text(card, encoding="utf-8")
             sha256 = pack_folder(staged, archive)
     described = _describe(root, name, sha256, len(imported.records), card)
@@ -87,24 +88,25 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
 
 def next_step(root: Path, name: str, hardware: Sequence[str], imported: Import) -> str:
     """Return what to do to train on it: the lines of params.yaml that are to be changed, if any."""
-    split, why, share = fitting_split(root, imported)
+    split, reason, share = fitting_split(root, imported)
     also = "" if share is None else f", `valid_fraction: {share}` into conf/split/{split}.yaml,"
-    wanted = {
+    changes = {
         "dataset": name,
         "hardware": f"[{', '.join(hardware)}]",
-        "split": f"{split}{f'  # {why}' if why else ''}",
+        "split": f"{split}{f'  # {reason}' if reason else ''}",
     }
-    found: dict[str, Any] = {}
+    present: dict[str, Any] = {}
     with suppress(ConfigError):
-        found = read_params(root)
-    if found.get("dataset") == name and set(hardware) <= set(found["hardware"]):
-        if split == found.get("split"):
+        present = read_params(root)
+    instead = ""
+    if present.get("dataset") == name and set(hardware) <= set(present["hardware"]):
+        if split == present.get("split"):
             put = f"put{also[1:]} and " if also else ""
             return f"To train on it, {put}run `tencost pipeline`."
-        wanted = {"split": wanted["split"]}
-    changes = "\n".join(f"  {key}: {value}" for key, value in wanted.items())
-    instead = f" in place of `split: {found.get('split')}`" if len(wanted) == 1 else ""
-    return f"To train on it, put this into params.yaml{instead}{also} and run `tencost pipeline`:\n{changes}"
+        changes = {"split": changes["split"]}
+        instead = f" in place of `split: {present.get('split')}`"
+    lines = "\n".join(f"  {key}: {setting}" for key, setting in changes.items())
+    return f"To train on it, put this into params.yaml{instead}{also} and run `tencost pipeline`:\n{lines}"
 
 
 def _notes(collection: Collection) -> str:
@@ -115,16 +117,11 @@ def _notes(collection: Collection) -> str:
 def fitting_split(root: Path, imported: Import) -> tuple[str, str, float | None]:
     """Return the strictest split that a collection fills, as :func:`strictest_split`, of what has a time if any has."""
     timed = [record for record in imported.records if record.status is Status.ok]
+    columns = ("record_id", "program_id", "workload_id", "task_name", "hardware")
     records = pl.DataFrame(
         [
-            {
-                "record_id": record.record_id,
-                "program_id": record.program_id,
-                "workload_id": record.workload_id,
-                "task_name": record.task_name,
-                "hardware": record.hardware,
-                "timestamp": record.provenance.timestamp,
-            }
+            {column: getattr(record, column) for column in columns}
+            | {"timestamp": record.provenance.timestamp}
             for record in timed or imported.records
         ]
     )
@@ -154,10 +151,7 @@ def strictest_split(
         path = conf / "split" / f"{name}.yaml"
         if not path.is_file():
             continue
-        values = OmegaConf.to_container(OmegaConf.load(path))
-        assert isinstance(values, dict)
-        plain = {str(key): value for key, value in values.items()}
-        config = instantiate(SplitConfig, plain, "split.")
+        config = instantiate(SplitConfig, _read(path), "split.")
         try:
             split = assign(records, tasks, config)
         except SplitError as error:
@@ -166,9 +160,9 @@ def strictest_split(
         if can_be_learnt(split):
             return name, "; ".join(reasons), None
         reasons.append(f"not {name}: no workload has two programs in its valid or test part")
-        last = filling_share(records, tasks, config)
-        if name == names[-1] and last is not None:
-            return name, "; ".join(reasons[:-1]), last
+        share = filling_share(records, tasks, config)
+        if name == names[-1] and share is not None:
+            return name, "; ".join(reasons[:-1]), share
     return names[-1], "; ".join([*reasons, "measure more programs first"]), None
 
 
@@ -183,38 +177,34 @@ def _origins(collection: Collection) -> Counter[str]:
 def _describe(root: Path, name: str, sha256: str, records: int, card: str) -> Path:
     """Write conf/dataset/<name>.yaml; what a person changed in an older one stays, the checksum is new."""
     path = root / "conf" / "dataset" / f"{name}.yaml"
-    values = {
-        "name": name,
-        "source": f"datasets/{name}.tar.zst",
-        "sha256": sha256,
-        "description": card.splitlines()[2].partition(", collected")[0],
-    }
+    fields = {"name": name, "source": f"datasets/{name}.tar.zst"}
     if path.is_file():
-        found = OmegaConf.to_container(OmegaConf.load(path))
-        assert isinstance(found, dict)
-        values = {
-            **{str(key): value for key, value in found.items()},
-            "sha256": sha256,
-            "description": values["description"],
-        }
+        fields = _read(path)
+    description = card.splitlines()[2].partition(", collected")[0]
+    fields |= {"sha256": sha256, "description": description}
     head = f"# Collected with `tencost measure`: {records} records. Its card: datasets/{name}.md\n"
-    write_whole(path, head + OmegaConf.to_yaml(OmegaConf.create(values)))
+    write_whole(path, head + OmegaConf.to_yaml(OmegaConf.create(fields)))
     return path
 
 
-def _link(source: Path, target: Path) -> None:
-    """Make the same files at another place without copying their content where the file system allows it."""
-    files = (
-        [source]
-        if source.is_file()
-        else sorted(path for path in source.rglob("*") if path.is_file())
-    )
-    for file in files:
-        if file.name.startswith("."):
-            continue
-        place = target if file == source else target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(file, place)
-        except OSError:
-            shutil.copyfile(file, place)
+def _read(path: Path) -> dict[str, Any]:
+    fields = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(fields, dict)
+    return {str(key): field for key, field in fields.items()}
+
+
+def _link_all(source: Path, target: Path) -> None:
+    """Make the same files at another place, hidden ones apart."""
+    if source.is_file():
+        _link(source, target)
+    elif source.is_dir():
+        hidden = shutil.ignore_patterns(".*")
+        shutil.copytree(source, target, copy_function=_link, ignore=hidden)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    """Copy a file, without its content where the file system allows it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

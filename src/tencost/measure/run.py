@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import secrets
+import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from tencost.programs.trace.allowed import check_module
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.measurements import sessions_file
 from tencost.store.ids import program_id
-from tencost.store.status import Status, Timing
+from tencost.store.status import Status
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
 from tencost.workers.tracker import devices_of
@@ -36,6 +39,7 @@ BLOCK = 16
 """Programs of a task that are measured before the next task has its turn."""
 PROBE_EVERY_S = 20.0
 """How often the reference kernel of the noise probe is timed."""
+_FIRST_PROBES = 5
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,22 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
 
     @property
-    def done(self) -> int:
+    def num_measured(self) -> int:
         return sum(self.statuses.values())
 
     @property
     def per_second(self) -> float:
-        return self.done / max(time.monotonic() - self.started, 1e-9)
+        return self.num_measured / max(time.monotonic() - self.started, 1e-9)
+
+    @property
+    def noise_median(self) -> float | None:
+        """Return the upper median of the noise; None where nothing was probed."""
+        return statistics.median_high(self.noise) if self.noise else None
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Return the number of failures by status."""
+        return {name: self.statuses[name] for name in sorted(self.statuses) if name != Status.ok}
 
 
 def plan(
@@ -85,27 +99,26 @@ def plan(
         MeasureError: there are no programs.
     """
     index, count = shard
-    waiting: list[list[Block]] = []
+    remaining: list[list[Block]] = []
     num_programs = 0
     for task in tasks:
         programs = collection.programs(task)
         num_programs += len(programs)
         mend(collection.records_folder(hardware.name, task, shard))
-        done = {_identity(program) for program in collection.measured(hardware.name, task)}
+        measured = {_identity(program) for program in collection.measured(hardware.name, task)}
         todo = [
             program
             for position, program in enumerate(programs)
-            if position % count == index and _identity(program) not in done
+            if position % count == index and _identity(program) not in measured
         ]
-        blocks = [todo[start : start + BLOCK] for start in range(0, len(todo), BLOCK)]
-        waiting.append([Block(task, tuple(block)) for block in blocks])
+        starts = range(0, len(todo), BLOCK)
+        remaining.append([Block(task, tuple(todo[start : start + BLOCK])) for start in starts])
     if not num_programs:
         raise MeasureError(
             f"expected programs in {collection.path}/to_measure_programs, found none. Make some: "
             f"tencost measure programs measure.name={collection.name}"
         )
-    depth = max((len(blocks) for blocks in waiting), default=0)
-    return [blocks[turn] for turn in range(depth) for blocks in waiting if turn < len(blocks)]
+    return [block for turn in zip_longest(*remaining) for block in turn if block is not None]
 
 
 def measure_blocks(
@@ -123,30 +136,45 @@ def measure_blocks(
         MeasureError: no worker can be started, or the disk is full. What was measured is kept.
         UntrustedError: a task's module could run code of others.
     """
-    with tempfile.TemporaryDirectory(prefix="tencost-workloads-") as scratch:
-        pool = Pool(hardware, config, collection.path / ".locks" / "worker.log")
-        try:
-            session.reference_s = pool.warm_up()
-            progress.started = time.monotonic()
-            on_progress(progress)
-            for block in blocks:
-                folder = collection.records_folder(hardware.name, block.task, config.shard_of())
-                workload = Path(scratch) / f"{block.task.folder}.json"
-                if not workload.exists():
-                    place = f"{collection.path}/network_info, task {block.task.task_name}"
-                    check_module(block.task.mod_json, place)
-                    workload.write_text(block.task.mod_json, encoding="utf-8")
-                with Journal(folder, block.programs[0], hardware.target) as journal:
-                    for program, timing in pool.measure(workload, block.programs, hardware.target):
-                        about = {"timestamp": round(time.time(), 3), "session": session.name}
-                        if pool.noise is not None:
-                            about["noise"] = round(pool.noise, 3)
-                            progress.noise.append(pool.noise)
-                        journal.append(program, timing, about)
-                        progress.statuses[timing.status.value] += 1
-                        on_progress(progress)
-        finally:
-            pool.close()
+    remote, count = devices_of(hardware)
+    pool = WorkerPool(
+        options_of(config),
+        cpus_of(hardware),
+        cpu_plan(hardware, config),
+        collection.path / ".locks" / "worker.log",
+        remote=remote,
+        target_kind=hardware.target["kind"],
+        workers=count,
+    )
+    probe = _Probe(pool)
+    with tempfile.TemporaryDirectory(prefix="tencost-workloads-") as scratch, closing(pool):
+        for _ in range(_FIRST_PROBES):
+            probe.measure()
+        session.reference_s = probe.best_s
+        progress.started = time.monotonic()
+        on_progress(progress)
+        for block in blocks:
+            folder = collection.records_folder(hardware.name, block.task, config.shard_of())
+            workload = Path(scratch) / f"{block.task.folder}.json"
+            if not workload.exists():
+                place = f"{collection.path}/network_info, task {block.task.task_name}"
+                check_module(block.task.mod_json, place)
+                workload.write_text(block.task.mod_json, encoding="utf-8")
+            jobs = [
+                Job(TracedProgram(workload, program.trace), hardware.target, program.args_info)
+                for program in block.programs
+            ]
+            with Journal(folder, block.programs[0], hardware.target) as journal:
+                for position, timing in pool.measure(jobs):
+                    about = {"timestamp": round(time.time(), 3), "session": session.name}
+                    if probe.noise is not None:
+                        about["noise"] = round(probe.noise, 3)
+                        progress.noise.append(probe.noise)
+                    journal.append(block.programs[position], timing, about)
+                    progress.statuses[timing.status.value] += 1
+                    on_progress(progress)
+                    if time.monotonic() - probe.measured > PROBE_EVERY_S:
+                        probe.measure()
 
 
 class Session:
@@ -159,75 +187,38 @@ class Session:
         self._write(provenance)
 
     def end(self, progress: Progress, flags: Sequence[str]) -> None:
-        """Add what is known at the end: noise and what looked wrong."""
-        noise = sorted(progress.noise)
-        self._write(
-            {
-                "additional_info": {
-                    "reference_kernel_s": self.reference_s,
-                    "noise_median": noise[len(noise) // 2] if noise else None,
-                    "noise_max": noise[-1] if noise else None,
-                    "flags": list(flags),
-                }
-            }
-        )
+        """Add the noise, and what looked wrong."""
+        about = {
+            "reference_kernel_s": self.reference_s,
+            "noise_median": progress.noise_median,
+            "noise_max": max(progress.noise, default=None),
+            "flags": list(flags),
+        }
+        self._write({"additional_info": about})
 
-    def _write(self, values: dict[str, Any]) -> None:
-        line = json.dumps({"session": self.name, **values}, separators=(",", ":"))
+    def _write(self, fields: dict[str, Any]) -> None:
+        line = json.dumps({"session": self.name, **fields}, separators=(",", ":"))
         try:
             append_line(self._path, line)
         except OSError as error:
             raise disk_error(self._path, error) from error
 
 
-class Pool:
-    """The workers of a run, which look at the reference kernel of the noise probe now and then."""
+class _Probe:
+    """The reference kernel of the noise probe, timed now and then; there is none on remote devices."""
 
-    def __init__(self, hardware: HardwareConfig, config: MeasureConfig, log: Path) -> None:
+    def __init__(self, pool: WorkerPool) -> None:
         self.noise: float | None = None
-        self._best_s: float | None = None
-        self._probed = 0.0
-        remote, count = devices_of(hardware)
-        self._local = remote is None
-        self._workers = WorkerPool(
-            options_of(config),
-            cpus_of(hardware),
-            cpu_plan(hardware, config),
-            log,
-            remote=remote,
-            target_kind=hardware.target["kind"],
-            workers=count,
-        )
+        self.best_s: float | None = None
+        self.measured = 0.0
+        self._pool = pool
 
-    def warm_up(self) -> float | None:
-        """Start a worker and time the reference kernel: its best time, seconds; None where there is none."""
-        for _ in range(5 if self._local else 0):
-            self._probe()
-        return self._best_s
-
-    def measure(
-        self, workload: Path, programs: Sequence[LoggedProgram], target: dict[str, Any]
-    ) -> Iterator[tuple[LoggedProgram, Timing]]:
-        """Measure programs of one workload, yielding each as it is done, in no particular order."""
-        jobs = [
-            Job(TracedProgram(workload, program.trace), target, program.args_info)
-            for program in programs
-        ]
-        for position, timing in self._workers.measure(jobs):
-            yield programs[position], timing
-            if self._local and time.monotonic() - self._probed > PROBE_EVERY_S:
-                self._probe()
-
-    def close(self) -> None:
-        """End all processes and threads."""
-        self._workers.close()
-
-    def _probe(self) -> None:
-        seconds = self._workers.probe()
-        self._probed = time.monotonic()
+    def measure(self) -> None:
+        seconds = self._pool.probe()
+        self.measured = time.monotonic()
         if seconds:
-            self._best_s = min(seconds, self._best_s or seconds)
-            self.noise = seconds / self._best_s
+            self.best_s = min(seconds, self.best_s or seconds)
+            self.noise = seconds / self.best_s
 
 
 def cpu_plan(hardware: HardwareConfig, config: MeasureConfig) -> CpuPlan:
@@ -256,13 +247,6 @@ def options_of(config: MeasureConfig) -> MeasureOptions:
         build_timeout_s=config.build_timeout_s,
         run_timeout_s=config.run_timeout_s,
     )
-
-
-def failures(progress: Progress) -> dict[str, int]:
-    """Return the number of failures by status."""
-    return {
-        name: count for name, count in sorted(progress.statuses.items()) if name != Status.ok.value
-    }
 
 
 def _identity(program: LoggedProgram) -> str:

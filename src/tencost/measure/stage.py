@@ -10,8 +10,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -19,12 +20,15 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tencost.config import Config, HardwareConfig, RunnerKind
-from tencost.measure.collection import (
-    CollectedTask,
-    Collection,
-    disk_error,
-)
+from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
+
+if TYPE_CHECKING:
+    from tencost.measure.run import Block, Progress
+    from tencost.workers.pool import CpuPlan
+
+SAY_EVERY_S = 60.0
+"""How often progress is printed where there is no terminal to show a bar."""
 
 
 def networks(cfg: Config, root: Path) -> Path:
@@ -44,36 +48,27 @@ def networks(cfg: Config, root: Path) -> Path:
     hardware = resolve_hardware(cfg.hardware)
     with (
         collection.locked("networks and programs"),
-        _own_terminal(collection.path / ".locks" / "tvm.log") as console,
+        _quiet_tvm(collection.path / ".locks" / "tvm.log") as console,
     ):
         started = time.monotonic()
         register_intrinsics(hardware.target["kind"])
         network = load_network(cfg.network, root)
-        tasks = network.tasks(hardware.target)
-        merged: dict[str, dict[str, Any]] = {}
-        for task in tasks:
+        by_workload: dict[str, dict[str, Any]] = {}
+        for task in network.tasks(hardware.target):
             text = str(save_json(task.mod))
             identity = workload_id(text)
-            weight = task.weight + merged.get(identity, {}).get("weight", 0)
-            merged.setdefault(
-                identity,
-                {
-                    "task_name": task.name,
-                    "weight": 0,
-                    "flop": task.flop,
-                    "workload_id": identity,
-                    "mod": text,
-                },
-            )["weight"] = weight
-        collection.add_network(network.name, str(save_json(network.mod)), list(merged.values()))
-        entries = list(merged.values())
-        chosen = [entry for entry in entries if entry["flop"] >= cfg.measure.min_mflop * 1e6]
-        work = sum(entry["flop"] * entry["weight"] for entry in entries)
-        share = sum(entry["flop"] * entry["weight"] for entry in chosen) / max(work, 1.0)
+            fields = {"task_name": task.name, "weight": 0, "flop": task.flop}
+            fields |= {"workload_id": identity, "mod": text}
+            by_workload.setdefault(identity, fields)["weight"] += task.weight
+        tasks = list(by_workload.values())
+        collection.add_network(network.name, str(save_json(network.mod)), tasks)
+        chosen = [task for task in tasks if task["flop"] >= cfg.measure.min_mflop * 1e6]
+        work = sum(task["flop"] * task["weight"] for task in tasks)
+        share = sum(task["flop"] * task["weight"] for task in chosen) / max(work, 1.0)
         console.print(
-            f"{network.name}: {len(entries)} tasks, {len(chosen)} of them with at least {cfg.measure.min_mflop} MFLOP "
+            f"{network.name}: {len(tasks)} tasks, {len(chosen)} of them with at least {cfg.measure.min_mflop} MFLOP "
             f"({share:.1%} of {work / 1e9:.2f} GFLOP), {time.monotonic() - started:.1f} s. "
-            f"{len(collection.networks())} networks in {_shown(collection.path, root)}"
+            f"{len(collection.networks())} networks in {_relative(collection.path, root)}"
         )
     return collection.path
 
@@ -86,7 +81,7 @@ def programs(cfg: Config, root: Path) -> Path:
     Raises:
         MeasureError: there are no networks, or the disk is full.
     """
-    from tencost.measure.drawing import drawn, missing
+    from tencost.measure.drawing import drawn, needs_programs
 
     collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
@@ -94,30 +89,32 @@ def programs(cfg: Config, root: Path) -> Path:
     settings = cfg.measure
     with (
         collection.locked("networks and programs"),
-        _own_terminal(collection.path / ".locks" / "tvm.log") as console,
+        _quiet_tvm(collection.path / ".locks" / "tvm.log") as console,
     ):
         tasks = collection.tasks(settings.min_mflop)
-        todo = [task for task in tasks if missing(settings, collection.origin(task))]
-        made, exhausted, started = 0, [], time.monotonic()
-        with _bar(console) as bar:
-            state = _rate(made, started, todo[0]) if todo else ""
-            shown = bar.add_task("programs", total=len(tasks), state=state)
-            bar.update(shown, completed=len(tasks) - len(todo))
-            found = drawn(cfg, hardware, collection, todo, root, console)
-            for task, new in zip(todo, found, strict=True):
-                kept = collection.program_lines(task)
-                collection.write_programs(task, new.shash, [*kept, *new.lines], new.origin)
-                made += len(new.lines)
+        todo = [task for task in tasks if needs_programs(settings, collection.origin(task))]
+        num_new, exhausted, started = 0, [], time.monotonic()
+
+        def state(task: CollectedTask) -> str:
+            return f"{num_new / max(time.monotonic() - started, 1e-9):.0f} programs/s | {task.task_name[:32]}"
+
+        with _bar(console) as bars:
+            bar = bars.add_task("programs", total=len(tasks), state=state(todo[0]) if todo else "")
+            bars.update(bar, completed=len(tasks) - len(todo))
+            new_programs = drawn(cfg, hardware, collection, todo, root, console)
+            for task, new in zip(todo, new_programs, strict=True):
+                lines = [*collection.program_lines(task), *new.lines]
+                collection.write_programs(task, new.shash, lines, new.origin)
+                num_new += len(new.lines)
                 if new.origin.exhausted:
                     exhausted.append(f"{task.task_name} ({len(new.origin.origins)})")
-                bar.advance(shown)
-                bar.update(shown, state=_rate(made, started, task))
-            bar.update(shown, completed=len(tasks), state="")
+                bars.update(bar, advance=1, state=state(task))
+            bars.update(bar, completed=len(tasks), state="")
         collection.write_index()
         total = sum(len(collection.programs(task)) for task in tasks)
         console.print(
-            f"{made} new programs, {total} in all for {len(tasks)} tasks, "
-            f"{made / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run "
+            f"{num_new} new programs, {total} in all for {len(tasks)} tasks, "
+            f"{num_new / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run "
             "hardware=..."
         )
         if exhausted:
@@ -135,16 +132,7 @@ def run(cfg: Config, root: Path) -> Path:
         HardwareError: its programs would crash on this host, or its devices cannot be reached.
         MeasureError: nothing to measure, no worker, or a full disk.
     """
-    from tencost.measure.host_state import collect
-    from tencost.measure.run import (
-        Progress,
-        Session,
-        cpu_plan,
-        failures,
-        measure_blocks,
-        options_of,
-        plan,
-    )
+    from tencost.measure.run import plan
 
     console = Console(stderr=True)
     collection = collection_of(cfg, root)
@@ -158,43 +146,64 @@ def run(cfg: Config, root: Path) -> Path:
     with collection.locked(_lock_name(hardware, shard)):
         tasks = collection.tasks(cfg.measure.min_mflop)
         blocks = plan(collection, tasks, hardware, shard)
-        count = sum(len(block.programs) for block in blocks)
         if blocks:
-            cpus = cpu_plan(hardware, cfg.measure)
-            settings = {**options_of(cfg.measure).settings(), "overlap": cpus.overlaps}
-            flags = _flags(hardware, cfg, console)
-            about = collect(hardware, settings, cpus.run)
-            about["additional_info"] = {**about.get("additional_info", {}), "flags": flags}
-            session = Session(collection.path / "measure_records" / hardware.name, shard, about)
-            progress = Progress(count)
-            with _bar(console) as bar:
-                shown = bar.add_task(hardware.name, total=count, state="starting")
-                said = time.monotonic()
-
-                def on_progress(progress: Progress) -> None:
-                    nonlocal said
-                    bar.update(shown, completed=progress.done, state=_state(progress))
-                    if not console.is_terminal and time.monotonic() - said > SAY_EVERY_S:
-                        said = time.monotonic()
-                        console.print(f"{progress.done} of {count} | {_state(progress)}")
-
-                try:
-                    measure_blocks(
-                        collection, blocks, hardware, cfg.measure, session, progress, on_progress
-                    )
-                except KeyboardInterrupt:
-                    bar.stop()
-                    _into_store(collection, hardware, cfg, root, console)
-                    raise
-                finally:
-                    session.end(progress, flags + _noise_flags(progress))
-            _summary(hardware, progress, failures(progress), console)
+            _measure(cfg, root, hardware, collection, blocks, console)
         else:
             console.print(f"{hardware.name}: every program has been measured")
     _into_store(collection, hardware, cfg, root, console)
     if cfg.measure.pack and shard == (0, 1):
         pack(cfg, root)
     return collection.path
+
+
+def _measure(
+    cfg: Config,
+    root: Path,
+    hardware: HardwareConfig,
+    collection: Collection,
+    blocks: list[Block],
+    console: Console,
+) -> None:
+    """Measure blocks in a session; after Ctrl-C what was measured is in the store."""
+    from tencost.measure.host_state import collect
+    from tencost.measure.run import Progress, Session, cpu_plan, measure_blocks, options_of
+
+    cpus, shard = cpu_plan(hardware, cfg.measure), cfg.measure.shard_of()
+    flags = _flags(cpus, console)
+    settings = {**options_of(cfg.measure).settings(), "overlap": cpus.overlaps}
+    about = collect(hardware, settings, cpus.run)
+    about["additional_info"]["flags"] = flags
+    session = Session(collection.path / "measure_records" / hardware.name, shard, about)
+    count = sum(len(block.programs) for block in blocks)
+    progress, printed = Progress(count), time.monotonic()
+    with _bar(console) as bars:
+        bar = bars.add_task(hardware.name, total=count, state="starting")
+
+        def on_progress(progress: Progress) -> None:
+            nonlocal printed
+            bars.update(bar, completed=progress.num_measured, state=_state(progress))
+            if not console.is_terminal and time.monotonic() - printed > SAY_EVERY_S:
+                printed = time.monotonic()
+                console.print(f"{progress.num_measured} of {count} | {_state(progress)}")
+
+        try:
+            measure_blocks(
+                collection, blocks, hardware, cfg.measure, session, progress, on_progress
+            )
+        except KeyboardInterrupt:
+            bars.stop()
+            _into_store(collection, hardware, cfg, root, console)
+            raise
+        finally:
+            session.end(progress, flags + _noise_flags(progress))
+    failures = ", ".join(f"{count} {name}" for name, count in progress.failures.items())
+    table = Table(title=f"measured on {hardware.name}", show_header=False)
+    table.add_row("programs", f"{progress.num_measured} at {progress.per_second:.1f} a second")
+    table.add_row("failures", failures or "none")
+    if progress.noise:
+        noise = f"{progress.noise_median:.3f} median, {max(progress.noise):.2f} most"
+        table.add_row("noise", noise)
+    console.print(table)
 
 
 def hardware(cfg: Config, root: Path) -> Path:
@@ -230,22 +239,20 @@ def _into_store(
     place = cfg.paths.live_store(root)
     try:
         rejects = root / "data" / "rejects"
-        added, apart = admit(RecordStore(place), to_arrow(records), rejects, collection.name)
+        added, rejected = admit(RecordStore(place), to_arrow(records), rejects, collection.name)
     except OSError as error:
         raise disk_error(Path(place), error) from error
-    shown = place if "://" in place else _shown(Path(place), root)
-    console.print(f"{added.records + added.again} new records in the store ({shown})")
-    if apart is not None:
-        console.print(f"kept apart, with the reasons beside it: {apart}", style="yellow")
+    store = place if "://" in place else _relative(Path(place), root)
+    console.print(f"{added.records + added.again} new records in the store ({store})")
+    if rejected is not None:
+        console.print(f"kept apart, with the reasons beside it: {rejected}", style="yellow")
 
 
-def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]:
-    """Return what speaks against measuring now, said aloud."""
-    from tencost.measure.run import cpu_plan
+def _flags(cpus: CpuPlan, console: Console) -> list[str]:
+    """Return, and print, why times measured now would scatter."""
     from tencost.workers.noise import host_load, is_busy
 
-    cpus = cpu_plan(hardware, cfg.measure).run
-    reason = is_busy(host_load(set(cpus))) if cpus else None
+    reason = is_busy(host_load(set(cpus.run))) if cpus.run else None
     if reason is None:
         return []
     console.print(
@@ -254,51 +261,22 @@ def _flags(hardware: HardwareConfig, cfg: Config, console: Console) -> list[str]
     return [reason]
 
 
-def _noise_flags(progress: Any) -> list[str]:
+def _noise_flags(progress: Progress) -> list[str]:
     """Return what the reference kernel's median time, over its best, says against a session."""
     from tencost.workers.noise import NOISY
 
-    noise = sorted(progress.noise)
-    if not noise or noise[len(noise) // 2] < NOISY:
+    noise = progress.noise_median
+    if noise is None or noise < NOISY:
         return []
-    return [f"the reference kernel took {noise[len(noise) // 2]:.2f} times its best, median"]
+    return [f"the reference kernel took {noise:.2f} times its best, median"]
 
 
-SAY_EVERY_S = 60.0
-"""How often progress is said where there is no terminal to show a bar."""
-
-
-def _state(progress: Any) -> str:
-    left = (progress.total - progress.done) / max(progress.per_second, 1e-9)
-    failed = progress.done - progress.statuses.get("ok", 0)
+def _state(progress: Progress) -> str:
+    seconds = (progress.total - progress.num_measured) / max(progress.per_second, 1e-9)
+    remaining = timedelta(seconds=round(min(seconds, 359_999)))
+    failed = progress.num_measured - progress.statuses["ok"]
     noise = f" | noise {progress.noise[-1]:.2f}" if progress.noise else ""
-    return f"{progress.per_second:.1f}/s | {failed} failed{noise} | {_duration(left)} left"
-
-
-def _summary(
-    hardware: HardwareConfig, progress: Any, failed: dict[str, int], console: Console
-) -> None:
-    table = Table(title=f"measured on {hardware.name}", show_header=False)
-    noise = sorted(progress.noise)
-    rows = [
-        ("programs", f"{progress.done} at {progress.per_second:.1f} a second"),
-        ("failures", ", ".join(f"{count} {name}" for name, count in failed.items()) or "none"),
-    ]
-    if noise:
-        rows.append(("noise", f"{noise[len(noise) // 2]:.3f} median, {noise[-1]:.2f} most"))
-    for name, value in rows:
-        table.add_row(name, value)
-    console.print(table)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(min(seconds, 359_999)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
-
-
-def _rate(made: int, started: float, task: CollectedTask) -> str:
-    return f"{made / max(time.monotonic() - started, 1e-9):.0f} programs/s | {task.task_name[:32]}"
+    return f"{progress.per_second:.1f}/s | {failed} failed{noise} | {remaining} left"
 
 
 def _lock_name(hardware: HardwareConfig, shard: tuple[int, int]) -> str:
@@ -306,7 +284,7 @@ def _lock_name(hardware: HardwareConfig, shard: tuple[int, int]) -> str:
     return hardware.name if count == 1 else f"{hardware.name} shard {index} of {count}"
 
 
-def _shown(path: Path, root: Path) -> str:
+def _relative(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
@@ -322,7 +300,7 @@ def _bar(console: Console) -> Bar:
 
 
 @contextmanager
-def _own_terminal(log: Path) -> Iterator[Console]:
+def _quiet_tvm(log: Path) -> Iterator[Console]:
     """Yield a console on the terminal, while what TVM's C++ side writes to stderr goes to a file."""
     sys.stderr.flush()
     saved = os.dup(2)

@@ -1,8 +1,8 @@
-"""What is known of good programs: the model that steers the evolved share, and fast programs to make others near them.
+"""What guides the drawing of programs: a cost model for the evolved share, fast programs to make others near them.
 
-The model is a registered one, or one fitted quickly to what was measured.
-The quick one is the `xgb` family on the `tiles` features of the collection's own records, a few seconds for thousands
-of records; it needs no lowering, so that scoring a candidate costs well under a millisecond.
+The model is a registered one, or one fitted quickly to what was measured: the `xgb` family on the `tiles` features of
+the collection's own records, a few seconds for thousands of records. It needs no lowering, so that scoring a candidate
+costs well under a millisecond.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tencost.config import Config, FeaturesConfig, HardwareConfig
 from tencost.features.device import attributes
 from tencost.features.extractor import Extractor, make_extractor, spec_for
 from tencost.features.kinds.tiles import tile_row
-from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.measure.collection import CollectedTask, Collection
 from tencost.models.programs.bundle import load_bundle
@@ -34,14 +34,22 @@ from tencost.store.status import timing_from_log
 
 MIN_RECORDS = 200
 """Fewer measured programs than this teach too little to steer a search."""
+_BLIND = "mutation alone"
 
 
 @dataclass(frozen=True)
 class Steering:
-    """A cost model for ProgramSpace, or None, and its name for origin.json."""
+    """What guides the drawing.
 
-    model: Any
-    name: str
+    Attributes:
+        model: cost model for ProgramSpace; None: the search is blind.
+        name: of the model, for origin.json.
+        refitter: fast programs of this and other workloads; None: there are none.
+    """
+
+    model: Any = None
+    name: str = _BLIND
+    refitter: Refitter | None = None
 
 
 @derived_object
@@ -66,49 +74,42 @@ class ScoringModel(ms.cost_model.PyCostModel):
 
 
 def steering(
-    uri: str | None,
-    hardware: HardwareConfig,
-    collection: Collection,
-    tasks: Sequence[CollectedTask],
-    root: Path,
-    console: Console,
+    cfg: Config, hardware: HardwareConfig, collection: Collection, root: Path, console: Console
 ) -> Steering:
-    """Choose the model: the registered one that is asked for, else one fitted to the collection, else none.
+    """Choose the model (the registered one that cfg names, else one fitted to the collection) and the fast programs.
+
+    Either is None where its share of the programs is 0, and where there is none.
 
     Raises:
         RegistryError: the registered model cannot be found.
-        BundleError: it does not fit.
+        BundleError: it, or its programs, are for another kind of target, or cannot be read.
     """
-    if uri is not None:
-        from tencost.register.pull import pull
-
-        bundle = load_bundle(pull(uri, root=root), target_kind=hardware.target["kind"])
-        spec = bundle.info.feature_spec
-        device = attributes(hardware) if spec.device_columns else {}
-        name = uri if ":/" in uri else Path(uri).name  # a folder's place says nothing elsewhere
-        return Steering(ScoringModel(make_extractor(spec, device), bundle.scores), name)
-    fitted = _quick_fit(hardware.name, collection, tasks)
-    if fitted is None:
-        console.print(
-            f"No model steers the search yet: fewer than {MIN_RECORDS} records in {collection.path}. The evolved share "
-            "is mutated blindly; measure, and ask for more programs, or name a model: model_uri=...",
-            style="yellow",
+    settings, guide = cfg.measure, Steering()
+    if settings.evolved_share > 0:
+        guide = (
+            _fitted(hardware.name, collection, collection.tasks(settings.min_mflop), console)
+            if cfg.model_uri is None
+            else _registered(cfg.model_uri, hardware, root)
         )
-        return Steering(None, "mutation alone")
-    model, count = fitted
-    console.print(f"steered by a model fitted to {count} records of this collection")
-    return Steering(model, f"xgb on tiles of {count} records")
+    if settings.near_share > 0:
+        guide = replace(guide, refitter=_fast_programs(cfg, hardware, root, console))
+    return guide
 
 
-def known_starts(
+def _registered(uri: str, hardware: HardwareConfig, root: Path) -> Steering:
+    from tencost.register.pull import pull
+
+    bundle = load_bundle(pull(uri, root=root), target_kind=hardware.target["kind"])
+    spec = bundle.info.feature_spec
+    device = attributes(hardware) if spec.device_columns else {}
+    name = uri if ":/" in uri else Path(uri).name  # a folder's place says nothing elsewhere
+    return Steering(ScoringModel(make_extractor(spec, device), bundle.scores), name)
+
+
+def _fast_programs(
     cfg: Config, hardware: HardwareConfig, root: Path, console: Console
 ) -> Refitter | None:
-    """Return the fast programs that the live store, and the registered model that is asked for, know; None: neither.
-
-    Raises:
-        RegistryError: the registered model cannot be found.
-        BundleError: its programs are for another kind of target, or cannot be read.
-    """
+    """Return the fast programs of the live store and of the registered model that cfg names."""
     from tencost.programs.starting_points import shipped_starts
     from tencost.register.pull import pull
     from tencost.register.start_records import live_starts
@@ -118,21 +119,29 @@ def known_starts(
         shipped = shipped_starts(pull(cfg.model_uri, root=root))
         if shipped is not None:
             book = book.joined(shipped)
-    if len(book):
-        console.print(f"starting points: {len(book)} programs of {book.num_workloads} workloads")
-    return Refitter(book) if len(book) else None
+    if not len(book):
+        return None
+    console.print(f"starting points: {len(book)} programs of {book.num_workloads} workloads")
+    return Refitter(book)
 
 
-def _quick_fit(
-    hardware: str, collection: Collection, tasks: Sequence[CollectedTask]
-) -> tuple[Any, int] | None:
+def _fitted(
+    hardware: str, collection: Collection, tasks: Sequence[CollectedTask], console: Console
+) -> Steering:
     """Fit to the records of the hardware, or of the one with the most records if it has none."""
     spec = spec_for(FeaturesConfig(name="tiles", kind="tiles"))
     for name in sorted(collection.hardware(), key=lambda name: (name != hardware, name)):
         samples = _samples(name, collection, tasks, len(spec.columns))
-        if samples is not None and len(samples) >= MIN_RECORDS:
-            return _fit(samples, spec), len(samples)
-    return None
+        if samples is None or len(samples) < MIN_RECORDS:
+            continue
+        console.print(f"steered by a model fitted to {len(samples)} records of this collection")
+        return Steering(_fit(samples, spec), f"xgb on tiles of {len(samples)} records")
+    console.print(
+        f"No model steers the search yet: fewer than {MIN_RECORDS} records in {collection.path}. The evolved share "
+        "is mutated blindly; measure, and ask for more programs, or name a model: model_uri=...",
+        style="yellow",
+    )
+    return Steering()
 
 
 def _fit(samples: Samples, spec: FeatureSpec) -> ScoringModel:
@@ -146,24 +155,19 @@ def _fit(samples: Samples, spec: FeatureSpec) -> ScoringModel:
 def _samples(
     hardware: str, collection: Collection, tasks: Sequence[CollectedTask], columns: int
 ) -> Samples | None:
-    blocks: list[FloatArray] = []
-    latency: list[float] = []
-    group: list[int] = []
-    for number, task in enumerate(tasks):
-        for program in collection.measured(hardware, task):
-            row = tile_row(program.trace)
-            if row is None:
-                continue
-            times = timing_from_log(program.run_secs).run_secs
-            blocks.append(row)
-            latency.append(float(np.median(times)) if times else float("nan"))
-            group.append(number)
-    if not blocks:
+    measured = [
+        (row, timing_from_log(program.run_secs).run_secs, number)
+        for number, task in enumerate(tasks)
+        for program in collection.measured(hardware, task)
+        if (row := tile_row(program.trace)) is not None
+    ]
+    if not measured:
         return None
-    seconds, ids = np.asarray(latency), np.asarray(group, np.int64)
-    label, keep = speed_labels(seconds, ids)
-    kept = np.flatnonzero(keep)
-    _, dense = np.unique(ids[kept], return_inverse=True)
-    rows = Ragged.from_blocks(blocks, columns).take(kept)
-    names = np.asarray([str(index) for index in kept], dtype=np.str_)
-    return Samples(rows, label[kept], dense.astype(np.int64), seconds[kept], names)
+    blocks, times, groups = zip(*measured, strict=True)
+    seconds = np.array([float(np.median(runs)) if runs else np.nan for runs in times])
+    label, usable = speed_labels(seconds, np.array(groups, np.int64))
+    (indices,) = np.nonzero(usable)
+    _, group = np.unique(np.array(groups)[indices], return_inverse=True)
+    rows = Ragged.from_blocks(list(blocks), columns).take(indices)
+    names = indices.astype(np.str_)
+    return Samples(rows, label[indices], group.astype(np.int64), seconds[indices], names)

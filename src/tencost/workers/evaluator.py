@@ -22,6 +22,7 @@ Timer = Callable[[int, int, float], list[float]]
 FLUSH = "cache_flush_cpu_non_first_arg"
 """TVM's function that evicts every argument but the first from the caches before a time is taken."""
 _MAX_NUMBER = 100_000
+_MOST_WAITED = 0.95
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 """Nanoseconds that the thread ran, nanoseconds that it was ready and did not run, how often it did."""
 
@@ -54,6 +55,31 @@ class MeasureOptions:
         return asdict(self)
 
 
+def random_arguments(
+    args: Sequence[Any], device: Any, fill: Callable[[Any, str, Sequence[int]], None]
+) -> list[Any]:
+    """Return tensors for a program's arguments.
+
+    Args:
+        args: ["TENSOR", dtype, [shape]] each.
+        device: where they are put.
+        fill: takes a tensor, its type and its shape, and puts random numbers into it.
+
+    Raises:
+        ValueError: an argument that is no tensor.
+    """
+    import tvm
+
+    tensors = []
+    for kind, dtype, shape in args:
+        if kind != "TENSOR":
+            raise ValueError(f"expected tensor arguments only, found {kind}")
+        tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype, device=device)
+        fill(tensor, dtype, shape)
+        tensors.append(tensor)
+    return tensors
+
+
 def adaptive_times(timer: Timer, options: MeasureOptions) -> list[float]:
     """Time one program: all times in the order taken, seconds.
 
@@ -64,12 +90,11 @@ def adaptive_times(timer: Timer, options: MeasureOptions) -> list[float]:
     first = timer(1, 1, 0.0)
     if first[0] * 1e3 > options.slow_ms:
         return first
-    number, least_ms = options.number, options.min_repeat_ms
-    if options.cache_flush:
-        number, least_ms = 1, 0.0
-    else:
-        number = max(number, math.ceil(least_ms / 1e3 / max(first[0], 1e-9)))
-        number = min(number, _MAX_NUMBER)
+    number, least_ms = 1, 0.0
+    if not options.cache_flush:
+        least_ms = options.min_repeat_ms
+        enough = math.ceil(least_ms / 1e3 / max(first[0], 1e-9))
+        number = min(max(options.number, enough), _MAX_NUMBER)
     times = first if number == 1 else []
     if len(times) < options.repeat:
         times = times + timer(number, options.repeat - len(times), least_ms)
@@ -109,14 +134,11 @@ def local_timer(
             f_preproc=FLUSH if flush else "",
         )
         waited, started = waited_s(), time.perf_counter()
-        seconds = [float(one) for one in evaluator(*tensors).results]
+        times = [float(seconds) for seconds in evaluator(*tensors).results]
         share = (waited_s() - waited) / (time.perf_counter() - started) if alone else 0.0
-        return [one * (1.0 - min(share, _MOST_WAITED)) for one in seconds]
+        return [seconds * (1.0 - min(share, _MOST_WAITED)) for seconds in times]
 
     return timer
-
-
-_MOST_WAITED = 0.95
 
 
 def waited_s() -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +126,12 @@ class Expected:
             self._inputs = draw(self.facts)
         return self._inputs
 
-    def difference(self, found: Sequence[Array]) -> Difference:
+    def difference(self, after: Sequence[Array]) -> Difference:
         """Compare all arguments after a program has run."""
-        differences = []
-        for index, array in enumerate(found):
-            expected = self._outputs.get(index, self.inputs[index])
-            differences.append(_difference(index, array, expected, self.facts))
+        differences = (
+            _difference(index, array, self._outputs.get(index, self.inputs[index]), self.facts)
+            for index, array in enumerate(after)
+        )
         return max(differences, key=_badness)
 
     def save(self, path: Path) -> None:
@@ -162,23 +162,21 @@ def make_expected(module: Any, run: Run) -> Expected:
     """
     facts = read_facts(module)
     for positive in (False, True):
-        tried = Facts(**{**asdict(facts), "positive": positive})
-        inputs = draw(tried)
-        after = run(inputs)
+        facts = replace(facts, positive=positive)
+        inputs = draw(facts)
         changed = {
             index: array
-            for index, array in enumerate(after)
+            for index, array in enumerate(run(inputs))
             if not np.array_equal(array, inputs[index])
         }
-        if all(np.isfinite(_plain(array)).all() for array in changed.values()):
+        finite = [float(np.isfinite(_plain(array)).mean()) for array in changed.values()]
+        if min(finite, default=1.0) == 1.0:
             break
-    else:
-        share = min(float(np.isfinite(_plain(array)).mean()) for array in changed.values())
-        if share == 0:
-            raise ValueError("the workload's own output is nowhere finite on random inputs")
+    if min(finite, default=1.0) == 0.0:
+        raise ValueError("the workload's own output is nowhere finite on random inputs")
     if not changed:
         raise ValueError("the workload writes to none of its arguments")
-    return Expected(tried, changed)
+    return Expected(facts, changed)
 
 
 def draw(facts: Facts) -> list[Array]:
@@ -212,16 +210,17 @@ def read_facts(module: Any) -> Facts:
     from tvm.s_tir import SBlock
 
     function = module["main"]
-    if any(not isinstance(one.ty, tirx.BufferType) for one in function.params):
+    if any(not isinstance(argument.ty, tirx.BufferType) for argument in function.params):
         raise ValueError("expected tensor arguments only")
-    dtypes = [str(one.dtype) for one in function.params]
-    shapes = [[int(extent) for extent in one.shape] for one in function.params]
+    dtypes = [str(argument.dtype) for argument in function.params]
+    shapes = [[int(extent) for extent in argument.shape] for argument in function.params]
     reductions, floats = [1], [dtype for dtype in dtypes if "float" in dtype]
 
     def note(block: Any) -> None:
         extents = [int(axis.dom.extent) for axis in block.iter_vars if int(axis.iter_type) == 2]
         reductions.append(math.prod(extents))
-        floats.extend(str(one.dtype) for one in block.alloc_buffers if "float" in str(one.dtype))
+        allocated = (str(buffer.dtype) for buffer in block.alloc_buffers)
+        floats.extend(dtype for dtype in allocated if "float" in dtype)
 
     tvm_ffi.structural_walk(function, (SBlock, note))
     epsilon = max((_epsilon(dtype) for dtype in floats), default=0.0)
@@ -237,28 +236,26 @@ def _bounds(function: Any) -> list[int]:
     stores: list[tuple[Any, Any]] = []
     uses: list[tuple[Any, int]] = []
 
-    def note_load(load: Any) -> None:
-        uses.extend(zip(load.indices, (int(extent) for extent in load.source.shape), strict=True))
+    def note(source: Any, access: Any) -> None:
+        uses.extend(zip(access.indices, map(int, source.shape), strict=True))
 
     def note_store(store: Any) -> None:
-        uses.extend(zip(store.indices, (int(extent) for extent in store.buffer.shape), strict=True))
+        note(store.buffer, store)
         stores.append((store.buffer, store.value))
 
-    callbacks = [(TensorLoad, note_load), (tirx.BufferStore, note_store)]
+    callbacks = [(TensorLoad, lambda load: note(load.source, load)), (tirx.BufferStore, note_store)]
     tvm_ffi.structural_walk(function, callbacks)
     bounds = []
     for argument in function.params:
         carriers, is_plain = _carriers(argument, stores)
-        found = [_INTEGERS_BELOW]
         indexed = [
             (index, extent)
             for index, extent in uses
             if any(_loads(index, carrier) for carrier in carriers)
         ]
-        if indexed:
-            plain = is_plain and all(_is_load(index) for index, _ in indexed)
-            found = [extent for _, extent in indexed] if plain else [1]
-        bounds.append(min(found))
+        is_plain = is_plain and all(_is_load(index) for index, _ in indexed)
+        extents = [extent if is_plain else 1 for _, extent in indexed]
+        bounds.append(min(extents, default=_INTEGERS_BELOW))
     return bounds
 
 
@@ -268,9 +265,9 @@ def _carriers(argument: Any, stores: Sequence[tuple[Any, Any]]) -> tuple[list[An
     while grew:
         grew = False
         for buffer, value in stores:
-            if "int" not in str(buffer.dtype) or any(one.same_as(buffer) for one in carriers):
+            if "int" not in str(buffer.dtype) or any(map(buffer.same_as, carriers)):
                 continue
-            if any(_loads(value, one) for one in carriers):
+            if any(_loads(value, carrier) for carrier in carriers):
                 carriers.append(buffer)
                 is_plain, grew = is_plain and _is_load(value), True
     return carriers, is_plain
@@ -280,14 +277,11 @@ def _loads(expression: Any, buffer: Any) -> bool:
     import tvm_ffi
     from tvm.ir import TensorLoad
 
-    found: list[Any] = []
-
-    def note(load: Any) -> None:
-        if load.source.same_as(buffer):
-            found.append(load)
-
-    tvm_ffi.structural_walk(expression, (TensorLoad, note))
-    return bool(found)
+    loads: list[bool] = []
+    tvm_ffi.structural_walk(
+        expression, (TensorLoad, lambda load: loads.append(load.source.same_as(buffer)))
+    )
+    return any(loads)
 
 
 def _is_load(expression: Any) -> bool:
@@ -295,45 +289,40 @@ def _is_load(expression: Any) -> bool:
     from tvm import tirx
     from tvm.ir import TensorLoad
 
-    while True:
+    while isinstance(expression, (tirx.Cast, tirx.Min, tirx.Max)):
         if isinstance(expression, tirx.Cast):
             expression = expression.value
-        elif isinstance(expression, (tirx.Min, tirx.Max)) and _is_number(expression.b):
+        elif isinstance(expression.b, tirx.IntImm):
             expression = expression.a
-        elif isinstance(expression, (tirx.Min, tirx.Max)) and _is_number(expression.a):
+        elif isinstance(expression.a, tirx.IntImm):
             expression = expression.b
         else:
-            return isinstance(expression, TensorLoad)
+            return False
+    return isinstance(expression, TensorLoad)
 
 
-def _is_number(expression: Any) -> bool:
-    from tvm import tirx
-
-    return isinstance(expression, tirx.IntImm)
-
-
-def _difference(index: int, found: Array, expected: Array, facts: Facts) -> Difference:
-    found, expected = (_plain(array).astype(np.float64, copy=False) for array in (found, expected))
+def _difference(index: int, after: Array, expected: Array, facts: Facts) -> Difference:
+    after, expected = (_plain(array).astype(np.float64, copy=False) for array in (after, expected))
     is_float = "float" in facts.dtypes[index]
     scale = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
     # A float that is rounded to an integer may fall on the other side.
     of_integers = 1.0 / max(scale, 1.0) if facts.epsilon else 0.0
     tolerance = facts.tolerance if is_float else of_integers
-    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    same = (after == expected) | (np.isnan(after) & np.isnan(expected))
     with np.errstate(invalid="ignore"):
-        distance = np.where(same, 0.0, np.abs(found - expected))
+        distance = np.where(same, 0.0, np.abs(after - expected))
     largest = float(np.max(distance, initial=0.0))
     relative = largest / scale if scale > 0 else largest
     return Difference(index, largest, relative, tolerance, accepted=relative <= tolerance)
 
 
-def _badness(one: Difference) -> float:
+def _badness(difference: Difference) -> float:
     """Return the difference as a multiple of what is tolerated."""
-    if math.isnan(one.max_rel):
+    if math.isnan(difference.max_rel):
         return math.inf
-    if one.tolerance == 0:
-        return math.inf if one.max_rel else 0.0
-    return one.max_rel / one.tolerance
+    if difference.tolerance == 0:
+        return math.inf if difference.max_rel else 0.0
+    return difference.max_rel / difference.tolerance
 
 
 def _plain(array: Array) -> Array:
@@ -342,23 +331,16 @@ def _plain(array: Array) -> Array:
 
 
 def _float(dtype: str) -> Any:
-    try:
-        return np.dtype(dtype)
-    except TypeError:
-        pass
-    try:
-        import ml_dtypes
+    import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, dtype))
-    except (ImportError, AttributeError) as error:
+    try:
+        return np.dtype(getattr(ml_dtypes, dtype, dtype))
+    except TypeError as error:
         raise ValueError(f"no random values of type {dtype!r} can be made") from error
 
 
 def _epsilon(dtype: str) -> float:
-    kind = _float(dtype)
-    if kind.kind == "f":
-        return float(np.finfo(kind).eps)
     import ml_dtypes
 
     info: Any = ml_dtypes.finfo
-    return float(info(kind).eps)
+    return float(info(_float(dtype)).eps)

@@ -64,16 +64,14 @@ def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
         described = hardware.target.get("num-cores")
         if hardware.target.get("kind") != "llvm" or described == hardware.cores:
             return hardware
-        target = {
-            **hardware.target,
-            "num-cores": hardware.cores,
-        }  # MetaSchedule asks for it; logs may not say
+        # MetaSchedule asks for the number of cores; logs may not say it.
+        target = {**hardware.target, "num-cores": hardware.cores}
         name = hardware.name if described is None else _of_cores(hardware)
         return replace(hardware, name=name, target=target)
-    kept = ("runner", "host", "port", "key", "cc")
-    named = hardware.cores > 1 and hardware.name == _DETECTED
-    found = detect_host(_of_cores(hardware) if named else hardware.name, hardware.cores)
-    return replace(found, **{name: getattr(hardware, name) for name in kept})
+    is_renamed = hardware.cores > 1 and hardware.name == _DETECTED
+    host = detect_host(_of_cores(hardware) if is_renamed else hardware.name, hardware.cores)
+    reached_by = ("runner", "host", "port", "key", "cc")
+    return replace(host, **{name: getattr(hardware, name) for name in reached_by})
 
 
 def _of_cores(hardware: HardwareConfig) -> str:
@@ -102,12 +100,12 @@ def check_cores(hardware: HardwareConfig) -> None:
     """
     if hardware.target.get("kind") != "llvm":
         return
-    there = os.cpu_count() or 1
-    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    total = os.cpu_count() or 1
+    free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
     if hardware.cores > free:
-        kept = "" if free == there else f", of which this process may use {free} (its CPU affinity)"
+        note = f", of which this process may use {free} (its CPU affinity)" if free < total else ""
         raise HardwareError(
-            f"hardware {hardware.name!r}: expected {hardware.cores} cores, found {there} in this host{kept}. Take what "
+            f"hardware {hardware.name!r}: expected {hardware.cores} cores, found {total} in this host{note}. Take what "
             f"there is: hardware.cores={free}"
         )
 
@@ -127,8 +125,7 @@ def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:
     flags = host_flags()
     target: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": cores}
     promised = llvm_features(target)
-    missing = sorted(feature for feature in promised if flags and _lacks(feature, flags))
-    if missing:
+    if missing := _missing(promised, flags):
         target["mattr"] = [f"-{feature}" for feature in missing]
         promised -= set(missing)
     caches = caches_kib()
@@ -171,9 +168,9 @@ def check_target(hardware: HardwareConfig) -> None:
     cpu = hardware.target.get("mcpu")
     if hardware.target.get("kind") != "llvm" or not cpu:
         return
-    known = sorted({str(name) for name in llvm_get_cpu_archlist(target)})
-    if known and cpu not in known:
-        near = ", ".join(difflib.get_close_matches(str(cpu), known, n=5, cutoff=0.5))
+    cpus = sorted({str(name) for name in llvm_get_cpu_archlist(target)})
+    if cpus and cpu not in cpus:
+        near = ", ".join(difflib.get_close_matches(str(cpu), cpus, n=5, cutoff=0.5))
         raise HardwareError(
             f"hardware {hardware.name!r}: LLVM {_llvm('llvm_version_major')} does not know the CPU {cpu!r} (mcpu)"
             f"{f'; near it: {near}' if near else ''}. To describe this host: tencost measure hardware"
@@ -214,15 +211,12 @@ def check_runnable(hardware: HardwareConfig) -> None:
             f"hardware {hardware.name!r} has target kind {kind!r}; this command runs programs on the host's CPU "
             "(kind llvm). Use hardware=local, or tune on the device itself."
         )
-    flags = host_flags()
-    missing = sorted(set(hardware.requires) - flags) if flags else []
-    if not missing:
-        promised = llvm_features(hardware.target)
-        if flags:
-            missing = sorted(feature for feature in promised if _lacks(feature, flags))
-        else:
-            host = llvm_features({"kind": "llvm", "mcpu": _llvm("llvm_get_system_cpu")})
-            missing = sorted(f for f in promised - host if not _TUNING.match(f))
+    flags, promised = host_flags(), llvm_features(hardware.target)
+    if flags:
+        missing = sorted(set(hardware.requires) - flags) or _missing(promised, flags)
+    else:
+        host = llvm_features({"kind": "llvm", "mcpu": _llvm("llvm_get_system_cpu")})
+        missing = sorted(name for name in promised - host if not _TUNING.match(name))
     if missing:
         raise HardwareError(
             f"programs for hardware {hardware.name!r} (mcpu {hardware.target.get('mcpu')}) use instruction sets that "
@@ -233,10 +227,16 @@ def check_runnable(hardware: HardwareConfig) -> None:
 
 def host_flags() -> frozenset[str]:
     """Return the instruction sets in /proc/cpuinfo's spelling; empty on other systems than x86 Linux."""
-    if platform.machine().lower() not in ("x86_64", "amd64") or not CPUINFO.is_file():
+    if platform.machine().lower() not in ("x86_64", "amd64"):
         return frozenset()
-    match = re.search(r"^flags\s*:\s*(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-    return frozenset(match.group(1).split()) if match else frozenset()
+    return frozenset((cpuinfo("flags") or "").split())
+
+
+def cpuinfo(key: str) -> str | None:
+    """Return the first CPU's entry of that name in /proc/cpuinfo; None where there is none."""
+    text = CPUINFO.read_text(encoding="utf-8", errors="replace") if CPUINFO.is_file() else ""
+    line = re.search(rf"^{key}[ \t]*:(.*)$", text, re.MULTILINE)
+    return line.group(1).strip() if line else None
 
 
 def llvm_features(target: dict[str, Any]) -> set[str]:
@@ -269,12 +269,14 @@ def _plain(name: str) -> str:
 
 
 def _flag(feature: str, flags: frozenset[str]) -> str:
-    wanted = _plain(_LLVM_TO_CPUINFO.get(feature, feature))
-    return next((flag for flag in flags if _plain(flag) == wanted), feature)
+    spelling = _plain(_LLVM_TO_CPUINFO.get(feature, feature))
+    return next((flag for flag in flags if _plain(flag) == spelling), feature)
 
 
-def _lacks(feature: str, flags: frozenset[str]) -> bool:
-    return _is_checked(feature) and _flag(feature, flags) not in flags
+def _missing(features: set[str], flags: frozenset[str]) -> list[str]:
+    """Return the features whose instructions the host's flags lack; none where it has no flags."""
+    checked = (feature for feature in features if flags and _is_checked(feature))
+    return sorted(feature for feature in checked if _flag(feature, flags) not in flags)
 
 
 def _simd_bits(features: set[str]) -> int:
@@ -290,12 +292,7 @@ def model_name() -> str:
     Where that is no more than a brand, as hypervisors tell it, LLVM's name of the generation follows: "AMD EPYC" is
     "AMD EPYC (znver4)" on one host, "AMD EPYC (znver5)" on another, which do not run programs alike.
     """
-    name = platform.processor() or platform.machine() or "unknown"
-    if CPUINFO.is_file():
-        match = re.search(
-            r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE
-        )
-        name = match.group(1).strip() if match else name
+    name = cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
     if _PRODUCT.search(name.partition("@")[0]):
         return name
     return f"{name} ({_llvm('llvm_get_system_cpu')})"
@@ -309,16 +306,18 @@ def another_machine(hardware: HardwareConfig) -> str:
     """
     if hardware.target.get("kind") != "llvm" or hardware.runner is RunnerKind.rpc:
         return ""
-    found = []
+    differences = []
+    model = model_name()
+    if hardware.model not in ("", "unknown", model, re.sub(r" \([^()]*\)$", "", model)):
+        differences.append(f"{model} instead of {hardware.model}")
     caches = caches_kib()
     for level, expected in (("1d", hardware.l1d_kib), ("2", hardware.l2_kib)):
         present = caches.get(level)
         if expected and present and expected != present:
-            found.append(f"a level-{level[0]} cache of {present:g} KiB instead of {expected:g} KiB")
-    model = model_name()
-    if hardware.model not in ("", "unknown", model, re.sub(r" \([^()]*\)$", "", model)):
-        found.insert(0, f"{model} instead of {hardware.model}")
-    return ", ".join(found)
+            differences.append(
+                f"a level-{level[0]} cache of {present:g} KiB instead of {expected:g} KiB"
+            )
+    return ", ".join(differences)
 
 
 def check_described(hardware: HardwareConfig) -> None:
@@ -361,9 +360,10 @@ def caches_kib() -> dict[str, float]:
     sizes: dict[str, float] = {}
     for index in sorted(CACHES.glob("index*")):
         try:
-            level = (index / "level").read_text(encoding="utf-8").strip()
-            kind = (index / "type").read_text(encoding="utf-8").strip()
-            size = (index / "size").read_text(encoding="utf-8").strip()
+            level, kind, size = (
+                (index / name).read_text(encoding="utf-8").strip()
+                for name in ("level", "type", "size")
+            )
         except OSError:
             continue
         match = re.fullmatch(r"(\d+)([KMG]?)", size)

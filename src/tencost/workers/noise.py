@@ -11,6 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +63,6 @@ class NoiseProbe:
         return statistics.median(self._time(RUNS, REPEATS, 0.0))
 
 
-def relative(value: float, reference: float) -> float:
-    """Return how many times as long as its best, `reference`, the kernel takes: 1 on a quiet host.
-
-    Raises:
-        ValueError: a time is not above 0.
-    """
-    if not (value > 0 and reference > 0):
-        raise ValueError(f"expected times above 0, found {value} and {reference}")
-    return value / reference
-
-
 def host_load(cpus: set[int], window_s: float = 0.5) -> dict[str, Any]:
     """Return what the system says about its load, this process and its children left out where that can be told.
 
@@ -93,19 +83,22 @@ def host_load(cpus: set[int], window_s: float = 0.5) -> dict[str, Any]:
         "busy_share_elsewhere": None,
         "steal_share": None,
     }
-    before, own_before = _cpu_times(), _own_seconds()
+    before, seconds_before = _cpu_ticks(), _own_seconds()
     if not before:
         return facts
     time.sleep(window_s)
+    after = _cpu_ticks()
+    own_ticks = max(0.0, _own_seconds() - seconds_before) * os.sysconf("SC_CLK_TCK")
     spent = {
-        cpu: _minus(times, before[cpu]) for cpu, times in _cpu_times().items() if cpu in before
+        cpu: [max(0, now - then) for now, then in zip(after[cpu], before[cpu], strict=True)]
+        for cpu in after.keys() & before.keys()
     }
-    own = max(0.0, _own_seconds() - own_before)
-    here = [times for cpu, times in spent.items() if cpu in cpus]
-    elsewhere = [times for cpu, times in spent.items() if cpu not in cpus]
-    facts["busy_share"] = _share(here, "busy", own)
-    facts["busy_share_elsewhere"] = _share(elsewhere, "busy", own)
-    facts["steal_share"] = _share(here, "steal", 0.0)
+    for key, chosen in (
+        ("busy_share", spent.keys() & cpus),
+        ("busy_share_elsewhere", spent.keys() - cpus),
+    ):
+        facts[key] = _share([spent[cpu] for cpu in chosen], _BUSY, own_ticks)
+    facts["steal_share"] = _share([spent[cpu] for cpu in spent.keys() & cpus], _STOLEN, 0.0)
     return facts
 
 
@@ -120,11 +113,13 @@ def is_busy(load: Mapping[str, Any]) -> str | None:
     """
     busy, steal, waiting = (load.get(key) for key in ("busy_share", "steal_share", "load_1m"))
     pinned, online = load.get("cpus") or [], load.get("cpus_online")
-    named = ", ".join(str(cpu) for cpu in pinned)
+    cpus = ", ".join(map(str, pinned))
     if busy is not None and busy > MAX_BUSY:
-        return f"other processes use {busy:.0%} of CPU {named} (more than {MAX_BUSY:.0%})"
+        return f"other processes use {busy:.0%} of CPU {cpus} (more than {MAX_BUSY:.0%})"
     if steal is not None and steal > MAX_STEAL:
-        return f"the hypervisor takes {steal:.1%} of CPU {named} for others (more than {MAX_STEAL:.0%})"
+        return (
+            f"the hypervisor takes {steal:.1%} of CPU {cpus} for others (more than {MAX_STEAL:.0%})"
+        )
     if waiting is not None and online:
         limit = max(0, online - len(pinned)) + MAX_WAITING
         if waiting > limit:
@@ -171,46 +166,39 @@ def _load_average() -> float | None:
         return None
 
 
-def _cpu_times() -> dict[int, dict[str, int]]:
-    """Return ticks by CPU since the start: busy, stolen and all; empty where /proc/stat does not tell."""
+_BUSY, _STOLEN, _ALL = range(3)
+
+
+def _cpu_ticks() -> dict[int, tuple[int, int, int]]:
+    """Return ticks by CPU since the start: _BUSY, _STOLEN and _ALL; empty where /proc/stat does not tell."""
     try:
         lines = STAT.read_text(encoding="utf-8").splitlines()
     except OSError:
         return {}
-    found = {}
+    ticks = {}
     for line in lines:
         name, *words = line.split()
         if name.startswith("cpu") and name[3:].isdigit() and len(words) >= 8:
             user, nice, system, idle, waiting, irq, softirq, steal = map(int, words[:8])
             busy = user + nice + system + irq + softirq  # a guest's time is part of user and nice
-            found[int(name[3:])] = {
-                "busy": busy,
-                "steal": steal,
-                "all": busy + idle + waiting + steal,
-            }
-    return found
+            ticks[int(name[3:])] = (busy, steal, busy + idle + waiting + steal)
+    return ticks
 
 
-def _minus(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    return {key: max(0, value - before[key]) for key, value in after.items()}
-
-
-def _share(spent: list[dict[str, int]], key: str, own_seconds: float) -> float | None:
-    every = sum(times["all"] for times in spent)
-    if not every:
+def _share(spent: list[list[int]], column: int, own_ticks: float) -> float | None:
+    total = sum(ticks[_ALL] for ticks in spent)
+    if not total:
         return None
-    ticks = sum(times[key] for times in spent) - own_seconds * os.sysconf("SC_CLK_TCK")
-    return round(min(1.0, max(0.0, ticks / every)), 4)
+    others = sum(ticks[column] for ticks in spent) - own_ticks
+    return round(min(1.0, max(0.0, others / total)), 4)
 
 
 def _own_seconds() -> float:
     """Return CPU time of this process and of its living children."""
-    here = psutil.Process()
+    process = psutil.Process()
     total = 0.0
-    for process in (here, *here.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system
+    for member in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):
+            times = member.cpu_times()
+            total += times.user + times.system
     return total

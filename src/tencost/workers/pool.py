@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,22 +84,18 @@ class CpuPlan:
         if not hasattr(os, "sched_getaffinity"):
             return cls(None, None)
         free = sorted(os.sched_getaffinity(0))
-        need = cores + (1 if overlap else 0)
-        if len(free) < need:
-            told = " and one to build meanwhile (measure.overlap)" if overlap else ""
+        if len(free) < cores + bool(overlap):
+            builder = " and one to build meanwhile (measure.overlap)" if overlap else ""
             raise HardwareError(
-                f"expected {cores} CPUs for hardware {name!r}{told}, found {len(free)} on this host. "
+                f"expected {cores} CPUs for hardware {name!r}{builder}, found {len(free)} on this host. "
                 "Choose hardware with fewer cores, or measure.overlap=false."
             )
-        first = len(free) - cores
-        if cpu is not None:
-            if cpu not in free or free.index(cpu) + cores > len(free):
-                raise HardwareError(
-                    f"expected measure.cpu to be one of {free[: len(free) - cores + 1]}, found {cpu}"
-                )
-            first = free.index(cpu)
+        starts = free[: len(free) - cores + 1]
+        if cpu is not None and cpu not in starts:
+            raise HardwareError(f"expected measure.cpu to be one of {starts}, found {cpu}")
+        first = free.index(starts[-1] if cpu is None else cpu)
         run = tuple(free[first : first + cores])
-        others = tuple(one for one in free if one not in run)
+        others = tuple(sorted(set(free) - set(run)))
         return cls(run if overlap is False or not others else others, run)
 
 
@@ -141,7 +137,7 @@ class WorkerPool:
             for _ in range(workers)
         ]
         for worker in self.workers:
-            worker.move(cpus.all)
+            worker.process.move(cpus.all)
         self._lock = threading.Lock()
         self._local = remote is None
         self.unchecked: dict[Path, str] = {}
@@ -210,13 +206,13 @@ class WorkerPool:
         with self._expecting:
             if workload not in self.unchecked and not expected.exists():
                 with self._alone(worker):
-                    why = (
+                    reason = (
                         worker.expect(job.reference, job.target)
                         if self._local
                         else "its programs run on a remote device"
                     )
-                if why:
-                    self.unchecked[workload] = why
+                if reason:
+                    self.unchecked[workload] = reason
         return None if workload in self.unchecked else expected
 
     def _best_of(self, job: Job) -> Callable[[], tuple[float, float] | None]:
@@ -247,19 +243,17 @@ class WorkerPool:
             worker.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _alone(self, worker: WarmWorker) -> AbstractContextManager[None]:
-        """Return what holds the CPUs that programs run on for this worker: see the module's text."""
-        return self._moved(worker) if self.cpus.overlaps else nullcontext()
-
     @contextmanager
-    def _moved(self, worker: WarmWorker) -> Iterator[None]:
-        others = [one for one in self.workers if one is not worker]
+    def _alone(self, worker: WarmWorker) -> Iterator[None]:
+        """Hold the CPUs that programs run on for this worker: see the module's text."""
+        if not self.cpus.overlaps:
+            yield
+            return
         with self._lock:
-            for other in others:
-                other.move(self.cpus.build)
-            worker.move(self.cpus.run)
+            for other in self.workers:
+                other.process.move(self.cpus.run if other is worker else self.cpus.build)
             try:
                 yield
             finally:
-                for one in self.workers:
-                    one.move(self.cpus.all)
+                for other in self.workers:
+                    other.process.move(self.cpus.all)

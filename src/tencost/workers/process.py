@@ -1,6 +1,7 @@
 """The parent's end of :mod:`tencost.workers.protocol`: a server, its child, one request at a time.
 
-What comes back is the answer to the request that was sent last, or an exception says why there is none.
+A request gets the answer to it and no other, or an exception says why there is none. By then the child that failed is
+ended, and so is a server that failed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,29 @@ MAX_ANSWER_BYTES = 1 << 20
 MAX_STARTS = 20
 """Children in a row that end before they are ready, until that is an error."""
 _SETTLE_S = 5.0
-"""How long a death may take to be told after the channel was closed, and a kill to be carried out."""
+"""How long the server may take to report a death after the channel was closed, and to carry out a kill."""
 
 
-class ChildDiedError(Exception):
-    """The child ended, or closed its channel; the message says how, as the rest of "its process ..."."""
+class NoAnswerError(Exception):
+    """There will be no answer to a request; the message says why, as a status' error."""
 
 
-class ForeignAnswerError(Exception):
+class ChildDiedError(NoAnswerError):
+    """The child ended, or closed its channel."""
+
+
+class ForeignAnswerError(NoAnswerError):
     """Something came through the channel that is no answer to the request."""
 
+    def __init__(self) -> None:
+        super().__init__("its process sent what is no answer")
 
-class ServerEndedError(Exception):
+
+class ServerEndedError(NoAnswerError):
     """The server ended."""
+
+    def __init__(self) -> None:
+        super().__init__("its process ended")
 
 
 class WorkerProcess:
@@ -64,19 +75,19 @@ class WorkerProcess:
     ) -> None:
         self.pid: int | None = None
         self.num_served = 0
-        self._cpus: tuple[int, ...] | None = None
-        self._command = list(command)
-        self._settings = dict(settings)
-        self._environment = dict(environment)
+        self._cpus: Sequence[int] | None = None
+        self._command = command
+        self._settings = settings
+        self._environment = environment
         self._log = log
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._told = b""
+        self._control_buffer = b""
         self._channel: socket.socket | None = None
         self._buffer = b""
         self._token = ""
         self._id = ""
-        self._exit: int | None = None
+        self._exit_code: int | None = None
 
     @property
     def server_pid(self) -> int | None:
@@ -88,11 +99,11 @@ class WorkerProcess:
         """Have the processes, and those that replace them, run on these CPUs; None changes nothing."""
         if not cpus or not hasattr(os, "sched_setaffinity"):
             return
-        self._cpus = tuple(cpus)
+        self._cpus = cpus
         for process in (self.server_pid, self.pid):
             if process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(process, self._cpus)
+                    os.sched_setaffinity(process, cpus)
 
     def ready(self, timeout_s: float) -> bool:
         """Have a child that waits for a request, and has said so; return whether it is a new one.
@@ -106,17 +117,17 @@ class WorkerProcess:
         if self._is_idle():
             return False
         for _ in range(MAX_STARTS):
-            new = self._server is None
+            is_new = self._server is None
             try:
-                if new:
-                    self._start()
-                self._fork(timeout_s)
-            except (ChildDiedError, ForeignAnswerError):
-                self.kill()
+                with self._ending():
+                    if is_new:
+                        self._start()
+                    self._fork(timeout_s)
             except ServerEndedError:
-                self.stop()
-                if new:
+                if is_new:
                     raise
+            except NoAnswerError:
+                continue
             else:
                 return True
         raise ServerEndedError
@@ -125,29 +136,122 @@ class WorkerProcess:
         """Send a request and wait until the child has begun with it.
 
         Raises:
-            TimeoutError, ChildDiedError, ForeignAnswerError, ServerEndedError: it has not.
+            TimeoutError, NoAnswerError: it has not.
         """
         self._id = secrets.token_hex(8)
         self.num_served += 1
         self.send(message, timeout_s)
         if self.read(timeout_s).get("phase") != "begun":
-            raise ForeignAnswerError
+            with self._ending():
+                raise ForeignAnswerError
 
     def send(self, message: Mapping[str, Any], timeout_s: float) -> None:
         """Send the request, or more of it, under its id; raises as :meth:`request`."""
-        channel = self._channel
-        if channel is None:
-            raise ServerEndedError
-        try:
-            channel.settimeout(timeout_s)
-            channel.sendall(json.dumps({**message, "id": self._id}).encode() + b"\n")
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise self._death() from error
+        with self._ending():
+            channel = self._channel
+            if channel is None:
+                raise ServerEndedError
+            try:
+                channel.settimeout(timeout_s)
+                channel.sendall(json.dumps({**message, "id": self._id}).encode() + b"\n")
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise self._death() from error
 
     def read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the next answer to the request; raises as :meth:`request`."""
+        """Return the next answer to the request; raises as :meth:`request`.
+
+        A child whose answer says that it is its last is let go.
+        """
+        with self._ending():
+            answer = self._read(timeout_s)
+        if answer.get("last"):
+            self.retire()
+        return answer
+
+    def retire(self) -> None:
+        """Let the child end by itself: it gives back what it holds."""
+        channel, self._channel, self.pid = self._channel, None, None
+        self._buffer, self._token, self._id, self._exit_code = b"", "", "", None
+        self.num_served = 0
+        if channel is not None:
+            channel.close()
+
+    def kill(self) -> None:
+        """End the child now, whatever it does; a server that cannot is ended with it."""
+        try:
+            if self._token and self._exit_code is None and self._control is not None:
+                self._command_server({"kill": self._token})
+                self._settle()
+                if self._exit_code is None:
+                    self.stop()
+        except ServerEndedError:
+            self.stop()
+        self.retire()
+
+    def stop(self) -> None:
+        """End server and child, and all that programs started."""
+        server, self._server = self._server, None
+        control, self._control, self._control_buffer = self._control, None, b""
+        if server is not None:
+            if server.poll() is None:
+                end_descendants(server.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)  # the session that it leads: server and child
+            server.wait()
+        self.retire()
+        if control is not None:
+            control.close()
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End what failed: the child, or the server."""
+        try:
+            yield
+        except ServerEndedError:
+            self.stop()
+            raise
+        except (TimeoutError, NoAnswerError):
+            self.kill()
+            raise
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        settings = json.dumps({**self._settings, "control": theirs.fileno()})
+        with theirs, (self._log or Path(os.devnull)).open("ab") as log:
+            self._server = subprocess.Popen(
+                [*self._command, settings],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is the caller's business: it finishes the program
+            )
+        self._control = ours
+        self.move(self._cpus)
+
+    def _fork(self, timeout_s: float) -> None:
+        """Have the server fork a child, and wait until it is ready."""
+        self.retire()
+        self._token = self._id = secrets.token_hex(8)
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._command_server({"fork": self._token}, theirs)
+        self.pid = self._read(timeout_s)["ready"]
+        self.move(self._cpus)
+
+    def _is_idle(self) -> bool:
+        """Say whether there is a child, and nothing has come from it since its last answer; else end it."""
+        if self._channel is None or self.pid is None or self._control is None:
+            return False
+        if not self._buffer and not self._select([self._channel, self._control], 0.0):
+            return True
+        self.kill()
+        return False
+
+    def _read(self, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             channel = self._wait(deadline)
@@ -168,89 +272,6 @@ class WorkerProcess:
             raise ForeignAnswerError
         return answer
 
-    def retire(self) -> None:
-        """Let the child end by itself: it gives back what it holds."""
-        channel, self._channel, self.pid = self._channel, None, None
-        self._buffer, self._token, self._id, self._exit = b"", "", "", None
-        self.num_served = 0
-        if channel is not None:
-            channel.close()
-
-    def kill(self) -> None:
-        """End the child now, whatever it does; a server that cannot is ended with it."""
-        try:
-            if self._token and self._exit is None and self._control is not None:
-                self._tell({"kill": self._token})
-                self._settle()
-                if self._exit is None:
-                    self.stop()
-        except ServerEndedError:
-            self.stop()
-        self.retire()
-
-    def stop(self) -> None:
-        """End server and child, and all that programs started."""
-        server, self._server = self._server, None
-        control, self._control, self._told = self._control, None, b""
-        if server is not None:
-            if server.poll() is None:
-                end_descendants(server.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGKILL)  # the session that it leads: server and child
-            server.wait()
-        self.retire()
-        if control is not None:
-            control.close()
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        log = self._log.open("ab") if self._log else None
-        output = log if log is not None else subprocess.DEVNULL
-        settings = json.dumps({**self._settings, "control": theirs.fileno()})
-        try:
-            self._server = subprocess.Popen(
-                [*self._command, settings],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self._environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is the caller's business: it finishes the program
-            )
-        finally:
-            theirs.close()
-            if log is not None:
-                log.close()
-        self._control = ours
-        self.move(self._cpus)
-
-    def _fork(self, timeout_s: float) -> None:
-        """Have the server fork a child, and wait until it is ready."""
-        self.retire()
-        self._token = self._id = secrets.token_hex(8)
-        ours, theirs = socket.socketpair()
-        self._channel = ours
-        try:
-            self._tell({"fork": self._token}, theirs)
-        finally:
-            theirs.close()
-        answer = self.read(timeout_s)
-        deadline = time.monotonic() + timeout_s
-        while self.pid is None:
-            self._hear(deadline)
-        if answer.get("ready") != self.pid:
-            raise ForeignAnswerError
-        self.move(self._cpus)
-
-    def _is_idle(self) -> bool:
-        """Say whether there is a child, and nothing has come from it since its last answer; else end it."""
-        if self._channel is None or self.pid is None or self._control is None:
-            return False
-        if not self._buffer and not self._select([self._channel, self._control], 0.0):
-            return True
-        self.kill()
-        return False
-
     def _wait(self, deadline: float) -> socket.socket:
         """Wait until something can be read from the channel, and return it; its end can be, too."""
         while True:
@@ -259,7 +280,7 @@ class WorkerProcess:
                 raise ServerEndedError
             remaining = deadline - time.monotonic()
             readable = self._select([channel, control], max(remaining, 0.0))
-            if channel in readable or self._exit is not None:
+            if channel in readable or self._exit_code is not None:
                 return channel
             if control in readable:
                 self._hear(deadline)
@@ -269,15 +290,15 @@ class WorkerProcess:
     def _death(self) -> ChildDiedError:
         """Return how the child died, which the server knows; its channel is closed."""
         self._settle()
-        if self._exit is None:
-            return ChildDiedError("closed its connection")
-        return ChildDiedError(f"ended with exit code {self._exit}")
+        if self._exit_code is None:
+            return ChildDiedError("its process closed its connection")
+        return ChildDiedError(f"its process ended with exit code {self._exit_code}")
 
     def _settle(self) -> None:
         """Wait a moment for the server to say how the child ended."""
         deadline = time.monotonic() + _SETTLE_S
         with contextlib.suppress(TimeoutError):
-            while self._exit is None:
+            while self._exit_code is None:
                 self._hear(deadline)
 
     def _hear(self, deadline: float) -> None:
@@ -288,20 +309,18 @@ class WorkerProcess:
         if not self._select([control], max(deadline - time.monotonic(), 0.0)):
             raise TimeoutError
         try:
-            data = control.recv(4096)
+            received = control.recv(4096)
         except OSError as error:
             raise ServerEndedError from error
-        if not data:
+        if not received:
             raise ServerEndedError
-        *lines, self._told = (self._told + data).split(b"\n")
+        *lines, self._control_buffer = (self._control_buffer + received).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            if message.get("forked") == self._token:
-                self.pid = message["pid"]
-            elif message.get("died") == self._token:
-                self._exit = message["code"]
+            if message["died"] == self._token:
+                self._exit_code = message["code"]
 
-    def _tell(self, message: Mapping[str, Any], end: socket.socket | None = None) -> None:
+    def _command_server(self, message: Mapping[str, Any], end: socket.socket | None = None) -> None:
         if self._control is None:
             raise ServerEndedError
         ends = [end.fileno()] if end is not None else []
@@ -314,9 +333,9 @@ class WorkerProcess:
         """Return those of the sockets that can be read or are at their end."""
         poll = select.poll()
         try:
-            for one in sockets:
-                poll.register(one, select.POLLIN)
+            for end in sockets:
+                poll.register(end, select.POLLIN)
             ready = {descriptor for descriptor, _ in poll.poll(math.ceil(timeout_s * 1e3))}
-            return [one for one in sockets if one.fileno() in ready]
+            return [end for end in sockets if end.fileno() in ready]
         except (OSError, ValueError) as error:  # closed by another thread, which ended all
             raise ServerEndedError from error

@@ -1,4 +1,4 @@
-"""How a measuring process is talked to: ids in every message, deaths told beside the answers, never among them.
+"""How a measuring process is talked to: ids in every message, deaths reported beside the answers, never among them.
 
 A worker is a server, which imports TVM once, and one child at a time, which it forks. Two kinds of sockets, one JSON
 object a line each way:
@@ -8,8 +8,7 @@ The control socket, between parent and server, lives as long as the server. A ch
     parent -> server    {"fork": token}             with the child's end of a new channel; a child that is still there
                                                     gets a moment to end, and is killed then
                         {"kill": token}             kill that child
-    server -> parent    {"forked": token, "pid": p}
-                        {"died": token, "code": c}  that child has ended: exit code, or minus the signal
+    server -> parent    {"died": token, "code": c}  that child has ended: exit code, or minus the signal
 
 A channel, between parent and child, lives as long as the child, so that nothing of one child can reach the next. Its
 requests and answers are those of :mod:`tencost.workers.worker`; of them this is common to all:
@@ -64,9 +63,9 @@ class Channel:
         end.close()
         self._pid = os.getpid()
         self._id = token
-        self._pending = b""
+        self._reader = open(self.descriptor, "rb", closefd=False)  # noqa: SIM115 - until the end
         self._watched = (0, 1, 2, self.descriptor)
-        self._seen = self._files()
+        self._files_before = self._files()
 
     def requests(self) -> dict[str, Any] | None:
         """Wait for the next request and say that it has begun; None at the end."""
@@ -79,45 +78,42 @@ class Channel:
     def receive(self) -> dict[str, Any] | None:
         """Return the next message; None at the end, also where it breaks off."""
         self._end_copy()
-        while b"\n" not in self._pending:
-            try:
-                chunk = os.read(self.descriptor, 1 << 16)
-            except ConnectionResetError:
-                return None
-            if not chunk:
-                return None
-            self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
+        try:
+            line = self._reader.readline()
+        except ConnectionResetError:
+            return None
+        if not line.endswith(b"\n"):
+            return None
         message: dict[str, Any] = json.loads(line)
         return message
 
     def answer(self, message: dict[str, Any]) -> None:
         """Send a message under the id of the request; ends the process if its channel is not what it was."""
         self._end_copy()
-        if self._files()[-1] != self._seen[-1]:
+        if self._files()[-1] != self._files_before[-1]:
             os._exit(1)
-        data = json.dumps({"id": self._id, **message}).encode() + b"\n"
-        while data:
-            data = data[os.write(self.descriptor, data) :]
+        line = json.dumps({"id": self._id, **message}).encode() + b"\n"
+        while line:
+            line = line[os.write(self.descriptor, line) :]
 
     def is_intact(self) -> bool:
         """Say whether standard input, output and error and the channel are the files that they were."""
-        return self._files() == self._seen
+        return self._files() == self._files_before
 
     def _end_copy(self) -> None:
         if os.getpid() != self._pid:
             os._exit(0)
 
     def _files(self) -> list[tuple[int, int] | None]:
-        found: list[tuple[int, int] | None] = []
+        files: list[tuple[int, int] | None] = []
         for descriptor in self._watched:
             try:
-                about = os.fstat(descriptor)
+                status = os.fstat(descriptor)
             except OSError:
-                found.append(None)
+                files.append(None)
             else:
-                found.append((about.st_dev, about.st_ino))
-        return found
+                files.append((status.st_dev, status.st_ino))
+        return files
 
 
 class ForkServer:
@@ -156,11 +152,11 @@ class ForkServer:
                     self._reap()
                     if self._control not in ready:
                         continue
-                    data, new, _, _ = socket.recv_fds(self._control, 4096, 4)
-                    if not data:
+                    received, new, _, _ = socket.recv_fds(self._control, 4096, 4)
+                    if not received:
                         return
                     ends += new
-                    *lines, pending = (pending + data).split(b"\n")
+                    *lines, pending = (pending + received).split(b"\n")
                     for line in lines:
                         command = json.loads(line)
                         if "fork" in command:
@@ -180,8 +176,8 @@ class ForkServer:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for one in (self._control, self._wakes, self._woken):
-                    one.close()
+                for server_end in (self._control, self._wakes, self._woken):
+                    server_end.close()
                 adopt_orphans()
                 channel = Channel(end, token)
                 channel.answer({"ready": os.getpid()})
@@ -191,7 +187,6 @@ class ForkServer:
                 os._exit(code)
         end.close()
         self._child = (token, pid)
-        self._tell({"forked": token, "pid": pid})
 
     def _end_child(self, grace_s: float) -> None:
         deadline = time.monotonic() + grace_s
@@ -206,11 +201,9 @@ class ForkServer:
         if self._child is None:
             return
         token, pid = self._child
-        found, ended = os.waitpid(pid, 0 if wait else os.WNOHANG)
-        if found:
+        ended_pid, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
+        if ended_pid:
             self._child = None
             end_strays()
-            self._tell({"died": token, "code": os.waitstatus_to_exitcode(ended)})
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        self._control.sendall(json.dumps(message).encode() + b"\n")
+            report = {"died": token, "code": os.waitstatus_to_exitcode(status)}
+            self._control.sendall(json.dumps(report).encode() + b"\n")

@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from tencost.errors import HardwareError
-from tencost.workers.evaluator import MeasureOptions, adaptive_times, local_timer
+from tencost.workers.evaluator import (
+    MeasureOptions,
+    adaptive_times,
+    local_timer,
+    random_arguments,
+)
 from tencost.workers.tracker import RemoteAddress as RemoteAddress
 from tencost.workers.tracker import TrackerConnection, server_command
 from tencost.workers.tracker import check_tracker as check_tracker
@@ -90,15 +95,16 @@ class RemoteDevices:
             RuntimeError: the program failed, or its session broke twice.
         """
         library = executable if isinstance(executable, bytearray) else self.export(executable)
-        for attempt in (1, 2):
+
+        def attempt() -> list[float]:
             session = self.session(options.run_timeout_s, waiting)
             running()
-            try:
-                return self._attempt(session, library, target, args, options)
-            except SessionLostError:
-                if attempt == 2:
-                    raise
-        raise AssertionError
+            return self._time(session, library, target, args, options)
+
+        try:
+            return attempt()
+        except SessionLostError:
+            return attempt()
 
     @contextlib.contextmanager
     def loaded(self, session: Session, library: bytearray) -> Iterator[Any]:
@@ -108,7 +114,17 @@ class RemoteDevices:
             HardwareError: the device cannot link or load any program.
         """
         name = session.upload(library, self._suffix)
-        module = self._load(session, name)
+        try:
+            module = session.load(name)
+        except Exception as error:
+            if self._has_loaded or not session.is_alive():
+                raise
+            raise HardwareError(
+                f"expected the device of key {self.address.key!r} to link and load a program, found: {_last(error)}. "
+                "Install a C++ compiler on it (for a GPU nvcc, too), or link here with hardware.cc=<cross compiler>; "
+                "hardware.target must name the device's processor"
+            ) from error
+        self._has_loaded = True
         try:
             yield module
         finally:
@@ -125,7 +141,7 @@ class RemoteDevices:
     def _suffix(self) -> str:
         return ".so" if self.address.cc else ".tar"
 
-    def _attempt(
+    def _time(
         self,
         session: Session,
         library: bytearray,
@@ -151,20 +167,6 @@ class RemoteDevices:
             raise SessionLostError(
                 f"the session with a device of key {self.address.key!r} broke: {error}"
             ) from error
-
-    def _load(self, session: Session, name: str) -> Any:
-        try:
-            module = session.load(name)
-        except Exception as error:
-            if self._has_loaded or not session.is_alive():
-                raise
-            raise HardwareError(
-                f"expected the device of key {self.address.key!r} to link and load a program, found: {_last(error)}. "
-                "Install a C++ compiler on it (for a GPU nvcc, too), or link here with hardware.cc=<cross compiler>; "
-                "hardware.target must name the device's processor"
-            ) from error
-        self._has_loaded = True
-        return module
 
     def session(self, run_timeout_s: float, waiting: Callable[[], None] = lambda: None) -> Session:
         """Return a session that lasts for one more program: its run, and as long for what goes before.
@@ -193,12 +195,12 @@ class RemoteDevices:
         while True:
             problem: HardwareError
             try:
-                with TrackerConnection(self.address) as tracker:
+                with contextlib.closing(TrackerConnection(self.address)) as tracker:
                     tracker.count()
                     last_seen = time.monotonic()
-                    found = tracker.request(_ASK_AGAIN_S)
-                if found is not None:
-                    return Session(*found, lifetime_s)
+                    device = tracker.request(_ASK_AGAIN_S)
+                if device is not None:
+                    return Session(*device, lifetime_s)
                 problem = HardwareError(
                     f"expected a free device of key {self.address.key!r} at the RPC tracker {self.address}, found all "
                     f"of them in use for {BUSY_S:g} s. Start more servers, or wait for other users"
@@ -225,9 +227,11 @@ class Session:
 
         self._ends = time.monotonic() + lifetime_s
         self._session = rpc.connect(host, port, key, session_timeout=math.ceil(lifetime_s))
-        self._fill = self._function("tvm.contrib.random.random_fill_for_measure")
+        self._fill: Any = None
+        with contextlib.suppress(AttributeError):  # a small TVM has no such function
+            self._fill = self._session.get_function("tvm.contrib.random.random_fill_for_measure")
         self._tensors: tuple[str, list[Any]] = ("", [])
-        self._num_programs = 0
+        self._num_uploads = 0
 
     def remaining_s(self) -> float:
         return self._ends - time.monotonic()
@@ -248,8 +252,8 @@ class Session:
 
     def upload(self, library: bytearray, suffix: str) -> str:
         """Write a file on the device, under a name that the session has not used: dlopen goes by names."""
-        self._num_programs += 1
-        name = f"program{self._num_programs}{suffix}"
+        self._num_uploads += 1
+        name = f"program{self._num_uploads}{suffix}"
         self._session.upload(library, name)
         return name
 
@@ -268,23 +272,17 @@ class Session:
 
     def arguments(self, device: Any, args: Sequence[Any]) -> list[Any]:
         """Return random arguments on the device; those of the program before are used again if they fit."""
-        import tvm
-
         key = json.dumps([str(device), list(args)])
         if self._tensors[0] != key:
             self._tensors = ("", [])
-            made = []
-            for kind, dtype, shape in args:
-                if kind != "TENSOR":
-                    raise ValueError(f"expected tensor arguments only, found {kind}")
-                tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype, device=device)
-                if self._fill is not None:
-                    self._fill(tensor)
-                else:
-                    tensor.copyfrom(_random_array(dtype, shape))
-                made.append(tensor)
-            self._tensors = (key, made)
+            self._tensors = (key, random_arguments(args, device, self._fill_one))
         return self._tensors[1]
+
+    def _fill_one(self, tensor: Any, dtype: str, shape: Sequence[int]) -> None:
+        if self._fill is not None:
+            self._fill(tensor)
+        else:
+            tensor.copyfrom(_random_array(dtype, shape))
 
     def close(self) -> None:
         """End the session; the server takes the next client at once."""
@@ -292,12 +290,6 @@ class Session:
         self._fill = None
         with contextlib.suppress(Exception):  # it may be dead
             self._session.get_function("CloseRPCConnection")()
-
-    def _function(self, name: str) -> Any:
-        try:
-            return self._session.get_function(name)
-        except AttributeError:
-            return None
 
 
 def linking(cc: str) -> dict[str, Any]:
@@ -321,8 +313,8 @@ def _random_array(dtype: str, shape: Sequence[int]) -> Any:
     """Return what is uploaded to a device whose TVM cannot make random numbers: floats in [0, 1), integers 0 or 1."""
     import numpy as np
 
-    values = np.random.default_rng(0).random(tuple(shape))
-    return values.astype(dtype) if "float" in dtype else (values < 0.5).astype(dtype)
+    uniform = np.random.default_rng(0).random(tuple(shape))
+    return uniform.astype(dtype) if "float" in dtype else (uniform < 0.5).astype(dtype)
 
 
 def _last(error: Exception) -> str:

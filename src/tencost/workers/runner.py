@@ -73,21 +73,24 @@ class WarmBuilder(ms.builder.PyBuilder):
                 "that passes its programs to a WarmRunner sets reads_warm_builder = True"
             )
         _UNREAD.difference_update(unread)
-        results = [self._written(item) for item in build_inputs]
-        self._batch = {Path(str(one.artifact_path)) for one in results if one.artifact_path}
+        built = [self._write(build_input) for build_input in build_inputs]
+        self._batch = {Path(str(build.artifact_path)) for build in built if build.artifact_path}
         _UNREAD.update(self._batch)
-        return results
+        return built
 
-    def _written(self, item: Any) -> Any:
-        """Write a program down; what cannot be is an error of its own result, as TVM's builders have it."""
-        names = [name.name_hint for name in item.mod.get_global_vars()]
+    def _write(self, build_input: Any) -> Any:
+        """Write a program down, or return why it cannot be, as TVM's builders do."""
+        names = [name.name_hint for name in build_input.mod.get_global_vars()]
         if "main" not in names:
             return ms.builder.BuilderResult(
                 None, f"WarmBuilder: expected a module with a function main, found {names}"
             )
         try:
-            about = {"target": target_mapping(item.target), "key": program_key(item.mod)}
-            text = str(save_json(item.mod))
+            about = {
+                "target": target_mapping(build_input.target),
+                "key": program_key(build_input.mod),
+            }
+            text = str(save_json(build_input.mod))
         except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says, under many types
             return ms.builder.BuilderResult(None, f"WarmBuilder: {error}")
         folder = Path(tempfile.mkdtemp(prefix="tencost-program-", dir=self._folder))
@@ -145,8 +148,8 @@ class References:
         place = self._place_of(key)
         if place is not None:
             return self._all[place]
-        same = self._by_args.get(json.dumps(list(args)), [])
-        return same[0] if len(same) == 1 else None
+        candidates = self._by_args.get(json.dumps(list(args)), [])
+        return candidates[0] if len(candidates) == 1 else None
 
 
 @derived_object
@@ -201,8 +204,8 @@ class WarmRunner(ms.runner.PyRunner):
 
     def run(self, runner_inputs: list[Any]) -> list[Any]:
         jobs = []
-        for item in runner_inputs:
-            module = Path(str(item.artifact_path))
+        for runner_input in runner_inputs:
+            module = Path(str(runner_input.artifact_path))
             try:
                 about = json.loads((module.parent / "about.json").read_text())
             except FileNotFoundError:
@@ -212,16 +215,16 @@ class WarmRunner(ms.runner.PyRunner):
                 )
                 raise self.failure from None
             _UNREAD.discard(module)
-            args = [arg_json(arg) for arg in item.args_info]
-            checked = self._references
-            reference = checked.of(about["key"], args) if checked is not None else None
+            args = [arg_json(arg) for arg in runner_input.args_info]
+            references = self._references
+            reference = references.of(about["key"], args) if references is not None else None
             jobs.append(Job(module, about["target"], args, reference))
         try:
-            found = dict(self.pool.measure(jobs))
+            timings = dict(self.pool.measure(jobs))
         except TencostError as error:
             self.failure = error
             raise
-        return [_Finished(found[position]) for position in range(len(jobs))]
+        return [_Finished(timings[position]) for position in range(len(jobs))]
 
 
 def arg_json(arg: Any) -> list[Any]:
@@ -235,8 +238,8 @@ def arg_json(arg: Any) -> list[Any]:
 
 def target_mapping(target: Any) -> dict[str, Any]:
     """Return a TVM Target as the mapping that makes it again: kind, mcpu, mattr, num-cores, ..."""
-    plain: dict[str, Any] = json.loads(str(target))
-    return {key: value for key, value in plain.items() if value != "" and key != "keys"}
+    attributes: dict[str, Any] = json.loads(str(target))
+    return {key: attributes[key] for key in attributes if attributes[key] != "" and key != "keys"}
 
 
 def timing_from_result(result: Any) -> Timing:

@@ -31,9 +31,9 @@ def adopt_orphans() -> None:
 def end_strays() -> None:
     """Kill all descendants of this process and collect them; they are gone, or out of reach, when it returns."""
     deadline = time.monotonic() + _PATIENCE_S
-    while (found := _children(os.getpid())) and time.monotonic() < deadline:
-        _kill(found)
-        for pid in found:  # its children are ours now: the next look finds them
+    while (children := _children(os.getpid())) and time.monotonic() < deadline:
+        _kill(children)
+        for pid in children:  # its children are ours now: the next look finds them
             with contextlib.suppress(ChildProcessError):
                 while not os.waitpid(pid, os.WNOHANG)[0] and time.monotonic() < deadline:
                     time.sleep(0.0005)
@@ -44,27 +44,27 @@ def end_descendants(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + _PATIENCE_S
-    while (found := _living_below(pid)) and time.monotonic() < deadline:
-        _kill(found)
+    while (descendants := _living_below(pid)) and time.monotonic() < deadline:
+        _kill(descendants)
 
 
 def _living_below(pid: int) -> list[int]:
     living = [child for child in _children(pid) if not _has_ended(child)]
-    return [*living, *(one for child in living for one in _living_below(child))]
+    return [*living, *(below for child in living for below in _living_below(child))]
 
 
 def _children(pid: int) -> list[int]:
     """Return the children of all threads of a process; none if it is gone."""
     tasks = Path(f"/proc/{pid}/task")
-    found: list[int] = []
+    children: list[int] = []
     try:
         for task in os.listdir(tasks):  # noqa: PTH208 - a few microseconds, once a program
             with contextlib.suppress(ProcessLookupError):
-                found += map(int, (tasks / task / "children").read_text().split())
+                children += map(int, (tasks / task / "children").read_text().split())
     except FileNotFoundError:  # no such process, or a system that does not list them
         with contextlib.suppress(psutil.NoSuchProcess):
             return [child.pid for child in psutil.Process(pid).children()]
-    return found
+    return children
 
 
 def _has_ended(pid: int) -> bool:

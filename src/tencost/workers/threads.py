@@ -33,8 +33,8 @@ def variables(cores: int) -> dict[str, str]:
 
 def environment(cores: int) -> dict[str, str]:
     """Return the same for a process of ours: how long threads stay awake may be said by whoever starts tencost."""
-    told = {SPIN: os.environ[SPIN]} if SPIN in os.environ else {}
-    return {**variables(cores), "OMP_NUM_THREADS": str(cores), **told}
+    spin = {SPIN: os.environ[SPIN]} if SPIN in os.environ else {}
+    return {**variables(cores), "OMP_NUM_THREADS": str(cores), **spin}
 
 
 def run_on(
@@ -61,32 +61,31 @@ def run_on(
 
         if cpus is not None:
             os.sched_setaffinity(0, cpus)  # of this thread, and so of the pool's
-        names = [
-            str(number) for number in range(cores)
-        ]  # only their number counts where nothing is bound
+        # Only the number of names counts where nothing is bound.
+        names = [str(number) for number in range(cores)]
         tvm.get_global_func("runtime.config_threadpool")(_SHARED, cores, names)
         return function()
 
-    result: Future[T] = Future()
+    outcome: Future[T] = Future()
     running = threading.Event()
 
     def body() -> None:
         running.set()
         try:
-            result.set_result(call())
+            outcome.set_result(call())
         except BaseException as error:  # noqa: BLE001, raised where it is waited for
-            result.set_exception(error)
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=body, name="network")
     try:
         thread.start()
         # Looked at again and again: a Ctrl-C that another thread was given is seen by this one when it wakes.
-        while not wait([result], timeout=_LOOK_S).done:
+        while not wait([outcome], timeout=_LOOK_S).done:
             pass
-        return result.result()
+        return outcome.result()
     except KeyboardInterrupt:
         on_interrupt()
         # Ctrl-C may come while the thread is being started: it runs all the same.
         if running.wait(1.0):
-            wait([result])
+            wait([outcome])
         raise

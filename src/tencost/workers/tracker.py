@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 from tencost.config import HardwareConfig, RunnerKind
@@ -41,10 +41,6 @@ class RemoteAddress:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain JSON; ``RemoteAddress(**fields)`` makes it again."""
-        return asdict(self)
-
 
 def devices_of(hardware: HardwareConfig) -> tuple[dict[str, Any], int] | tuple[None, None]:
     """Return where a hardware's devices are, as `WorkerPool` takes it, and their number; None for this host.
@@ -55,7 +51,7 @@ def devices_of(hardware: HardwareConfig) -> tuple[dict[str, Any], int] | tuple[N
     if hardware.runner is not RunnerKind.rpc:
         return None, None
     address = RemoteAddress.of(hardware)
-    return address.as_dict(), check_tracker(address)
+    return asdict(address), check_tracker(address)
 
 
 def check_tracker(address: RemoteAddress) -> int:
@@ -64,7 +60,7 @@ def check_tracker(address: RemoteAddress) -> int:
     Raises:
         HardwareError: the tracker cannot be reached, or has no such device; the message names the keys it has.
     """
-    with TrackerConnection(address) as tracker:
+    with closing(TrackerConnection(address)) as tracker:
         return tracker.count()
 
 
@@ -77,7 +73,7 @@ def server_command(address: RemoteAddress) -> str:
 
 
 class TrackerConnection:
-    """An open connection to the tracker.
+    """An open connection to the tracker, to be closed: a request that waits is forgotten then.
 
     Raises:
         HardwareError: nothing listens at the address, or something else than a tracker.
@@ -105,19 +101,7 @@ class TrackerConnection:
             self.close()
             raise self._unreachable("something else")
 
-    def __enter__(self) -> TrackerConnection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the connection; a request that waits is forgotten by the tracker."""
         self._socket.close()
 
     def count(self) -> int:
@@ -129,10 +113,10 @@ class TrackerConnection:
         keys, key = self.keys(), self._address.key
         if key in keys:
             return keys[key]
-        told = ", ".join(f"{name} ({count})" for name, count in sorted(keys.items()))
+        others = ", ".join(f"{name} ({count})" for name, count in sorted(keys.items()))
         raise HardwareError(
             f"expected a device with key {key!r} at the RPC tracker {self._address}, found "
-            f"{f'only {told}' if told else 'no device at all'}. Start a server on the device: "
+            f"{f'only {others}' if others else 'no device at all'}. Start a server on the device: "
             f"{server_command(self._address)}, or set hardware.key"
         )
 
@@ -153,12 +137,14 @@ class TrackerConnection:
         from tvm.rpc import base
 
         try:
-            code, found = self._ask([base.TrackerCode.REQUEST, self._address.key, "", 1], timeout_s)
+            code, device = self._ask(
+                [base.TrackerCode.REQUEST, self._address.key, "", 1], timeout_s
+            )
         except TimeoutError:
             return None
         if code != base.TrackerCode.SUCCESS:
             raise self._unreachable(f"answer {code}")
-        host, port, key = found
+        host, port, key = device
         return str(host), int(port), str(key)
 
     def _ask(self, message: list[Any], timeout_s: float) -> Any:
@@ -173,8 +159,8 @@ class TrackerConnection:
         except OSError as error:
             raise self._unreachable(f"{error}") from error
 
-    def _unreachable(self, found: str) -> HardwareError:
+    def _unreachable(self, answer: str) -> HardwareError:
         return HardwareError(
-            f"expected an RPC tracker at {self._address}, found {found}. Start one: python -m tvm.exec.rpc_tracker "
+            f"expected an RPC tracker at {self._address}, found {answer}. Start one: python -m tvm.exec.rpc_tracker "
             f"--host 0.0.0.0 --port {self._address.port}, or set hardware.host and hardware.port"
         )

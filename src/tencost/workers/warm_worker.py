@@ -23,8 +23,8 @@ from tencost.workers import threads
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.expected import Reference
 from tencost.workers.process import (
-    ChildDiedError,
     ForeignAnswerError,
+    NoAnswerError,
     ServerEndedError,
     WorkerProcess,
 )
@@ -37,8 +37,6 @@ DEVICE_TIMEOUT_S = 900.0
 """Longest time that a worker may wait for a remote device: it gives up by itself before."""
 MAX_ATTEMPTS = 4
 """Processes that a program is offered to, if they end before they have read it."""
-_FOREIGN = "its process sent what is no answer"
-_ENDED = "its process ended"
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class WarmWorker:
         environment = {
             **os.environ,
             **threads.environment(cores),
-            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         settings = {"target_kind": target_kind, "max_rss_mib": max_rss_mib}
         self.process = WorkerProcess(
@@ -147,74 +145,12 @@ class WarmWorker:
             is_first = self.process.num_served == 1
             try:
                 return self._follow(run_slot, best, run_timeout_s or self.options.run_timeout_s)
-            except ForeignAnswerError:
+            except ForeignAnswerError as error:
                 self.process.kill()
                 if (
                     is_first
-                ):  # else it may be from a program before: again, in a process that has no past
-                    return Timing(Status.run_error, (), _FOREIGN)
-
-    def _begin(self, request: dict[str, Any], timeout_s: float) -> Timing | None:
-        """Have a process begin with a request, the first of some that does; return what to say if none does."""
-        told, closed = "", self._num_closed
-        for _ in range(MAX_ATTEMPTS):
-            if self._num_closed != closed:
-                break
-            self._ready()
-            try:
-                self.process.request(request, timeout_s)
-            except TimeoutError:
-                told = f"no process began with it within {timeout_s:g} s"
-                self.process.kill()
-            except (ChildDiedError, ForeignAnswerError):
-                told = f"{MAX_ATTEMPTS} processes ended before they began with it"
-                self.process.kill()
-            except ServerEndedError:
-                told = _ENDED
-                self.process.stop()
-            else:
-                return None
-        return Timing(Status.build_error, (), told)
-
-    def _follow(
-        self,
-        run_slot: Callable[[], AbstractContextManager[Any]],
-        best: Callable[[], tuple[float, float] | None],
-        run_timeout_s: float,
-    ) -> Timing:
-        """Go through the phases of a program that was begun with; raises ForeignAnswerError."""
-        phase, limit, waits = "build", self.options.build_timeout_s, False
-        try:
-            answer = self._read(limit)
-            while "phase" in answer:
-                waits, phase = answer["phase"] == "wait", "run"
-                limit = DEVICE_TIMEOUT_S if waits else run_timeout_s
-                with nullcontext() if waits else run_slot():
-                    if not waits:
-                        self.process.send({"go": True, "best": best()}, limit)
-                    answer = self._read(limit)
-                    if answer.get("phase") == "check":
-                        answer = self._read(limit)
-        except TimeoutError:
-            self.process.kill()
-            if waits:
-                raise HardwareError(
-                    f"expected a device to answer within {limit:g} s, it did not: {self._remote}. Ask the tracker what "
-                    "is there: python -m tvm.exec.query_rpc_tracker"
-                ) from None
-            return Timing(Status(f"{phase}_timeout"), (), f"stopped after {limit:g} s")
-        except ChildDiedError as death:
-            self.process.kill()
-            return Timing(Status(f"{phase}_error"), (), f"its process {death}")
-        except ServerEndedError:
-            self.process.stop()
-            return Timing(Status(f"{phase}_error"), (), _ENDED)
-        self._let_go(answer)
-        timing = _timing(answer)
-        if "check_s" in answer:
-            self.num_checked += 1
-            self.checked_s += answer["check_s"]
-        return timing
+                ):  # else it may be of a program before: again, in a process without a past
+                    return Timing(Status.run_error, (), str(error))
 
     def expect(self, reference: Reference, target: dict[str, Any]) -> str:
         """Have the unscheduled workload run and its outputs written down; return why that failed, "" if it did not.
@@ -223,47 +159,49 @@ class WarmWorker:
             MeasureError: a worker cannot be started at all.
         """
         paths = {"expect": str(reference.workload), "expected": str(reference.expected)}
-        failed = self._begin({**paths, "target": target}, EXPECT_TIMEOUT_S)
-        if failed is not None:
-            return failed.error
-        try:
-            answer = self._read(EXPECT_TIMEOUT_S)
-        except TimeoutError:
-            self.process.kill()
-            return f"the unscheduled workload takes more than {EXPECT_TIMEOUT_S:g} s"
-        except ChildDiedError as death:
-            self.process.kill()
-            return f"its process {death}"
-        except ForeignAnswerError:
-            self.process.kill()
-            return _FOREIGN
-        except ServerEndedError:
-            self.process.stop()
-            return _ENDED
-        self._let_go(answer)
+        answer = self._ask({**paths, "target": target}, EXPECT_TIMEOUT_S)
         self.expected_s += answer.get("expected_s", 0.0)
         return str(answer.get("error", ""))
 
-    def move(self, cpus: Sequence[int] | None) -> None:
-        """Have the worker's processes, and those that replace them, run on these CPUs; None changes nothing."""
-        self.process.move(cpus)
-
     def probe(self) -> float | None:
         """Time the reference kernel of :mod:`tencost.workers.noise` where programs run, seconds; None if it fails."""
-        if self._begin({"probe": True}, START_TIMEOUT_S) is not None:
-            return None
-        try:
-            answer = self._read(START_TIMEOUT_S)
-        except (TimeoutError, ChildDiedError, ForeignAnswerError, ServerEndedError):
-            self.process.stop()
-            return None
-        self._let_go(answer)
-        return answer.get("probe_s")
+        return self._ask({"probe": True}, START_TIMEOUT_S).get("probe_s")
 
     def close(self) -> None:
         """End the processes; the next measurement starts new ones."""
         self._num_closed += 1
         self.process.stop()
+
+    def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Return the answer to a request without phases; its "error" where there is none."""
+        failed = self._begin(request, timeout_s)
+        if failed is not None:
+            return {"error": failed.error}
+        try:
+            return self.process.read(timeout_s)
+        except TimeoutError:
+            return {"error": f"it takes more than {timeout_s:g} s"}
+        except NoAnswerError as error:
+            return {"error": str(error)}
+
+    def _begin(self, request: dict[str, Any], timeout_s: float) -> Timing | None:
+        """Have a process begin with a request, the first of some that does; return its status if none does."""
+        reason, num_closed = "", self._num_closed
+        for _ in range(MAX_ATTEMPTS):
+            if self._num_closed != num_closed:
+                break
+            self._ready()
+            try:
+                self.process.request(request, timeout_s)
+            except TimeoutError:
+                reason = f"no process began with it within {timeout_s:g} s"
+            except ServerEndedError as error:
+                reason = str(error)
+            except NoAnswerError:
+                reason = f"{MAX_ATTEMPTS} processes ended before they began with it"
+            else:
+                return None
+        return Timing(Status.build_error, (), reason)
 
     def _ready(self) -> None:
         """Have a process that waits for a request."""
@@ -278,13 +216,41 @@ class WarmWorker:
                 f"{f', or read {self._log}' if self._log else ''}."
             ) from error
 
-    def _read(self, timeout_s: float) -> dict[str, Any]:
-        """Return the next answer to the request; raises as :meth:`WorkerProcess.request`."""
-        return self.process.read(timeout_s)
-
-    def _let_go(self, answer: dict[str, Any]) -> None:
-        if answer.get("last"):
-            self.process.retire()
+    def _follow(
+        self,
+        run_slot: Callable[[], AbstractContextManager[Any]],
+        best: Callable[[], tuple[float, float] | None],
+        run_timeout_s: float,
+    ) -> Timing:
+        """Go through the phases of a program that was begun with; raises ForeignAnswerError."""
+        phase, limit, waits = "build", self.options.build_timeout_s, False
+        try:
+            answer = self.process.read(limit)
+            while "phase" in answer:
+                waits, phase = answer["phase"] == "wait", "run"
+                limit = DEVICE_TIMEOUT_S if waits else run_timeout_s
+                with nullcontext() if waits else run_slot():
+                    if not waits:
+                        self.process.send({"go": True, "best": best()}, limit)
+                    answer = self.process.read(limit)
+                    if answer.get("phase") == "check":
+                        answer = self.process.read(limit)
+        except TimeoutError:
+            if waits:
+                raise HardwareError(
+                    f"expected a device to answer within {limit:g} s, it did not: {self._remote}. Ask the tracker what "
+                    "is there: python -m tvm.exec.query_rpc_tracker"
+                ) from None
+            return Timing(Status(f"{phase}_timeout"), (), f"stopped after {limit:g} s")
+        except ForeignAnswerError:
+            raise
+        except NoAnswerError as error:
+            return Timing(Status(f"{phase}_error"), (), str(error))
+        timing = _timing(answer)
+        if "check_s" in answer:
+            self.num_checked += 1
+            self.checked_s += answer["check_s"]
+        return timing
 
 
 def _timing(answer: dict[str, Any]) -> Timing:
@@ -293,14 +259,18 @@ def _timing(answer: dict[str, Any]) -> Timing:
     Raises:
         HardwareError: the answer says that there is no device.
         UntrustedError: the workload could run code of others.
-        ForeignAnswerError: it says nothing that is known.
+        ForeignAnswerError: it says neither times nor a status.
     """
     if "no_device" in answer:
         raise HardwareError(answer["no_device"])
     if "untrusted" in answer:
         raise UntrustedError(answer["untrusted"])
     times, word = answer.get("run_secs"), str(answer.get("status"))
-    if isinstance(times, list) and times and all(type(one) in (float, int) for one in times):
+    if (
+        isinstance(times, list)
+        and times
+        and all(type(seconds) in (float, int) for seconds in times)
+    ):
         return timing_from_log(times)
     if word in Status.__members__ and word != Status.ok:
         return Timing(Status(word), (), str(answer.get("error", "")))

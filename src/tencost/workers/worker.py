@@ -48,7 +48,12 @@ import psutil
 
 from tencost.errors import HardwareError, UntrustedError
 from tencost.programs.codegen import vector_math
-from tencost.workers.evaluator import MeasureOptions, adaptive_times, local_timer
+from tencost.workers.evaluator import (
+    MeasureOptions,
+    adaptive_times,
+    local_timer,
+    random_arguments,
+)
 from tencost.workers.protocol import Channel, ForkServer
 from tencost.workers.strays import end_strays
 
@@ -80,8 +85,8 @@ def _warm_up(target_kind: str | None) -> None:
     from tvm import te
 
     placeholder = te.placeholder((4,), name="A")
-    result = te.compute((4,), lambda i: placeholder[i] + 1.0, name="B")
-    module = tvm.IRModule({"main": te.create_prim_func([placeholder, result])})
+    increased = te.compute((4,), lambda i: placeholder[i] + 1.0, name="B")
+    module = tvm.IRModule({"main": te.create_prim_func([placeholder, increased])})
     tvm.compile(module, target="llvm")
     if target_kind:
         from tencost.programs.trace.intrinsics import register_intrinsics
@@ -162,9 +167,6 @@ class Child:
             if _rss_bytes() > self._max_rss or not self._channel.is_intact():
                 reply["last"] = True
             self._channel.answer(reply)
-        self._end()
-
-    def _end(self) -> None:
         if self._remote is not None:
             self._remote.close()
 
@@ -225,8 +227,8 @@ class Child:
             module = self._load(request["expect"])
             target = request["target"] if request["target"]["kind"] == "llvm" else {"kind": "llvm"}
             function = build(module, target).jit()
-            made = make_expected(module, lambda inputs: _call(function, inputs, "cpu"))
-            made.save(Path(request["expected"]))
+            expected = make_expected(module, lambda inputs: _call(function, inputs, "cpu"))
+            expected.save(Path(request["expected"]))
         except Exception as error:  # noqa: BLE001 - whatever it is, this workload's programs cannot be checked
             return {"status": "unknown", "error": self._memory.explain(error)}
         return {"expected_s": round(time.perf_counter() - started, 4)}
@@ -293,10 +295,10 @@ class Child:
     def wait_for_go(self) -> list[float] | None:
         """Wait until the program may run; return the mean and median to beat, if there are any."""
         self._channel.answer({"phase": "run"})
-        go = self._channel.receive()
-        if go is None:
+        permission = self._channel.receive()
+        if permission is None:
             os._exit(0)
-        best: list[float] | None = go["best"]
+        best: list[float] | None = permission["best"]
         return best
 
     def _arguments(self, args: list[Any], device: Any) -> list[Any]:
@@ -308,14 +310,8 @@ class Child:
             self._tensors, self._tensor_bytes = ("", []), 0
             before = _data_bytes()
             fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
-            made = []
-            for kind, dtype, shape in args:
-                if kind != "TENSOR":
-                    raise ValueError(f"expected tensor arguments only, found {kind}")
-                tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype, device=device)
-                fill(tensor)
-                made.append(tensor)
-            self._tensors, self._tensor_bytes = (key, made), max(_data_bytes() - before, 0)
+            tensors = random_arguments(args, device, lambda tensor, *_: fill(tensor))
+            self._tensors, self._tensor_bytes = (key, tensors), max(_data_bytes() - before, 0)
         return self._tensors[1]
 
     def _time_probe(self) -> dict[str, Any]:

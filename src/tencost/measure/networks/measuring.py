@@ -10,12 +10,11 @@ A folder holds what was measured on one hardware:
                       "operators", "columns", "edges", "foreign", "other"}
 
 `status` is ok, failed, crashed or timed_out; only ok has what the third line lists, and its first round what the last
-one does. `latency_ms` is the median of
-`runs_ms` (clock wall) or of `cpu_ms` (clock cpu), `spread` the distance of their quartiles over it, `noise` how much
-longer than at its best in this run a fixed kernel took just before, `definition` what the network is built from,
-`operators`, `columns` and `edges` its graph (module operators). Each network is built and timed in another process: one
-that crashes, hangs or needs too much memory costs itself alone. A command that is killed loses the network in flight;
-run again, it goes on with what is missing.
+one does. `latency_ms` is the median of `runs_ms` (clock wall) or of `cpu_ms` (clock cpu), `spread` the distance of
+their quartiles over it, `noise` how much longer than at its best in this run a fixed kernel took just before,
+`definition` what the network is built from, `operators`, `columns` and `edges` its graph (module operators). Each
+network is built and timed in another process: one that crashes, hangs or needs too much memory costs itself alone. A
+command that is killed loses the network in flight; run again, it goes on with what is missing.
 
 What disturbs a host comes and goes within minutes, and only ever makes a network slower. So all networks are timed in
 turn, `rounds` times over, and a network's latency is that of its quietest round.
@@ -39,17 +38,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from tencost.config.checking import one_of
 from tencost.errors import ConfigError, MeasureError
+from tencost.measure.collection import hold, write_line, write_whole
 from tencost.measure.host_state import host_facts
 from tencost.networks.source import require
 from tencost.networks.variants.variants import Variant
 from tencost.records.network_graphs.formats.measured import HARDWARE_FILE, MEASURED_FILE
-from tencost.workers.noise import NoiseProbe, relative
-from tencost.writing import whole_file
+from tencost.workers.noise import NoiseProbe
 
 _PER_PROCESS = 40
 """Networks that a process builds until it is replaced: what PyTorch keeps of each adds up."""
@@ -148,38 +146,47 @@ def measure_networks(
         raise MeasureError(
             f"expected a folder to measure into at {folder}: {error}. Choose another one: --to"
         ) from error
-    with _locked(folder):
+    refusal = (
+        f"{folder}: another process measures into this folder. Wait for it, or choose another one"
+    )
+    with hold(folder / ".lock", refusal):
         _check_hardware(folder, settings)
-        ended, done = _whole_lines(folder / MEASURED_FILE)
+        ended, rounds = _whole_lines(folder / MEASURED_FILE)
         todo = [
             variant
             for turn in range(settings.rounds)
             for variant in variants
-            if variant.name not in ended and done[variant.name] <= turn
+            if variant.name not in ended and rounds[variant.name] <= turn
         ]
         before = len(variants) * settings.rounds - len(todo)
-        ok, failed = 0, {}
+        num_ok, failed = 0, {}
         with _Timer(settings) as timer, (folder / MEASURED_FILE).open("ab", buffering=0) as file:
             for place, variant in enumerate(todo, start=1):
                 if variant.name in failed:
                     continue
                 line = timer.measure(variant)
-                if done[variant.name]:
-                    line = {key: value for key, value in line.items() if key not in _GRAPH}
-                _append(file, line)
+                if rounds[variant.name]:
+                    line = {key: field for key, field in line.items() if key not in _GRAPH}
+                try:
+                    write_line(file, line)
+                except OSError as error:
+                    raise MeasureError(
+                        f"cannot write {file.name}: {error.strerror or error}. Make room, then run again: what is "
+                        "there is kept"
+                    ) from error
                 if line["status"] == "ok":
-                    ok += 1
-                    done[variant.name] += 1
+                    num_ok += 1
+                    rounds[variant.name] += 1
                 else:
                     failed[variant.name] = f"{line['status']}: {line['error']}"
                 if progress is not None:
                     progress(variant.name, line, place, len(todo))
-    return Measured(before, ok, failed)
+    return Measured(before, num_ok, failed)
 
 
 def median_and_spread(runs_ms: Sequence[float]) -> tuple[float, float]:
     """Return (median, distance of the quartiles over the median)."""
-    low, middle, high = (float(value) for value in np.quantile(runs_ms, (0.25, 0.5, 0.75)))
+    low, middle, high = (float(quartile) for quartile in np.quantile(runs_ms, (0.25, 0.5, 0.75)))
     return round(middle, 6), round((high - low) / middle, 4)
 
 
@@ -194,7 +201,7 @@ def round_ratios(folder: Path) -> NDArray[np.float64]:
         line = json.loads(text)
         if line["status"] == "ok":
             rounds[line["name"]].append(line["latency_ms"])
-    return np.array([max(own) / min(own) for own in rounds.values() if len(own) > 1])
+    return np.array([max(times) / min(times) for times in rounds.values() if len(times) > 1])
 
 
 class _Timer:
@@ -225,21 +232,15 @@ class _Timer:
             "timestamp": round(time.time(), 3),
         }
         if self._probe is not None:
-            line["noise"] = self._noise(self._probe)
-        answer = self._ask({**asdict(self._settings), **asdict(variant)})
-        line |= answer
+            with _on_cpus(self._settings.cpus):
+                seconds = self._probe.measure()
+            self._best = min(self._best, seconds)
+            line["noise"] = round(seconds / self._best, 3)
+        line |= self._ask({**asdict(self._settings), **asdict(variant)})
         if line["status"] == "ok":
-            line["latency_ms"], line["spread"] = median_and_spread(
-                line["cpu_ms" if self._settings.clock == "cpu" else "runs_ms"]
-            )
+            runs = line["cpu_ms" if self._settings.clock == "cpu" else "runs_ms"]
+            line["latency_ms"], line["spread"] = median_and_spread(runs)
         return line
-
-    def _noise(self, probe: NoiseProbe) -> float:
-        """Return how many times as long as its best the probe takes, on the CPUs that networks run on."""
-        with _on_cpus(self._settings.cpus):
-            taken = probe.measure()
-        self._best = min(self._best, taken)
-        return round(relative(taken, self._best), 3)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._served >= _PER_PROCESS:
@@ -250,8 +251,8 @@ class _Timer:
             return self._answer(process, json.dumps(request).encode() + b"\n")
         except TimeoutError:
             self._end()
-            told = f"took longer than {self._settings.timeout_s:g} s"
-            return {"status": "timed_out", "error": told}
+            error = f"took longer than {self._settings.timeout_s:g} s"
+            return {"status": "timed_out", "error": error}
         except (BrokenPipeError, ValueError):
             self._end()
             return {"status": "crashed", "error": f"its process {_how_ended(process.returncode)}"}
@@ -276,10 +277,10 @@ class _Timer:
         return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
-        given = json.dumps({"cpus": self._settings.cpus, "threads": self._settings.threads})
+        arguments = json.dumps({"cpus": self._settings.cpus, "threads": self._settings.threads})
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tencost.measure.networks.timing", given],
+            [sys.executable, "-m", "tencost.measure.networks.timing", arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -319,21 +320,6 @@ def _on_cpus(cpus: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise MeasureError(
-            f"{folder}: another process measures into this folder. Wait for it, or choose another one"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _check_hardware(folder: Path, settings: TimingSettings) -> None:
     """Write what all lines share, or refuse a folder whose lines are of something else."""
     path = folder / HARDWARE_FILE
@@ -347,21 +333,21 @@ def _check_hardware(folder: Path, settings: TimingSettings) -> None:
         "host": host_facts(settings.cpus or None),
     }
     if not path.exists():
-        with whole_file(path) as scratch:
-            scratch.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(now, indent=1) + "\n")
         return
     try:
         before = json.loads(path.read_bytes())
-        differing = [key for key in _SAME if before[key] != now[key]]
+        differing = [
+            f"{key} {before[key]} (now {now[key]})" for key in _SAME if before[key] != now[key]
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise MeasureError(
             f"expected what was measured on in {path}, found something else ({error}). Measure into a new folder"
         ) from error
     if differing:
-        told = ", ".join(f"{key} {before[key]} (now {now[key]})" for key in differing)
         raise MeasureError(
-            f"{folder}: expected a folder of the same hardware and runtime, found one measured with {told}. Measure "
-            "into another folder"
+            f"{folder}: expected a folder of the same hardware and runtime, found one measured with "
+            f"{', '.join(differing)}. Measure into another folder"
         )
 
 
@@ -370,13 +356,13 @@ def _whole_lines(path: Path) -> tuple[set[str], Counter[str]]:
     ended: set[str] = set()
     rounds: Counter[str] = Counter()
     content = path.read_bytes() if path.exists() else b""
-    kept = 0
+    size = 0
     for number, text in enumerate(content.splitlines(keepends=True), start=1):
         try:
             line = json.loads(text)
-            name, ok = str(line["name"]), line["status"] == "ok"
+            name, is_ok = str(line["name"]), line["status"] == "ok"
         except (ValueError, KeyError, TypeError) as error:
-            if kept + len(text) < len(content):
+            if size + len(text) < len(content):
                 raise MeasureError(
                     f"{path}: expected a JSON object with name and status in line {number}, found something else. "
                     "Remove that line, or measure into another folder"
@@ -384,21 +370,10 @@ def _whole_lines(path: Path) -> tuple[set[str], Counter[str]]:
             break
         if not text.endswith(b"\n"):
             break
-        kept += len(text)
+        size += len(text)
         rounds[name] += 1
-        if not ok:
+        if not is_ok:
             ended.add(name)
-    if kept < len(content):
-        os.truncate(path, kept)
+    if size < len(content):
+        os.truncate(path, size)
     return ended, rounds
-
-
-def _append(file: Any, line: dict[str, Any]) -> None:
-    data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-    try:
-        while data:
-            data = data[file.write(data) :]
-    except OSError as error:
-        raise MeasureError(
-            f"cannot write {file.name}: {error.strerror or error}. Make room, then run again: what is there is kept"
-        ) from error

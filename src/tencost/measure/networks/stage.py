@@ -57,34 +57,32 @@ def run(
     settings = TimingSettings(
         hardware=hardware, cpus=_numbers(cpus), threads=threads, rounds=rounds, clock=clock
     )
-    wanted: list[Variant] = (
+    networks: list[Variant] = (
         standard_variants(compose)
         if variants is None
         else defined_variants(cfg.network, variants, [cfg.network.size])
     )
-    wanted = wanted[:count]
-    console = Console(stderr=True)
+    networks = networks[:count]
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console,
     ) as bars:  # fmt: skip
-        bar = bars.add_task(f"networks on {hardware}", total=len(wanted) * rounds)
+        bar = bars.add_task(f"networks on {hardware}", total=len(networks) * rounds)
 
-        def told(name: str, line: dict[str, Any], done: int, todo: int) -> None:
+        def on_progress(name: str, line: dict[str, Any], place: int, todo: int) -> None:
             state = f"{line['latency_ms']:.3g} ms" if line["status"] == "ok" else line["status"]
             bars.update(
-                bar, completed=len(wanted) * rounds - todo + done, description=f"{name}: {state}"
+                bar, completed=len(networks) * rounds - todo + place, description=f"{name}: {state}"
             )
 
-        measured = measure_networks(wanted, folder, settings, told)
+        measured = measure_networks(networks, folder, settings, on_progress)
     what = "networks" if rounds == 1 else "networks and rounds"
     console.print(
         f"{measured.ok} {what} measured, {measured.before} before, {len(measured.failed)} failed; in {folder}",
-        highlight=False,
-        soft_wrap=True,
     )
     for name, why in list(measured.failed.items())[:5]:
-        console.print(f"  {name}: {why}", highlight=False, style="yellow")
+        console.print(f"  {name}: {why}", style="yellow")
     if not measured.ok + measured.before:
         raise MeasureError(
             f"expected at least one network that could be timed, found none; see {folder}"
@@ -97,14 +95,10 @@ def run(
         console.print(
             f"share of networks whose rounds agree within {within} (of {len(ratios)}). A model cannot be better than "
             "that: where it is low, use a quieter host or more rounds",
-            highlight=False,
-            soft_wrap=True,
         )
     console.print(
         f"Learn from them: tencost fetch dataset=measured-graphs dataset.source={folder}, then tencost graphs records, "
         "splits, train, evaluate and register with dataset=measured-graphs",
-        highlight=False,
-        soft_wrap=True,
     )
     return measured
 

@@ -64,10 +64,8 @@ def _answer(request: dict[str, Any], threads: int) -> dict[str, Any]:
         return {"status": "failed", "error": str(error)}
     except (RuntimeError, ValueError, TypeError, MemoryError) as error:
         # PyTorch's, transformers' and ONNX Runtime's errors derive from these.
-        return {
-            "status": "failed",
-            "error": f"{type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}",
-        }
+        first_line = str(error).partition("\n")[0][:300]
+        return {"status": "failed", "error": f"{type(error).__name__}: {first_line}"}
     graph = network.graphs
     return {
         "status": "ok",
@@ -131,15 +129,16 @@ def _time(model: Any, threads: int, request: dict[str, Any]) -> tuple[list[float
 def _feeds(session: Any) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     feeds = {}
-    for item in session.get_inputs():
-        if not all(isinstance(size, int) for size in item.shape):
-            raise ValueError(f"expected inputs of fixed shape, found {item.name} of {item.shape}")
-        kind = item.type.removeprefix("tensor(").removesuffix(")")
+    for node in session.get_inputs():
+        name, shape = node.name, tuple(node.shape)
+        if not all(isinstance(size, int) for size in shape):
+            raise ValueError(f"expected inputs of fixed shape, found {name} of {node.shape}")
+        kind = node.type.removeprefix("tensor(").removesuffix(")")
         dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
-        if dtype == "bool":
-            feeds[item.name] = np.ones(item.shape, bool)
-        else:
-            feeds[item.name] = draw(rng, tuple(item.shape), dtype, 100, f"input {item.name}")
+        is_mask = dtype == "bool"
+        feeds[name] = (
+            np.ones(shape, bool) if is_mask else draw(rng, shape, dtype, 100, f"input {name}")
+        )
     return feeds
 
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tencost.workers.parallel.mapping import HANGS_S, Work, WorkerLostError
-from tencost.workers.parallel.overdue import Overdue
+from tencost.workers.parallel.mapping import HANGS_S, Overdue, Work, WorkerLostError
 
-_given: list[tuple[Work, Any, Connection]] = []
+_assignment: list[tuple[Work, Any, Connection]] = []
 """In a worker: what it does, what all items share, and where it says which item it begins."""
 
 
@@ -46,8 +45,8 @@ class LocalWorkers:
             limit_s: seconds that an item may take before its process is thought to hang.
         """
         self._context = multiprocessing.get_context("spawn")
-        self._told, tell = self._context.Pipe(duplex=False)
-        self._given = (work, shared, tell)
+        self._begun, begin = self._context.Pipe(duplex=False)
+        self._assignment = (work, shared, begin)
         self._overdue = Overdue[_Process](limit_s)
         self._numbers: dict[Future[Sequence[Any]], int] = {}
         self._submitted = 0
@@ -63,10 +62,7 @@ class LocalWorkers:
     def submit(self, item: Any) -> Future[Sequence[Any]]:
         for _ in range(self._count + 1):
             pool = self._pool = self._pool or ProcessPoolExecutor(
-                self._count,
-                self._context,
-                initializer=_begin,
-                initargs=self._given,
+                self._count, self._context, initializer=_begin, initargs=self._assignment
             )
             try:
                 handle = pool.submit(_work, self._submitted, item)
@@ -89,8 +85,8 @@ class LocalWorkers:
         """Hear who has begun what, and kill those that take too long: the pool breaks by it."""
         self._overdue.tick()
         at_work = {number for handle, number in self._numbers.items() if not handle.done()}
-        while self._told.poll():
-            number, pid = self._told.recv()
+        while self._begun.poll():
+            number, pid = self._begun.recv()
             if number in at_work:
                 self._overdue.begun(number, _Process(pid))
         for number in self._numbers.values():
@@ -132,14 +128,14 @@ def _kill(pool: ProcessPoolExecutor) -> None:
         process.kill()
 
 
-def _begin(work: Work, shared: Any, tell: Connection) -> None:
+def _begin(work: Work, shared: Any, begin: Connection) -> None:
     prepare_worker()
-    _given[:] = [(work, shared, tell)]
+    _assignment[:] = [(work, shared, begin)]
 
 
 def _work(number: int, item: Any) -> Sequence[Any]:
-    work, shared, tell = _given[0]
-    tell.send((number, os.getpid()))  # a single write: processes need no lock among them
+    work, shared, begin = _assignment[0]
+    begin.send((number, os.getpid()))  # a single write: processes need no lock among them
     return work(shared, item)
 
 

@@ -12,19 +12,27 @@ are then run again one by one. Ray tells whose worker died.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+_log = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Worker = TypeVar("Worker")
 
 WINDOW = 4
 """Results that may wait for an earlier one, and items in work, by worker: more are not begun."""
 
 HANGS_S = 3600.0
 """Seconds that an item may take before its worker is thought to hang, where nobody says another number."""
+
+LOOK_SECONDS = 1.0
+"""How often overdue items are looked for, at least; a tenth of the limit where that is less."""
 
 Work = Callable[[Any, Any], Sequence[Any]]
 """``work(shared, item)`` -> its results, a sequence; a function of a module, as workers import it."""
@@ -100,84 +108,160 @@ def in_order(
     No more is begun than `WINDOW` items a worker ahead of what was yielded, so that a slow reader holds the workers
     back. The workers are closed with the iterator, at once if that is left early.
     """
-    waiting = deque(_Piece((index,), item) for index, item in enumerate(items))
-    again: deque[_Piece[Item]] = deque()
-    flying: dict[Any, _Piece[Item]] = {}
-    found: dict[tuple[int, ...], Sequence[Result]] = {}
-    missing = [1] * len(items)
-    at = 0
-    finished = False
+    mapping = _Mapping(workers, items, rescue)
+    is_finished = False
     try:
-        while at < len(items):
-            while missing[at] == 0:
-                parts = sorted(key for key in found if key[0] == at)
-                yield [result for key in parts for result in found.pop(key)]
-                at += 1
-                if at == len(items):
-                    finished = True
-                    return
-            _feed(workers, waiting, again, flying, at)
-            for handle in workers.wait(list(flying)):
-                piece = flying.pop(handle)
-                try:
-                    found[piece.key] = workers.result(handle)
-                    missing[piece.key[0]] -= 1
-                except WorkerLostError as error:
-                    _lost(workers, piece, error, rescue, again, found, missing)
+        for position in range(len(items)):
+            while mapping.num_missing[position]:
+                mapping.advance(position)
+            yield mapping.results_of(position)
+        is_finished = True
     finally:
-        workers.close(at_once=not finished)
+        workers.close(at_once=not is_finished)
 
 
-def _feed(
-    workers: Workers,
-    waiting: deque[_Piece[Item]],
-    again: deque[_Piece[Item]],
-    flying: dict[Any, _Piece[Item]],
-    at: int,
-) -> None:
-    """Give out what may be in work now: what was lost first, suspects each alone."""
-    count = workers.count
-    if not workers.exact and (again or any(piece.deaths for piece in flying.values())):
-        if again and not flying:
-            _give(workers, again, flying)
-        return
-    while again and len(flying) < count:
-        _give(workers, again, flying)
-    while waiting and len(flying) < count and waiting[0].key[0] < at + WINDOW * count:
-        _give(workers, waiting, flying)
+class _Mapping(Generic[Item, Result]):
+    """Which pieces wait, are in work, were lost and are done."""
+
+    def __init__(
+        self, workers: Workers, items: Sequence[Item], rescue: Rescue[Item, Result]
+    ) -> None:
+        self.num_missing = [1] * len(items)
+        """Pieces of each item without results."""
+        self._workers = workers
+        self._rescue = rescue
+        self._waiting = deque(_Piece((index,), item) for index, item in enumerate(items))
+        self._again: deque[_Piece[Item]] = deque()
+        self._flying: dict[Any, _Piece[Item]] = {}
+        self._results: dict[tuple[int, ...], Sequence[Result]] = {}
+
+    def results_of(self, position: int) -> list[Result]:
+        """Return, and forget, the results of an item that misses none."""
+        keys = sorted(key for key in self._results if key[0] == position)
+        return [result for key in keys for result in self._results.pop(key)]
+
+    def advance(self, position: int) -> None:
+        """Give out what may be in work while the item at a position is waited for; wait for some of it."""
+        self._feed(position)
+        for handle in self._workers.wait(list(self._flying)):
+            piece = self._flying.pop(handle)
+            try:
+                self._finish(piece, self._workers.result(handle))
+            except WorkerLostError as error:
+                self._lose(piece, error)
+
+    def _feed(self, position: int) -> None:
+        """Give out what was lost first; where the guilty are not known, each suspect alone."""
+        count, again, flying = self._workers.count, self._again, self._flying
+        suspects = again or any(piece.deaths for piece in flying.values())
+        if suspects and not self._workers.exact:
+            if again and not flying:
+                self._give(again.popleft())
+            return
+        while again and len(flying) < count:
+            self._give(again.popleft())
+        end = position + WINDOW * count
+        while self._waiting and len(flying) < count and self._waiting[0].key[0] < end:
+            self._give(self._waiting.popleft())
+
+    def _give(self, piece: _Piece[Item]) -> None:
+        self._flying[self._workers.submit(piece.item)] = piece
+
+    def _finish(self, piece: _Piece[Item], results: Sequence[Result]) -> None:
+        self._results[piece.key] = results
+        self.num_missing[piece.key[0]] -= 1
+
+    def _lose(self, piece: _Piece[Item], error: WorkerLostError) -> None:
+        most = DEATHS + self._workers.exact
+        if error.blameless and piece.moves < MOVES:
+            piece.moves += 1
+            self._again.append(piece)
+            return
+        piece.deaths += 1
+        if piece.deaths < most:
+            self._again.append(piece)
+        elif halves := self._rescue.halves(piece.item) if self._rescue.halves else ():
+            self.num_missing[piece.key[0]] += len(halves) - 1
+            self._again.extendleft(
+                _Piece((*piece.key, place), halves[place], most - 1, piece.moves)
+                for place in reversed(range(len(halves)))
+            )
+        else:
+            self._finish(piece, self._rescue.lost(piece.item, str(error)))
 
 
-def _give(workers: Workers, pieces: deque[_Piece[Item]], flying: dict[Any, _Piece[Item]]) -> None:
-    piece = pieces.popleft()
-    flying[workers.submit(piece.item)] = piece
+@dataclass
+class _Begun(Generic[Worker]):
+    worker: Worker
+    at: float
+    late: bool = False
 
 
-def _lost(
-    workers: Workers,
-    piece: _Piece[Item],
-    error: WorkerLostError,
-    rescue: Rescue[Item, Result],
-    again: deque[_Piece[Item]],
-    found: dict[tuple[int, ...], Sequence[Result]],
-    missing: list[int],
-) -> None:
-    if error.blameless and piece.moves < MOVES:
-        piece.moves += 1
-        again.append(piece)
-        return
-    piece.deaths += 1
-    most = DEATHS + workers.exact
-    if piece.deaths < most:
-        again.append(piece)
-        return
-    halves = rescue.halves(piece.item) if rescue.halves else ()
-    if not halves:
-        found[piece.key] = rescue.lost(piece.item, str(error))
-        missing[piece.key[0]] -= 1
-        return
-    missing[piece.key[0]] += len(halves) - 1
-    parts = [
-        _Piece((*piece.key, place), half, most - 1, piece.moves)
-        for place, half in enumerate(halves)
-    ]
-    again.extendleft(reversed(parts))
+class Overdue(Generic[Worker]):
+    """Knows since when each piece is worked on, and by whom: a worker that hangs would be waited for without end.
+
+    Its clock runs while this process looks: what a stopped command (Ctrl-Z) or a slow reader of results takes is
+    nobody's time.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        """Take how many seconds a piece may take."""
+        self.limit_s = limit_s
+        self.look_s = min(LOOK_SECONDS, limit_s / 10)
+        self._clock = 0.0
+        self._looked = time.monotonic()
+        self._begun: dict[Hashable, _Begun[Worker]] = {}
+
+    @property
+    def reason(self) -> str:
+        """Why there are no results of a piece that took too long."""
+        return f"the worker did not answer in {self.limit_s:g} s (execution.limit_s)"
+
+    def tick(self) -> None:
+        """Let the clock run on; called at least every `look_s` while results are waited for."""
+        now = time.monotonic()
+        self._clock += min(now - self._looked, 3 * self.look_s)
+        self._looked = now
+
+    def begun(self, key: Hashable, worker: Worker) -> None:
+        """Take note that a worker has begun a piece."""
+        self._begun[key] = _Begun(worker, self._clock)
+
+    def ended(self, key: Hashable) -> None:
+        """Forget a piece."""
+        self._begun.pop(key, None)
+
+    def knows(self, key: Hashable) -> bool:
+        """Say whether a piece was begun, as far as was reported."""
+        return key in self._begun
+
+    def is_late(self, key: Hashable) -> bool:
+        """Say whether a piece took too long."""
+        piece = self._begun.get(key)
+        return piece is not None and piece.late
+
+    def newly_late(self) -> list[tuple[Hashable, Worker]]:
+        """Return the pieces that take too long by now, each once, with their workers; and log a line of each."""
+        late = [
+            (key, piece)
+            for key, piece in self._begun.items()
+            if not piece.late and self._clock - piece.at > self.limit_s
+        ]
+        for _, piece in late:
+            piece.late = True
+            _log.warning(
+                "%s did not answer in %g s and is ended; what it worked on is given to another one "
+                "(execution.limit_s=... lets it take longer)",
+                piece.worker,
+                self.limit_s,
+            )
+        return [(key, piece.worker) for key, piece in late]
+
+    def late_for(self, seconds: float) -> list[Hashable]:
+        """Return the pieces that took too long as many seconds ago, and more."""
+        most = self.limit_s + seconds
+        return [
+            key
+            for key, piece in self._begun.items()
+            if piece.late and self._clock - piece.at > most
+        ]

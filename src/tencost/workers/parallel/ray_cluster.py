@@ -74,13 +74,13 @@ def running(settings: ExecutionConfig, jobs: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    with _quiet():
-        if settings.address is not None:
-            with _connected(settings.address):
-                yield
-        else:
-            with _started(jobs, settings.store_mb << 20):
-                yield
+    cluster = (
+        _connected(settings.address)
+        if settings.address is not None
+        else _started(jobs, settings.store_mb << 20)
+    )
+    with _quiet(), cluster:
+        yield
 
 
 @contextlib.contextmanager
@@ -114,17 +114,17 @@ def folder() -> Iterator[str]:
     Ray's sockets lie in it, and the path of a socket has 107 letters at most.
     """
     for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        with contextlib.suppress(OSError), lock.open("rb") as held:
+        with contextlib.suppress(OSError), lock.open("rb") as file:
             if time.time() - lock.stat().st_mtime > _YOUNG_SECONDS:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(lock.parent, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    files = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
-        with (made / _LOCK).open("wb") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            yield str(made)
+        with (files / _LOCK).open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield str(files)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(files, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -20,8 +20,7 @@ from typing import Any
 
 from tencost.config import ExecutionConfig
 from tencost.errors import ExecutionError
-from tencost.workers.parallel.mapping import HANGS_S, Work, WorkerLostError
-from tencost.workers.parallel.overdue import Overdue
+from tencost.workers.parallel.mapping import HANGS_S, Overdue, Work, WorkerLostError
 from tencost.workers.parallel.ray_cluster import ray, running
 from tencost.workers.parallel.sources import code
 
@@ -131,7 +130,9 @@ class RayWorkers:
                 return done
             self._read_notes()
             for _, worker in self._overdue.newly_late():
-                _on(worker.node, _kill).remote(worker.pid)
+                there = NodeAffinitySchedulingStrategy(node_id=worker.node, soft=False)
+                kill = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(_kill)
+                kill.remote(worker.pid)
             if lost := self._overdue.late_for(_KILL_SECONDS):
                 return [handle for handle in handles if self._flying[handle] in lost]
 
@@ -139,11 +140,10 @@ class RayWorkers:
         """Learn which items have been begun, and by whom."""
         for name in notes._internal_kv_list(self._prefix, namespace=_NOTES):
             note = name.decode()
-            text = None
             if not self._overdue.knows(note):
                 text = notes._internal_kv_get(note, namespace=_NOTES)
-            if text is not None:
-                self._overdue.begun(note, _Worker(**json.loads(text)))
+                if text is not None:
+                    self._overdue.begun(note, _Worker(**json.loads(text)))
 
     def result(self, handle: Any) -> Sequence[Any]:
         note = self._flying.pop(handle)
@@ -177,9 +177,9 @@ class RayWorkers:
 
 def _refused(error: Exception) -> ExecutionError:
     """Return what is wrong with a machine of the cluster: another Python, or none of the modules needed."""
-    told = str(error).partition("traceback:")[0]
+    text = str(error).partition("traceback:")[0]
     return ExecutionError(
-        f"Ray: {' '.join(told.split())[:500]}. Every machine of the cluster needs the Python and the packages of this "
+        f"Ray: {' '.join(text.split())[:500]}. Every machine of the cluster needs the Python and the packages of this "
         "one: docs/how-to/scale.md"
     )
 
@@ -202,19 +202,13 @@ def require_code(expected: str) -> None:
     Raises:
         ExecutionError: it runs other code; what it would return may be something else.
     """
-    found = code()
-    if found != expected:
+    present = code()
+    if present != expected:
         raise ExecutionError(
-            f"expected tencost {expected} on every machine of the cluster, found {found} on "
+            f"expected tencost {expected} on every machine of the cluster, found {present} on "
             f"{socket.gethostname()} ({ray.util.get_node_ip_address()}): install the same one there, "
             "docs/how-to/scale.md"
         )
-
-
-def _on(node: str, function: Any) -> Any:
-    """Return a task that needs no CPU, on one machine of the cluster."""
-    there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-    return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
 
 
 def _kill(pid: int) -> None:
