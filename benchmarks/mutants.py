@@ -67,7 +67,7 @@ TESTS: dict[str, list[str]] = {
         "-m",
         "not slow",
     ],
-    "programs/codegen/mutations.py": ["tests/tune/test_nearby.py"],
+    "programs/codegen/mutations.py": ["tests/tune/test_evolutionary_search.py"],
     "programs/codegen/products.py": ["tests/codegen/test_registers.py"],
     "programs/codegen/refit.py": ["tests/codegen/test_refit.py"],
     "programs/codegen/registers.py": ["tests/codegen/test_registers.py"],

@@ -23,7 +23,7 @@ from tencost.networks.sources.saved import save_network
 from tencost.store.record_store import RecordStore
 from tencost.tune import compiled, stage
 from tencost.tune.deploy import compile_network, compile_untuned
-from tencost.tune.place import place_of
+from tencost.tune.hosts import place_of
 from tencost.tune.verify import compile_and_compare
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions

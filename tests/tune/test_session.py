@@ -161,8 +161,8 @@ def test_ctrl_c_ends_in_order_and_the_next_run_goes_on(
 def test_a_run_ends_where_no_task_promises_enough(
     tmp_path: Path, target: dict[str, Any], tune: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tencost.tune.turns.CAP", 0.0)
-    monkeypatch.setattr("tencost.tune.turns.FAITH", 0.0)
+    monkeypatch.setattr("tencost.tune.task_scheduler.CAP", 0.0)
+    monkeypatch.setattr("tencost.tune.task_scheduler.FAITH", 0.0)
     with opened(tmp_path, target) as folder:
         session, outcome, batches, _ = tune(folder, 64, min_gain=0.001)
         assert outcome.settled

@@ -14,7 +14,7 @@ from tencost.programs.codegen.refit import plain_values, sketch
 from tencost.programs.codegen.seeds import seeds
 from tencost.programs.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
-from tencost.tune.nearby import Nearby
+from tencost.tune.evolutionary_search import DecisionSearch
 from tencost.tune.search import SEEDS, evolutionary_search, search
 from tencost.workers.keys import program_key
 
@@ -92,7 +92,7 @@ def test_the_search_measures_seeds_first_and_evolves_them(make_bundle: Any) -> N
     assert first is not None
     expected = [str(one.sch.mod) for one in seeds(context, spaces, 4, 1)]
     assert {str(one.sch.mod) for one in first} == set(expected)
-    near = Nearby(context, spaces, 16, 1, 0)
+    near = DecisionSearch(context, spaces, 16, 1, 0)
     near.learn(first, 1e-6 * np.arange(1.0, 1 + len(first)))
     assert len(near._measured) == len(first), "a seed is of no design space"
 

@@ -153,7 +153,7 @@ def test_a_database_with_wrong_programs_is_cleaned(
 ) -> None:
     from tvm.target import Target
 
-    from tencost.tune.suspects import mark_failed, wrong_programs
+    from tencost.tune.wrong_programs import mark_failed, wrong_programs
     from tencost.workers.evaluator import MeasureOptions
     from tencost.workers.pool import WorkerPool
 

@@ -31,8 +31,8 @@ from tencost.register.start_records import COLUMNS, fastest
 from tencost.store.generator import UNKNOWN
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing, timing_from_log
-from tencost.tune.suspects import FAILED
 from tencost.tune.workfolder import WorkFolder
+from tencost.tune.wrong_programs import FAILED
 
 PER_WORKLOAD = 64
 """Records of a workload that are taken over, the fastest ones."""

@@ -50,10 +50,10 @@ from tencost.tune.deploy import (
     times_in_turn,
     worst,
 )
+from tencost.tune.hosts import Host, place_of
 from tencost.tune.in_network import faster_in_network
 from tencost.tune.inputs import NOTE, native_messages_to
 from tencost.tune.network_record import record_compiled
-from tencost.tune.place import Host, place_of
 from tencost.tune.runners import cpp_runner, python_runner
 from tencost.tune.workfolder import has_programs, read_rule_times
 from tencost.workers.hardware import (

@@ -3,7 +3,7 @@
 Stock MetaSchedule begins with random programs, and forgets between runs what it has measured. Here the first batches of
 a task that has hardly any measurements yet are tiles known to be good (:mod:`tencost.programs.codegen.seeds`) and
 programs known to be fast, re-fitted to it (:mod:`tencost.programs.codegen.refit`): they are measured before anything is
-searched, and the evolution (:mod:`tencost.tune.nearby`) begins from the best of them. MetaSchedule's own evolutionary
+searched, and the evolution (:mod:`tencost.tune.evolutionary_search`) begins from the best of them. MetaSchedule's own evolutionary
 search is asked where that finds nothing new. Programs that the database holds are taken out of each batch before it is
 built.
 """
@@ -26,7 +26,7 @@ from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.replay import first_line
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
-from tencost.tune.nearby import Nearby
+from tencost.tune.evolutionary_search import DecisionSearch
 from tencost.workers.keys import program_key
 
 MAX_REPEATED_BATCHES = 5
@@ -85,7 +85,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._batch = self._left = 0
         self._fresh = False
         self._waiting: list[Any] = []
-        self._nearby: Nearby | None = None
+        self._nearby: DecisionSearch | None = None
         self._database: Any = None
         self._proposed, self._measuring_s = 0.0, 0.0
 
@@ -157,11 +157,11 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             return FIRST_SEARCH_S
         return SEARCH_SHARE * self._measuring_s
 
-    def _neighbourhood(self) -> Nearby:
+    def _neighbourhood(self) -> DecisionSearch:
         """Return the search nearby; made when it is first asked, of what the database holds of the task."""
         if self._nearby is None:
             context = self._context
-            near = Nearby(
+            near = DecisionSearch(
                 context,
                 self._spaces,
                 self.population,

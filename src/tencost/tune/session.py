@@ -30,7 +30,7 @@ from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
 from tencost.tune.search import applicable, evolutionary_search
-from tencost.tune.turns import BySeconds
+from tencost.tune.task_scheduler import SecondsScheduler
 from tencost.tune.untuned import time_untuned
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.expected import Reference
@@ -192,7 +192,7 @@ class Session:
     def _tune(self, database: Any, contexts: list[Any], remaining: int) -> bool:
         """Tune; return whether it ended because no task promised enough."""
         runner = WarmRunner(self._pool, self._references)
-        scheduler = BySeconds(
+        scheduler = SecondsScheduler(
             [float(task.weight) for task in self.tasks],
             lambda place: self.latency_s[self.ids[place]],
             lambda place: self._counts[place],

@@ -18,17 +18,17 @@ from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.networks.network import variant_name
 from tencost.tune.bars import plot_bars
 from tencost.tune.batches import BatchLine, append_line, taken, told
-from tencost.tune.closing import print_summary
 from tencost.tune.compiled import check_linker, check_place
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.guard import Arm
+from tencost.tune.hosts import Host, place_of
 from tencost.tune.inputs import NOTE, Inputs, read_inputs
-from tencost.tune.keeping import Keeper
+from tencost.tune.library_export import LibraryExport
 from tencost.tune.network_record import record_tuned
 from tencost.tune.peer import OnnxRuntime, onnx_runtime
-from tencost.tune.place import Host, place_of
 from tencost.tune.progress import Outlook, Pace, progress, state
 from tencost.tune.roofline.report import lines_of
+from tencost.tune.summary import print_summary
 from tencost.tune.workfolder import artifacts, open_folder, write_report
 from tencost.workers.hardware import (
     check_cores,
@@ -90,7 +90,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     cfg = replace(cfg, hardware=hardware)
     name = variant_name(cfg.network)
     path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
-    keeper = Keeper(to, console)
+    keeper = LibraryExport(to, console)
     with open_folder(path, name, hardware.name, hardware.target) as folder:
         try:
             inputs = read_inputs(cfg, root, folder, console)
@@ -278,14 +278,14 @@ class _BatchWriter:
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
-def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
+def make_report(inputs: Inputs, tuned: Tuned, keeper: LibraryExport) -> dict[str, Any]:
     """Return what the run found; the network is compared with PyTorch, kept, and timed if anything was measured.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came before the default schedules were timed, so that there is nothing to tell.
         TuneError: the tuned network computes something else than PyTorch.
     """
-    from tencost.tune.closing import weak_report
+    from tencost.tune.summary import weak_report
 
     session, outcome = tuned.session, tuned.outcome
     history = inputs.chosen.model.history
@@ -317,7 +317,7 @@ def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
     }
 
 
-def _keep(inputs: Inputs, database: Any, keeper: Keeper, place: Host) -> Verified:
+def _keep(inputs: Inputs, database: Any, keeper: LibraryExport, place: Host) -> Verified:
     """Compile the network with a database, compare its output with PyTorch's, keep it where it should be kept.
 
     Raises:
@@ -341,7 +341,7 @@ def _keep(inputs: Inputs, database: Any, keeper: Keeper, place: Host) -> Verifie
     return verified
 
 
-def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
+def _verified(inputs: Inputs, tuned: Tuned, keeper: LibraryExport) -> dict[str, Any]:
     """Compile the network, compare, keep and time it; Ctrl-C leaves out what has not been timed."""
     from tencost.tune.deploy import better_than_rules, compile_network, count_known
     from tencost.tune.in_network import faster_in_network

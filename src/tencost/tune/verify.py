@@ -26,12 +26,12 @@ from tencost.tune.deploy import (
     times_in_turn,
     worst,
 )
+from tencost.tune.hosts import Host
 from tencost.tune.network_record import TIMES
-from tencost.tune.place import Host
 from tencost.tune.recording import by_workload
 from tencost.tune.session import Session
-from tencost.tune.suspects import mark_failed, wrong_programs
 from tencost.tune.workfolder import WorkFolder
+from tencost.tune.wrong_programs import mark_failed, wrong_programs
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, WorkerPool
 

@@ -15,7 +15,7 @@ from tencost.networks.network import Network
 from tencost.tune.compiled import Origin, write_library
 
 
-class Keeper:
+class LibraryExport:
     """Where the network goes, if anywhere.
 
     Args:

@@ -38,7 +38,7 @@ from tencost.programs.codegen.refit import (
     plain_values,
     sketch,
 )
-from tencost.tune.kriging import MAX_KNOWN, Kriging
+from tencost.tune.gaussian_process import MAX_KNOWN, GaussianProcess
 
 PARENTS = 24
 """Measured programs that mutations come from, the fastest ones."""
@@ -94,7 +94,7 @@ def key_of(space: int, values: Decisions) -> bytes:
     return bytes(orjson.dumps((space, values)))
 
 
-class Nearby:
+class DecisionSearch:
     """The search of one task; knows what was measured, and what it made before.
 
     Args:
@@ -103,7 +103,7 @@ class Nearby:
         population: decisions in a generation.
         generations: generations a round.
         seed: of everything random.
-        learn: correct the model's scores by what was measured, see :mod:`tencost.tune.kriging`.
+        learn: correct the model's scores by what was measured, see :mod:`tencost.tune.gaussian_process`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Nearby:
         self._kept: dict[bytes, Program] = {}
         self._measured: dict[bytes, Program] = {}
         self._refused: set[bytes] = set()
-        self._kriging = Kriging(columns(self._spaces, []), np.zeros(0))
+        self._kriging = GaussianProcess(columns(self._spaces, []), np.zeros(0))
 
     def learn(self, candidates: Sequence[Any], latencies_s: Doubles) -> None:
         """Take in measured programs; NaN seconds for a failure. Those of no design space of the task are left out."""
@@ -186,7 +186,7 @@ class Nearby:
         fastest = np.nanmin(latency, initial=np.inf)
         labels = np.nan_to_num(fastest / latency, nan=0.0, posinf=0.0)
         foreseen = np.array([one.foreseen for one in measured], np.float64)
-        self._kriging = Kriging(columns(self._spaces, measured), labels - foreseen)
+        self._kriging = GaussianProcess(columns(self._spaces, measured), labels - foreseen)
         self._value(self._known())
 
     def _value(self, programs: Sequence[Program]) -> None:

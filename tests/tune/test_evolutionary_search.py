@@ -9,7 +9,7 @@ import pytest
 from matmuls import make_matmul
 from tencost.programs.codegen.mutations import moved
 from tencost.programs.trace.instructions import trace_values
-from tencost.tune.nearby import FEWEST_MADE, FIRST, Nearby, columns
+from tencost.tune.evolutionary_search import FEWEST_MADE, FIRST, DecisionSearch, columns
 from tencost.workers.keys import program_key
 
 pytestmark = pytest.mark.tvm
@@ -49,8 +49,8 @@ def context(target: dict[str, Any], cpu_intrinsics: None) -> Any:
     )
 
 
-def nearby(context: Any, *, learn: bool = True) -> Nearby:
-    return Nearby(context, context.generate_design_space(), 64, 2, 7, learn=learn)
+def nearby(context: Any, *, learn: bool = True) -> DecisionSearch:
+    return DecisionSearch(context, context.generate_design_space(), 64, 2, 7, learn=learn)
 
 
 def test_a_moved_factor_keeps_product_and_limit() -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from relax_networks import two_layers
 from tencost.networks.sources.saved import save_network
-from tencost.tune.keeping import Keeper
+from tencost.tune.library_export import LibraryExport
 
 pytestmark = pytest.mark.tvm
 
@@ -202,7 +202,7 @@ def test_more_cores_than_there_are(start: Callable[..., Run]) -> None:
     assert not (run.folder / "tuned").exists()
 
 
-def pressed(keeper: Keeper, times: int) -> bool:
+def pressed(keeper: LibraryExport, times: int) -> bool:
     """Press Ctrl-C so often while a keeper holds it back; return whether what comes after it was reached."""
     reached = False
     with suppress(KeyboardInterrupt), keeper.held():
@@ -214,7 +214,7 @@ def pressed(keeper: Keeper, times: int) -> bool:
 
 def test_one_ctrl_c_waits_for_the_library_and_a_second_one_does_not(tmp_path: Path) -> None:
     out = io.StringIO()
-    keeper = Keeper(tmp_path / "model.so", Console(file=out, width=300))
+    keeper = LibraryExport(tmp_path / "model.so", Console(file=out, width=300))
     before = signal.getsignal(signal.SIGINT)
     assert pressed(keeper, 1)
     assert not keeper.given_up
@@ -224,4 +224,4 @@ def test_one_ctrl_c_waits_for_the_library_and_a_second_one_does_not(tmp_path: Pa
     assert keeper.given_up
     assert signal.getsignal(signal.SIGINT) is before
     assert "model.so first; Ctrl-C again gives it up" in out.getvalue()
-    assert not pressed(Keeper(None, Console(file=out)), 1)
+    assert not pressed(LibraryExport(None, Console(file=out)), 1)

@@ -73,7 +73,7 @@ class History:
 
 
 @derived_object
-class BySeconds(ms.task_scheduler.PyTaskScheduler):
+class SecondsScheduler(ms.task_scheduler.PyTaskScheduler):
     """Task scheduler that knows seconds.
 
     Args:

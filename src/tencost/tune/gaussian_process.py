@@ -4,7 +4,7 @@
 
 The registered model ranks a task's good programs alike; trees over hundreds of columns need hundreds of programs to
 tell them apart. A Gaussian process with an exponential kernel on the few columns that the search decides
-(:func:`tencost.tune.nearby.columns`) does it with some dozens. Its standard deviation says where nothing like a program
+(:func:`tencost.tune.evolutionary_search.columns`) does it with some dozens. Its standard deviation says where nothing like a program
 was measured: a batch is picked one by one by value + DARING x deviation, where the deviation counts what is already
 picked as measured (batch GP-UCB, Desautels et al., JMLR 15, 2014): no batch holds one program many times.
 """
@@ -28,7 +28,7 @@ MAX_KNOWN = 256
 """The latest measured programs that are learnt from, which bounds the time of a fit."""
 
 
-class Kriging:
+class GaussianProcess:
     """Corrections of scores near measured programs; made anew for each round.
 
     Args:

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from tencost.networks.network import NetworkTask
 from tencost.tune.breakdown import break_down
-from tencost.tune.closing import print_summary, weak_report, weak_tasks
 from tencost.tune.conditions import Conditions, busy_of
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
+from tencost.tune.summary import print_summary, weak_report, weak_tasks
 
 pytestmark = pytest.mark.tvm
 
