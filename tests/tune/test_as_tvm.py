@@ -140,7 +140,7 @@ def test_a_record_that_does_not_apply_is_skipped_and_counted(model: Any) -> None
         found = context.generate_measure_candidates()
     assert found is not None
     assert len(found) == 2
-    near = strategy._inst._nearby
+    near = strategy._inst._evolution
     assert [one.latency_s for one in near._measured.values()] == [0.2]
 
 

@@ -38,28 +38,28 @@ from tencost.programs.codegen.refit import (
     plain_values,
     sketch,
 )
-from tencost.tune.gaussian_process import MAX_KNOWN, GaussianProcess
+from tencost.tune.gaussian_process import MAX_PROGRAMS, GaussianProcess
 
 PARENTS = 24
 """Measured programs that mutations come from, the fastest ones."""
 SCORED_PARENTS = 48
-"""Programs made and not measured that they come from, too, those with the best scores."""
-FEWEST_MADE, MOST_MADE = 16, 40
+"""Programs scored and not measured that they come from, too, those with the best scores."""
+FEWEST_SCORED, MOST_SCORED = 16, 40
 """Programs that are made and scored in a generation, at least and at most."""
-MAX_KEPT = 256
-"""Programs made and not measured that are remembered from round to round."""
-CROSSED = 0.3
+MAX_UNMEASURED = 256
+"""Programs scored and not measured that are remembered from round to round."""
+CROSSED_SHARE = 0.3
 """Share of the offspring that has two parents."""
-FRESH = 0.1
+RANDOM_SHARE = 0.1
 """Share of a generation that is random."""
-LUCKY = 0.1
-"""Share of what is made in a generation that is drawn at random, which keeps the draft honest."""
-FIRST = 64
-"""Random programs that are made before anything is guessed."""
+EXPLORATION_SHARE = 0.1
+"""Share of the scored programs of a generation that is drawn at random, which keeps the draft honest."""
+INITIAL_PROGRAMS = 64
+"""Random programs that are scored before anything is guessed."""
 
 
 @dataclass
-class Space:
+class DesignSpace:
     """A design space: its trace, with and without decisions, and what it decides."""
 
     trace: Any
@@ -72,13 +72,13 @@ class Space:
 
 @dataclass
 class Program:
-    """A program by its decisions; the candidate where it was made, the score where it has one."""
+    """A program by its decisions; the candidate once it is made into a schedule, the score once it has one."""
 
     space: int
     decisions: Decisions
     candidate: Any = None
     score: float = 0.0
-    """What the model says."""
+    """The cost model's."""
     value: float = 0.0
     """The score, corrected by what was measured nearby."""
     foreseen: float | None = None
@@ -87,15 +87,11 @@ class Program:
 
     @property
     def key(self) -> bytes:
-        return key_of(self.space, self.decisions)
-
-
-def key_of(space: int, values: Decisions) -> bytes:
-    return bytes(orjson.dumps((space, values)))
+        return bytes(orjson.dumps((self.space, self.decisions)))
 
 
 class DecisionSearch:
-    """The search of one task; knows what was measured, and what it made before.
+    """The search of one task; remembers what was measured, and what it scored before.
 
     Args:
         context: tvm.s_tir.meta_schedule.TuneContext of the task.
@@ -116,234 +112,228 @@ class DecisionSearch:
         *,
         learn: bool = True,
     ) -> None:
+        self.spaces = _design_spaces(designs)
+        self.unmeasured: dict[bytes, Program] = {}
+        self.measured: dict[bytes, Program] = {}
         self._context = context
         self._population, self._generations = population, generations
         self._seed, self._learn = seed, learn
-        self._made, self._making_s = 0, 0.0
+        self._num_scored, self._scoring_s = 0, 0.0
         self._random = np.random.default_rng(seed)
-        self._spaces = _spaces(designs)
-        self._kept: dict[bytes, Program] = {}
-        self._measured: dict[bytes, Program] = {}
         self._refused: set[bytes] = set()
-        self._kriging = GaussianProcess(columns(self._spaces, []), np.zeros(0))
+        self._errors = GaussianProcess(columns(self.spaces, []), np.zeros(0))
 
     def learn(self, candidates: Sequence[Any], latencies_s: Doubles) -> None:
         """Take in measured programs; NaN seconds for a failure. Those of no design space of the task are left out."""
         for candidate, latency in zip(candidates, latencies_s, strict=True):
             program = self._read(candidate)
             if program is not None:
-                before = self._kept.pop(program.key, None)
+                before = self.unmeasured.pop(program.key, None)
                 program.latency_s = float(latency)
                 program.foreseen = None if before is None else before.score
-                self._measured[program.key] = program
-        for one in list(self._measured.values())[:-MAX_KNOWN]:
-            one.candidate = None  # a schedule takes memory, and is not asked for again
+                self.measured[program.key] = program
+        for program in list(self.measured.values())[:-MAX_PROGRAMS]:
+            program.candidate = None  # a schedule takes memory, and is not asked for again
 
     def propose(self, model: Any, count: int, budget_s: float = math.inf) -> list[Any]:
         """Return up to so many new candidates, the best scored first; none where a design space cannot be read.
 
         Args:
             model: the cost model.
-            count: candidates wanted.
+            count: candidates to return.
             budget_s: seconds that making programs may take; a few are made in any case.
         """
-        if not self._spaces:
+        if not self.spaces:
             return []
-        self._score(model, self._known())
+        self._score(model, self._scored())
         self._correct()
-        if len(self._kept) + len(self._measured) < FIRST:
+        if len(self.unmeasured) + len(self.measured) < INITIAL_PROGRAMS:
             self._begin(model)
         for _ in range(self._generations + 1):
             offspring = self._offspring()
             if not offspring:
                 break
             self._make(model, self._promising(offspring, self._affordable(budget_s)))
-        best = sorted(self._kept.values(), key=lambda one: -one.value)[:MAX_KEPT]
-        self._kept = {one.key: one for one in best}
+        best = sorted(self.unmeasured.values(), key=lambda program: -program.value)
+        best = best[:MAX_UNMEASURED]
+        self.unmeasured = {program.key: program for program in best}
         if not self._learn or not best:
-            return [one.candidate for one in best[:count]]
-        values = np.array([one.value for one in best], np.float64)
-        picked = self._kriging.pick(columns(self._spaces, best), values, count)
-        return [best[at].candidate for at in picked]
-
-    def _known(self) -> list[Program]:
-        """Return the programs that have a score: the latest measured ones, and those made and not measured."""
-        return [*list(self._measured.values())[-MAX_KNOWN:], *self._kept.values()]
-
-    def _affordable(self, budget_s: float) -> int:
-        """Return how many programs a generation makes for its part of the seconds, by what they took until now."""
-        each = self._making_s / self._made if self._made else 0.0
-        wanted = budget_s / (self._generations + 1) / each if each else math.inf
-        return int(min(MOST_MADE, max(FEWEST_MADE, wanted)))
-
-    def _correct(self) -> None:
-        """Learn how the model errs on what was measured, and correct what is known."""
-        measured = list(self._measured.values())[-MAX_KNOWN:] if self._learn else []
-        for one in measured:
-            if one.foreseen is None:
-                one.foreseen = one.score
-        latency = np.array([one.latency_s for one in measured], np.float64)
-        fastest = np.nanmin(latency, initial=np.inf)
-        labels = np.nan_to_num(fastest / latency, nan=0.0, posinf=0.0)
-        foreseen = np.array([one.foreseen for one in measured], np.float64)
-        self._kriging = GaussianProcess(columns(self._spaces, measured), labels - foreseen)
-        self._value(self._known())
-
-    def _value(self, programs: Sequence[Program]) -> None:
-        correction = self._kriging.correction(columns(self._spaces, programs))
-        for one, more in zip(programs, correction.tolist(), strict=True):
-            one.value = one.score + more
+            return [program.candidate for program in best[:count]]
+        values = np.array([program.value for program in best], np.float64)
+        picked = self._errors.pick(columns(self.spaces, best), values, count)
+        return [best[position].candidate for position in picked]
 
     def drop(self, candidates: Sequence[Any]) -> None:
         """Forget candidates whose modules were measured under other decisions."""
-        wanted = {id(one) for one in candidates}
-        for key, one in list(self._kept.items()):
-            if id(one.candidate) in wanted:
+        dropped = {id(candidate) for candidate in candidates}
+        for key, program in list(self.unmeasured.items()):
+            if id(program.candidate) in dropped:
                 self._refused.add(key)
-                del self._kept[key]
+                del self.unmeasured[key]
 
-    def _begin(self, model: Any) -> None:
-        """Let TVM draw programs at random, which also tells what compute locations there are."""
-        made = []
-        started = time.perf_counter()
-        for _ in range(FIRST):
-            self._seed += 1
-            space = self._spaces[int(self._random.integers(len(self._spaces)))]
-            candidate = _candidate(apply(self._context, space.undecided, (), (), self._seed))
-            program = None if candidate is None else self._read(candidate)
-            if program is not None and program.key not in self._measured:
-                self._kept[program.key] = program
-                made.append(program)
-        self._settle(model, made, started)
+    def _scored(self) -> list[Program]:
+        """Return the programs that have a score: the latest measured ones, and those not measured."""
+        return [*list(self.measured.values())[-MAX_PROGRAMS:], *self.unmeasured.values()]
 
-    def _settle(self, model: Any, made: Sequence[Program], started: float) -> None:
-        """Score what was made since a moment, and note what it took."""
-        self._score(model, made)
-        self._value(made)
-        self._made += len(made)
-        self._making_s += time.perf_counter() - started
+    def _affordable(self, budget_s: float) -> int:
+        """Return how many programs a generation makes for its part of the seconds, by what they took until now."""
+        each_s = self._scoring_s / self._num_scored if self._num_scored else 0.0
+        count = budget_s / (self._generations + 1) / each_s if each_s else math.inf
+        return int(min(MOST_SCORED, max(FEWEST_SCORED, count)))
 
-    def _read(self, candidate: Any) -> Program | None:
-        plain = plain_values(candidate.sch.trace, remove_postproc=True)
-        if plain is None:
-            return None
-        made = sketch(plain)
-        for number, space in enumerate(self._spaces):
-            if (space.sketch.choices, space.sketch.primitives) == (made.choices, made.primitives):
-                values = plain_decisions(decisions(plain, made))
-                for seen, value in zip(space.seen, values, strict=True):
-                    if isinstance(value, int):
-                        seen.add(value)
-                return Program(number, values, candidate)
-        return None
+    def _correct(self) -> None:
+        """Learn how the model errs on what was measured, and correct the scores by that."""
+        measured = list(self.measured.values())[-MAX_PROGRAMS:] if self._learn else []
+        for program in measured:
+            if program.foreseen is None:
+                program.foreseen = program.score
+        latency = np.array([program.latency_s for program in measured], np.float64)
+        fastest = np.nanmin(latency, initial=np.inf)
+        labels = np.nan_to_num(fastest / latency, nan=0.0, posinf=0.0)
+        foreseen = np.array([program.foreseen for program in measured], np.float64)
+        self._errors = GaussianProcess(columns(self.spaces, measured), labels - foreseen)
+        self._value(self._scored())
+
+    def _value(self, programs: Sequence[Program]) -> None:
+        corrections = self._errors.correction(columns(self.spaces, programs)).tolist()
+        for program, correction in zip(programs, corrections, strict=True):
+            program.value = program.score + correction
 
     def _score(self, model: Any, programs: Sequence[Program]) -> None:
         """Ask the model, in batches that are too small for a draft of its own."""
         size = MIN_BATCH - 1
         for start in range(0, len(programs), size):
             batch = programs[start : start + size]
-            scores = model.predict(self._context, [one.candidate for one in batch])
-            for one, score in zip(batch, scores, strict=True):
-                one.score = float(score)
+            scores = model.predict(self._context, [program.candidate for program in batch])
+            for program, score in zip(batch, scores, strict=True):
+                program.score = float(score)
+
+    def _begin(self, model: Any) -> None:
+        """Let TVM draw programs at random, which also tells what compute locations there are."""
+        started = time.perf_counter()
+        programs = []
+        for _ in range(INITIAL_PROGRAMS):
+            space = self.spaces[int(self._random.integers(len(self.spaces)))]
+            candidate = self._schedule(space.undecided, (), ())
+            program = None if candidate is None else self._read(candidate)
+            if program is not None and program.key not in self.measured:
+                programs.append(program)
+        self._add(model, programs, started)
 
     def _make(self, model: Any, programs: Sequence[Program]) -> None:
         """Make programs into schedules and score them; what cannot be made is not tried again."""
-        made: list[Program] = []
         started = time.perf_counter()
-        for one in programs:
-            if one.key in self._kept or one.key in self._measured or one.key in self._refused:
-                continue
-            space = self._spaces[one.space]
-            self._seed += 1
-            schedule = apply(
-                self._context, space.trace, space.sketch.places, one.decisions, self._seed
-            )
-            one.candidate = _candidate(schedule)
-            if one.candidate is None:
-                self._refused.add(one.key)
-                continue
-            self._kept[one.key] = one
-            made.append(one)
-        self._settle(model, made, started)
+        for program in programs:
+            space = self.spaces[program.space]
+            program.candidate = self._schedule(space.trace, space.sketch.places, program.decisions)
+        self._refused |= {program.key for program in programs if program.candidate is None}
+        self._add(
+            model, [program for program in programs if program.candidate is not None], started
+        )
+
+    def _add(self, model: Any, programs: Sequence[Program], started: float) -> None:
+        """Score programs that were made since a moment, and note what that took."""
+        self.unmeasured |= {program.key: program for program in programs}
+        self._score(model, programs)
+        self._value(programs)
+        self._num_scored += len(programs)
+        self._scoring_s += time.perf_counter() - started
+
+    def _schedule(self, trace: Any, places: Sequence[int], values: Decisions) -> Any:
+        """Return the measure candidate of a trace with decisions at its places; None where it does not apply."""
+        self._seed += 1
+        schedule = apply(self._context, trace, places, values, self._seed)
+        if schedule is None:
+            return None
+        args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+        return ms.MeasureCandidate(schedule, args)
+
+    def _read(self, candidate: Any) -> Program | None:
+        """Return a candidate by its decisions; None where it is of no design space of the task."""
+        plain = plain_values(candidate.sch.trace, remove_postproc=True)
+        if plain is None:
+            return None
+        outline = sketch(plain)
+        for number, space in enumerate(self.spaces):
+            same = (space.sketch.choices, space.sketch.primitives)
+            if same == (outline.choices, outline.primitives):
+                values = plain_decisions(decisions(plain, outline))
+                for seen, value in zip(space.seen, values, strict=True):
+                    if isinstance(value, int):
+                        seen.add(value)
+                return Program(number, values, candidate)
+        return None
 
     def _promising(self, offspring: Sequence[Program], count: int) -> list[Program]:
         """Return so many of a generation: those that the draft guesses best, and a few at random."""
-        known = self._known()
-        if not known:
+        scored = self._scored()
+        if not scored:
             return list(offspring[:count])
-        draft = Draft(
-            columns(self._spaces, known), np.array([one.value for one in known], np.float64)
-        )
-        guesses = draft.guess(columns(self._spaces, offspring))
+        values = np.array([program.value for program in scored], np.float64)
+        guesses = Draft(columns(self.spaces, scored), values).guess(columns(self.spaces, offspring))
         order = np.argsort(-guesses, kind="stable")
-        lucky = math.ceil(LUCKY * count)
-        best = order[: count - lucky].tolist()
-        rest = order[count - lucky :]
-        drawn = self._random.choice(rest, min(lucky, len(rest)), replace=False).tolist()
-        return [offspring[at] for at in [*best, *drawn]]
+        explored = math.ceil(EXPLORATION_SHARE * count)
+        rest = order[count - explored :]
+        drawn = self._random.choice(rest, min(explored, len(rest)), replace=False)
+        return [offspring[position] for position in [*order[: count - explored], *drawn]]
 
     def _offspring(self) -> list[Program]:
-        """Return a generation of programs that are neither made nor measured."""
+        """Return a generation of programs that are neither scored nor measured."""
         parents = self._parents()
-        found: dict[bytes, Program] = {}
+        offspring: dict[bytes, Program] = {}
         for _ in range(2 * self._population):
-            if len(found) == self._population:
+            if len(offspring) == self._population:
                 break
-            new = not parents or self._random.random() < FRESH
-            one = self._fresh() if new else self._child(parents)
-            key = one.key
-            if key in found or key in self._kept or key in self._measured or key in self._refused:
-                continue
-            found[key] = one
-        return list(found.values())
+            is_random = not parents or self._random.random() < RANDOM_SHARE
+            program = self._random_program() if is_random else self._child(parents)
+            key = program.key
+            if not any(key in seen for seen in (self.unmeasured, self.measured, self._refused)):
+                offspring.setdefault(key, program)
+        return list(offspring.values())
 
     def _parents(self) -> list[Program]:
-        ok = [one for one in self._measured.values() if math.isfinite(one.latency_s)]
-        fastest = sorted(ok, key=lambda one: one.latency_s)[:PARENTS]
-        liked = sorted(self._kept.values(), key=lambda one: -one.value)[:SCORED_PARENTS]
-        return [*fastest, *liked]
+        ran = [program for program in self.measured.values() if math.isfinite(program.latency_s)]
+        fastest = sorted(ran, key=lambda program: program.latency_s)[:PARENTS]
+        best = sorted(self.unmeasured.values(), key=lambda program: -program.value)
+        return [*fastest, *best[:SCORED_PARENTS]]
 
     def _pick(self, parents: Sequence[Program]) -> Program:
         """Draw a parent: the first half of them twice as often."""
-        at = min(int(len(parents) * self._random.random() ** 1.5), len(parents) - 1)
-        return parents[at]
+        position = int(len(parents) * self._random.random() ** 1.5)
+        return parents[min(position, len(parents) - 1)]
 
     def _child(self, parents: Sequence[Program]) -> Program:
         parent = self._pick(parents)
         values = list(parent.decisions)
         mutations = 1 + int(self._random.geometric(0.6)) // 2
-        if self._random.random() < CROSSED:
-            other = self._pick(parents)
-            if other.space == parent.space:
+        if self._random.random() < CROSSED_SHARE:
+            mate = self._pick(parents)
+            if mate.space == parent.space:
                 takes = self._random.random(len(values)) < 0.5
-                values = [
-                    b if take else a
-                    for a, b, take in zip(values, other.decisions, takes, strict=True)
-                ]
+                pairs = zip(values, mate.decisions, takes, strict=True)
+                values = [theirs if take else ours for ours, theirs, take in pairs]
                 mutations -= 1
+        space = self.spaces[parent.space]
         for _ in range(mutations):
-            one = self._spaces[parent.space]
-            mutate(one.sketch.choices, values, one.seen, self._random)
+            mutate(space.sketch.choices, values, space.seen, self._random)
         return Program(parent.space, tuple(values))
 
-    def _fresh(self) -> Program:
-        space = int(self._random.integers(len(self._spaces)))
-        one = self._spaces[space]
+    def _random_program(self) -> Program:
+        number = int(self._random.integers(len(self.spaces)))
+        space = self.spaces[number]
         values = []
-        for at, (choice, value) in enumerate(zip(one.sketch.choices, one.start, strict=True)):
-            if choice[0] == "tile":
-                ways = factorizations(math.prod(value), len(value))
-                while True:
-                    drawn = ways[int(self._random.integers(len(ways)))]
-                    if drawn[-1] <= int(choice[2]):
-                        break
-                values.append(drawn)
-            else:
-                values.append(other(choice, value, one.seen[at], self._random))
-        return Program(space, tuple(values))
+        for choice, value, seen in zip(space.sketch.choices, space.start, space.seen, strict=True):
+            if choice[0] != "tile":
+                values.append(other(choice, value, seen, self._random))
+                continue
+            ways = factorizations(math.prod(value), len(value))
+            while (way := ways[int(self._random.integers(len(ways)))])[-1] > int(choice[2]):
+                pass
+            values.append(way)
+        return Program(number, tuple(values))
 
 
-def columns(spaces: Sequence[Space], programs: Sequence[Program]) -> FloatArray:
+def columns(spaces: Sequence[DesignSpace], programs: Sequence[Program]) -> FloatArray:
     """Return what a draft sees of programs, float32 [N, C]: a row of decisions, and what their tiles multiply to.
 
     Columns: the design space; each decision, tile factors as their logarithm; over all tiles of as many levels, the
@@ -351,12 +341,12 @@ def columns(spaces: Sequence[Space], programs: Sequence[Program]) -> FloatArray:
     factor fills vectors of 16. Absent decisions are -9.
     """
     width = max((_width(space.sketch) for space in spaces), default=0)
-    found = np.full((len(programs), width), -9.0, np.float32)
-    for row, one in zip(found, programs, strict=True):
-        values: list[float] = [one.space]
+    rows = np.full((len(programs), width), -9.0, np.float32)
+    for row, program in zip(rows, programs, strict=True):
+        values: list[float] = [program.space]
         levels: dict[int, Any] = {}
         last = 0
-        for value in one.decisions:
+        for value in program.decisions:
             if isinstance(value, tuple):
                 octaves = np.log2(value)
                 values += octaves.tolist()
@@ -368,31 +358,24 @@ def columns(spaces: Sequence[Space], programs: Sequence[Program]) -> FloatArray:
             values += [*total, *np.cumsum(total[::-1])]
         values.append(float(last % 16 == 0))
         row[: len(values)] = values
-    return found
+    return rows
 
 
-def _width(made: Sketch) -> int:
-    tiles = [int(choice[1]) for choice in made.choices if choice[0] == "tile"]
-    return 2 + sum(tiles) + len(made.choices) - len(tiles) + 2 * sum(set(tiles))
+def _width(outline: Sketch) -> int:
+    tiles = [int(choice[1]) for choice in outline.choices if choice[0] == "tile"]
+    return 2 + sum(tiles) + len(outline.choices) - len(tiles) + 2 * sum(set(tiles))
 
 
-def _candidate(schedule: Any) -> Any:
-    if schedule is None:
-        return None
-    args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
-    return ms.MeasureCandidate(schedule, args)
-
-
-def _spaces(designs: Sequence[Any]) -> list[Space]:
+def _design_spaces(designs: Sequence[Any]) -> list[DesignSpace]:
     """Return the design spaces; none of them where one cannot be read, as it would never be searched."""
-    found = []
+    spaces = []
     for design in designs:
         trace = design.trace.simplified(True)
         plain = plain_values(trace, remove_postproc=True)
         if plain is None:
             return []
-        made = sketch(plain)
-        start = plain_decisions(decisions(plain, made))
+        outline = sketch(plain)
+        start = plain_decisions(decisions(plain, outline))
         seen = [{value} if isinstance(value, int) else set() for value in start]
-        found.append(Space(trace, Trace(trace.insts, {}), made, start, seen))
-    return found
+        spaces.append(DesignSpace(trace, Trace(trace.insts, {}), outline, start, seen))
+    return spaces
