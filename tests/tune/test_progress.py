@@ -12,6 +12,7 @@ from rich.console import Console
 from matmuls import make_matmul
 from tencost.config import HardwareConfig
 from tencost.networks.network import NetworkTask
+from tencost.tune.batches import Score
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
 from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, state
@@ -23,11 +24,10 @@ FLOP = 2.0 * 32**3
 ROOFED = HardwareConfig(name="mine", target={"kind": "llvm"}, peak_gflops=1.0, bandwidth_gbs=1e3)
 
 
-def batch(name: str, total_s: float, **of_round: Any) -> Batch:
+def batch(name: str, total_s: float, spearman: float | None = 0.52, **of_round: Any) -> Batch:
     values: dict[str, Any] = {
-        "task": name, "num_measured": 8, "num_failed": 0, "spearman": 0.52, "kendall": 0.5, "base_spearman": 0.5,
-        "residual_spearman": 0.5, "scratch_spearman": None, "arm": Arm.residual, "next_arm": Arm.residual,
-        "fit_seconds": 0.0, "residual_weight": 0.5, **of_round,
+        "task": name, "num_measured": 8, "arm": Arm.residual, "next_arm": Arm.residual, "residual_weight": 0.5,
+        "scores": {Arm.residual: Score(None, None, spearman)}, **of_round,
     }  # fmt: skip
     task = NetworkTask(name, None, 1, FLOP, None)
     return Batch(task, 64, (), Round(**values), total_s, total_s, elapsed_s=30.0)

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from tencost.networks.network import NetworkTask
+from tencost.tune.batches import Score
 from tencost.tune.breakdown import break_down
 from tencost.tune.conditions import Conditions, busy_of
 from tencost.tune.cost_model import Round
@@ -22,17 +23,11 @@ pytestmark = pytest.mark.tvm
 def make_round(task: str, base: float | None, programs: int) -> Round:
     return Round(
         task=task,
-        num_measured=programs,
-        num_failed=0,
-        spearman=0.5,
-        kendall=0.5,
-        base_spearman=base,
-        residual_spearman=0.5,
-        scratch_spearman=None,
         arm=Arm.residual,
         next_arm=Arm.residual,
-        fit_seconds=0.0,
         residual_weight=0.5,
+        num_measured=programs,
+        scores={Arm.registered: Score(None, None, base)},
     )
 
 
