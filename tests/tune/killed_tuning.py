@@ -26,11 +26,10 @@ from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
 from tencost.tune.adopt import adopt
-from tencost.tune.batches import append_line, read_lines
+from tencost.tune.batches import BatchLine, append_line, read_lines
 from tencost.tune.cost_model import scratch_cost_model
 from tencost.tune.curve import CurvePoint, append_point, read_points
 from tencost.tune.session import Batch, Session
-from tencost.tune.stage import line_of
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import Job
@@ -111,7 +110,7 @@ def tune(path: Path, kill_at: int, log: Path | None = None) -> None:
                 folder.curve,
                 CurvePoint(trials=batch.trials, total_latency_s=batch.total_latency_s),
             )
-            append_line(folder.batches, line_of(batch, "scratch", learns=True))
+            append_line(folder.batches, BatchLine.of(batch, "scratch", learns=True))
 
         pool: Any = InstantPool(log or path.with_suffix(".measured"))
         session = Session(tasks, TARGET, tuner, model, folder, pool, threads=1, on_batch=on_batch)

@@ -29,9 +29,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
 PROGRAMS_STAY = """
 import sys
-import tencost.tune.deploy, tencost.tune.in_network
+import tencost.tune.deploy
 tencost.tune.deploy.better_than_rules = lambda database, *given: database
-tencost.tune.in_network.faster_in_network = lambda network, hardware, tasks, database: database
+tencost.tune.deploy.faster_in_network = lambda network, hardware, tasks, database: database
 from tencost.cli.main import main
 main(sys.argv[1:])
 """
@@ -205,7 +205,7 @@ def test_more_cores_than_there_are(start: Callable[..., Run]) -> None:
 def pressed(keeper: LibraryExport, times: int) -> bool:
     """Press Ctrl-C so often while a keeper holds it back; return whether what comes after it was reached."""
     reached = False
-    with suppress(KeyboardInterrupt), keeper.held():
+    with suppress(KeyboardInterrupt), keeper.holding_interrupts():
         for _ in range(times):
             signal.raise_signal(signal.SIGINT)
         reached = True
@@ -218,7 +218,7 @@ def test_one_ctrl_c_waits_for_the_library_and_a_second_one_does_not(tmp_path: Pa
     before = signal.getsignal(signal.SIGINT)
     assert pressed(keeper, 1)
     assert not keeper.given_up
-    with pytest.raises(KeyboardInterrupt), keeper.held():
+    with pytest.raises(KeyboardInterrupt), keeper.holding_interrupts():
         signal.raise_signal(signal.SIGINT)
     assert not pressed(keeper, 2)
     assert keeper.given_up

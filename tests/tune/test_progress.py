@@ -43,7 +43,7 @@ def test_network_gain_and_time_left() -> None:
     found = outlook(ROOFED, 1e-3)
     found.beyond_s = 0.5e-3
     assert found.above_s == pytest.approx(2 * (1e-3 - FLOP / 1e9))
-    told = state(batch("matmul", 2e-3), found, left_s=60.0)
+    told = state(batch("matmul", 2e-3), found, remaining_s=60.0)
     assert told == "network 2.500 ms, 1.869 to gain, 1:00 left, rank +0.52, matmul"
 
 
@@ -51,7 +51,7 @@ def test_what_is_not_known_is_not_said() -> None:
     found = outlook(HardwareConfig(name="mine", target={"kind": "llvm"}), 1e-3)
     assert found.above_s is None
     assert not found.placed()
-    told = state(batch("matmul", 2e-3, spearman=None), found, left_s=0.0)
+    told = state(batch("matmul", 2e-3, spearman=None), found, remaining_s=0.0)
     assert told == "tasks 2.000 ms, 0:00 left, matmul"
 
 
@@ -59,7 +59,7 @@ def test_the_line_is_not_wider_than_it_may_be() -> None:
     found = outlook(ROOFED, 0.6)
     found.beyond_s = 0.25
     name = "fused_conv2d_add_subtract_divide_multiply_add_relu"
-    told = state(batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, left_s=120_000)
+    told = state(batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, remaining_s=120_000)
     assert told.startswith("network 1450.000 ms, 1199.869 to gain, 33:20:00 left")
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, force_terminal=True, color_system=None)
@@ -77,7 +77,7 @@ def test_parts_that_do_not_fit_are_skipped() -> None:
 
 def test_what_is_left_follows_the_slower_of_average_and_last_batch() -> None:
     pace = Pace()
-    assert pace.left_s(4, 2.0, 20) == pytest.approx(10.0)
-    assert pace.left_s(4, 12.0, 16) == pytest.approx(40.0)
-    assert pace.left_s(4, 13.0, 12) == pytest.approx(13.0)
-    assert pace.left_s(0, 14.0, 0) == 0.0
+    assert pace.remaining_s(4, 2.0, 20) == pytest.approx(10.0)
+    assert pace.remaining_s(4, 12.0, 16) == pytest.approx(40.0)
+    assert pace.remaining_s(4, 13.0, 12) == pytest.approx(13.0)
+    assert pace.remaining_s(0, 14.0, 0) == 0.0
