@@ -86,9 +86,9 @@ TESTS: dict[str, list[str]] = {
         "tests/tune/test_compiled.py",
         "tests/tune/test_wrong_answers.py",
         "tests/tune/test_fallbacks.py",
+        "tests/tune/test_in_network.py",
     ],
-    "tune/in_network.py": ["tests/tune/test_in_network.py"],
-    "tune/runners.py": ["tests/tune/test_compiled.py", "-k", "runs_it"],
+    "tune/library_export.py": ["tests/tune/test_compiled.py", "-k", "runs_it"],
     # Scores over HTTP
     "register/service/app.py": ["tests/serve/test_serve.py"],
     "register/service/client.py": ["tests/serve/test_serve.py"],

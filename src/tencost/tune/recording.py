@@ -91,11 +91,11 @@ def write_records(store: RecordStore, records: Sequence[Record]) -> Apart:
     from tencost.records.gate import judged
     from tencost.store.schema import to_arrow
 
-    table, apart = to_arrow(records), Apart()
+    table, refused = to_arrow(records), Apart()
     if gate_of(store.uri) is Gate.apart:
-        table = apart.let_in(table, judged(table, {}))
+        table = refused.let_in(table, judged(table, {}))
     store.add(table)
-    return apart
+    return refused
 
 
 def by_workload(tasks: Sequence[NetworkTask]) -> dict[str, NetworkTask]:

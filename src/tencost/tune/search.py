@@ -52,7 +52,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
     Args:
         population: programs in a generation.
         generations: generations a round; `population * (generations + 1)` programs are guessed, some 200 of them made.
-        known: keys of programs that were measured before, see :func:`program_key`; the search adds its own. None begins
+        measured: keys of programs that were measured before, see :func:`program_key`; the search adds its own. None begins
             with none, and so does every clone.
         room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
             ends.
@@ -65,16 +65,16 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self,
         population: int = 512,
         generations: int = 4,
-        known: set[int] | None = None,
+        measured: set[int] | None = None,
         room: Callable[[], int] = lambda: sys.maxsize,
         refitter: Refitter | None = None,
         starts: int = STARTS,
         learn: bool = True,
     ) -> None:
         super().__init__()
-        self._options = (population, generations, known, room, refitter, starts, learn)
+        self._options = (population, generations, measured, room, refitter, starts, learn)
         self._population, self._generations, self._learn = population, generations, learn
-        self.measured = set() if known is None else known
+        self.measured = set() if measured is None else measured
         self._room, self._refitter, self._starts = room, refitter, starts
         self._stock = ms.search_strategy.EvolutionarySearch(
             population_size=population,
