@@ -52,8 +52,8 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
     Args:
         population: programs in a generation.
         generations: generations a round; `population * (generations + 1)` programs are guessed, some 200 of them made.
-        measured: keys of programs that were measured before, see :func:`program_key`; the search adds its own. None begins
-            with none, and so does every clone.
+        measured: keys of programs that were measured before, see :func:`program_key`; the search adds its own. None
+            begins with none, and so does every clone.
         room: how many programs may still be measured; asked before and after each batch is made. With 0 the search
             ends.
         refitter: starting points for a task with hardly any known programs; None has none but register tiles.
