@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tencost.config import Config, HardwareConfig
 from tencost.errors import HardwareError, TuneError
-from tencost.networks.network import Network, variant_name
+from tencost.networks.network import Network, NetworkTask, variant_name
 from tencost.networks.source import first_sentence
 from tencost.tune.deploy import (
     TOLERANCE,
@@ -87,33 +87,12 @@ def run(
     check_linker(hardware)
     check_target(hardware)
     folder = database or root / cfg.tuner.workdir / name
-    programs = None
-    if database is not None or has_programs(folder):
-        programs = open_database(folder, "--database")
-    else:
-        ended = " (a tuning run ended there before it had any)" if folder.is_dir() else ""
-        note(
-            console,
-            f"no programs of {name} in {folder.parent}{ended}: schedules by rule. Tune it first (tencost tune), or say "
-            "where there are some (--database)",
-        )
+    programs = _open_programs(folder, name, console, is_required=database is not None)
     with console.status("importing"):
         network, tasks = import_network(cfg, hardware, root, console, Path(os.devnull))
     available = tuned = 0
     if programs is not None:
-        unpacked = count_tuned_unpacked(programs, tasks, target)
-        if unpacked:
-            note(
-                console,
-                f"{folder} has programs for {unpacked} tasks with their weights in the source's order, which are other "
-                "workloads. To use them: network.pack_weights=false",
-            )
-        available = count_tuned(programs, tasks, target)
-        if not available:
-            note(
-                console,
-                f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
-            )
+        available = _count_programs(programs, tasks, target, folder, name, console)
         programs = better_than_rules(programs, tasks, target, read_rule_times(folder))
         tuned = count_tuned(programs, tasks, target)
     started = time.monotonic()
@@ -171,6 +150,44 @@ def run(
             source=source,
         )
     return Compiled(library, len(tasks), tuned, difference)
+
+
+def _open_programs(folder: Path, name: str, console: Console, *, is_required: bool) -> Any:
+    """Open the database of a folder; None, with a line, where it need not be there and has no programs."""
+    if is_required or has_programs(folder):
+        return open_database(folder, "--database")
+    ended = " (a tuning run ended there before it had any)" if folder.is_dir() else ""
+    note(
+        console,
+        f"no programs of {name} in {folder.parent}{ended}: schedules by rule. Tune it first (tencost tune), or say "
+        "where there are some (--database)",
+    )
+    return None
+
+
+def _count_programs(
+    database: Any,
+    tasks: Sequence[NetworkTask],
+    target: dict[str, Any],
+    folder: Path,
+    name: str,
+    console: Console,
+) -> int:
+    """Return for how many tasks a database has a program; a line says where it is of other workloads."""
+    unpacked = count_tuned_unpacked(database, tasks, target)
+    if unpacked:
+        note(
+            console,
+            f"{folder} has programs for {unpacked} tasks with their weights in the source's order, which are other "
+            "workloads. To use them: network.pack_weights=false",
+        )
+    available = count_tuned(database, tasks, target)
+    if not available:
+        note(
+            console,
+            f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
+        )
+    return available
 
 
 def compiled(
