@@ -192,6 +192,7 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     from relax_networks import two_layers
     from tencost.tune import verify
     from tencost.tune.deploy import compile_network, compile_untuned
+    from tencost.tune.hosts import Host
     from tencost.workers.evaluator import MeasureOptions
     from tencost.workers.hardware import resolve_hardware
 
@@ -213,6 +214,6 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     untuned = compile_untuned(network, hardware.target)
     with open_folder(tmp_path, "one", "local", hardware.target) as folder:
         folder.database()
-        given: Any = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1))
+        given: Any = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1), Host(hardware))
         with pytest.raises(TuneError, match=told):
             verify.compile_and_compare(network, hardware, untuned, *given)

@@ -501,16 +501,13 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
     return folder
 
 
-def scratch_cost_model(
-    spec: FeatureSpec, *, on_round: Callable[[Round], None] | None = None
-) -> Any:
+def scratch_cost_model(spec: FeatureSpec) -> Any:
     """Return a cost model that knows nothing before the first measurements: where no model is registered.
 
     Args:
         spec: a feature set without device columns, which would be constant.
-        on_round: called after every measured batch.
     """
-    return TencostModel(None, make_extractor(spec, {}), on_round=on_round)
+    return TencostModel(None, make_extractor(spec, {}))
 
 
 def latencies_s(results: Sequence[Any]) -> Doubles:

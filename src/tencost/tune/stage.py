@@ -328,8 +328,8 @@ def _export(inputs: Inputs, database: Any, export: LibraryExport, host: Host) ->
     network, hardware, folder = inputs.network, inputs.cfg.hardware, inputs.folder
     with export.holding_interrupts():
         verified = compile_and_compare(
-            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options,
-            lambda message: note(inputs.console, message), host,
+            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options, host,
+            lambda message: note(inputs.console, message),
         )  # fmt: skip
         count = count_tuned(database, inputs.every, hardware.target)
         origin = Origin(folder.path.name, len(inputs.every), count)

@@ -68,8 +68,8 @@ def compile_and_compare(
     tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
+    host: Host,
     note: Callable[[str], object] = lambda _message: None,
-    host: Host | None = None,
 ) -> Verified:
     """Compile the network with the tuned database and compare its output with PyTorch's.
 
@@ -81,13 +81,12 @@ def compile_and_compare(
         tasks: that were tuned.
         folder: of the database.
         options: how programs are timed, where the best ones have to be looked at.
+        host: where it runs.
         note: called for operators that have TVM's default schedule, with the reason.
-        host: where it runs; None: on this host.
 
     Raises:
         TuneError: the outputs differ.
     """
-    host = host or Host(hardware)
     built = compile_network(network, hardware.target, database, note=note)
     agreements = compare_outputs(network, host.outputs(built, network))
     _, tuned = worst(agreements)
@@ -113,8 +112,8 @@ def time_network(
     executables: Mapping[str, Any],
     database: Any,
     session: Session,
-    peer: Callable[[], Timed | None] = lambda: None,
-    host: Host | None = None,
+    peer: Callable[[], Timed | None],
+    host: Host,
 ) -> dict[str, Any]:
     """Time the network's executables and its tasks' programs in turn, on the cores that programs are timed on.
 
@@ -128,7 +127,7 @@ def time_network(
         database: the tuned one.
         session: that tuned it.
         peer: makes the network as ONNX Runtime runs it, on the cores that programs are timed on; None: it does not.
-        host: where it runs; None: on this host.
+        host: where it runs.
 
     Returns:
         Rows of the report.
@@ -136,7 +135,6 @@ def time_network(
     Raises:
         KeyboardInterrupt: Ctrl-C; the turn under way is over.
     """
-    host = host or Host(hardware)
     values: dict[str, Any] = {}
     networks = {name: host.deployed(built, network) for name, built in executables.items()}
     if session.default_latency_s > MAX_DEFAULT_S:
