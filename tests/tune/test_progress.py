@@ -70,6 +70,15 @@ def test_the_line_is_not_wider_than_it_may_be() -> None:
     assert "…" not in out.getvalue()
 
 
+def test_a_batch_of_which_nothing_was_built_has_metrics() -> None:
+    from tencost.tune.stage import _metrics
+
+    metrics = _metrics(batch("matmul", 2e-3, num_measured=0, scores={}))
+    assert metrics["tune/total_latency_ms"] == 2.0
+    assert "tune/top_k_of_chance" not in metrics
+    assert _metrics(batch("matmul", 2e-3))["tune/top_k_of_chance"] == 0.5
+
+
 def test_parts_that_do_not_fit_are_skipped() -> None:
     assert fitting(["abc", "defghij", "kl"], 7) == "abc, kl"
     assert [clock(seconds) for seconds in (8.6, 754, 3723)] == ["0:09", "12:34", "1:02:03"]
