@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -95,14 +95,6 @@ class Live:
         return f"{self.speed:.3f}{interval}"
 
 
-@dataclass(frozen=True)
-class Side:
-    """Champion or challenger: its name and where its model is, as `load_cost_model` takes it."""
-
-    name: str
-    uri: str
-
-
 def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
     """Let champion and challenger of cfg.hardware tune; write the verdict to the challenger's version and run.
 
@@ -130,7 +122,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
         check(hardware)
     client = registry.connect(tracking.setup(root, cfg.experiment_name))
     champion, challenger = versions(client, hardware.name)
-    sides = (Side("champion", champion.uri), Side("challenger", challenger.uri))
+    sides = {"champion": champion.uri, "challenger": challenger.uri}
     register_cpu_intrinsics()
     tasks = unknown_tasks(fixed_tasks(hardware, root), sides, root, console)
     tuner = replace(cfg.tuner, trials=programs)
@@ -201,7 +193,7 @@ def fixed_tasks(hardware: HardwareConfig, root: Path) -> list[NetworkTask]:
 
 
 def unknown_tasks(
-    tasks: Sequence[NetworkTask], sides: Sequence[Side], root: Path, console: Console
+    tasks: Sequence[NetworkTask], sides: Mapping[str, str], root: Path, console: Console
 ) -> list[NetworkTask]:
     """Return the tasks that no side ships starting points of: those have been learnt from.
 
@@ -214,8 +206,8 @@ def unknown_tasks(
     from tencost.store.ids import workload_id
 
     learnt: set[str] = set()
-    for side in sides:
-        book = shipped_starts(pull(side.uri, root=root))
+    for uri in sides.values():
+        book = shipped_starts(pull(uri, root=root))
         learnt |= set() if book is None else {start.workload for start in book.starts}
     unknown = [task for task in tasks if workload_id(str(save_json(task.mod))) not in learnt]
     if not unknown:
@@ -230,7 +222,7 @@ def unknown_tasks(
 
 def compare(
     tasks: Sequence[NetworkTask],
-    sides: Sequence[Side],
+    sides: Mapping[str, str],
     hardware: HardwareConfig,
     tuner: TunerConfig,
     pool: WorkerPool,
@@ -242,7 +234,7 @@ def compare(
 
     Args:
         tasks: each is tuned alone.
-        sides: champion, challenger.
+        sides: where the models of "champion" and "challenger" are, as `load_cost_model` takes it.
         hardware: what is tuned on: this host.
         tuner: settings of each run; `trials` programs are measured.
         pool: builds and times.
@@ -253,11 +245,12 @@ def compare(
     runs = []
     for seed in seeds:
         for at, task in enumerate(tasks):
-            curves: dict[str, list[float]] = {}
-            for side in (sides, sides[::-1])[(at + seed) % 2]:
-                settings = replace(tuner, seed=tuner.seed + seed)
-                curves[side.name] = _curve(task, side, hardware, settings, pool, root)
-            champion, challenger = (np.array(curves[side.name]) for side in sides)
+            settings = replace(tuner, seed=tuner.seed + seed)
+            curves = {}
+            for side in list(sides)[:: -1 if (at + seed) % 2 else 1]:
+                best_s = _curve(task, side, sides[side], hardware, settings, pool, root)
+                curves[side] = np.array(best_s)
+            champion, challenger = (curves[side] for side in sides)
             near = NEAR * min(champion.min(), challenger.min())
             runs.append(
                 Run(
@@ -339,7 +332,8 @@ def _print(run: Run, console: Console) -> None:
 
 def _curve(
     task: NetworkTask,
-    side: Side,
+    side: str,
+    uri: str,
     hardware: HardwareConfig,
     tuner: TunerConfig,
     pool: WorkerPool,
@@ -350,9 +344,7 @@ def _curve(
     from tencost.tune.session import Batch, Session
     from tencost.tune.workfolder import open_folder
 
-    model = load_cost_model(
-        side.uri, frozen=not tuner.learn, device=attributes(hardware), root=root
-    )
+    model = load_cost_model(uri, frozen=not tuner.learn, device=attributes(hardware), root=root)
     book = shipped_starts(model.bundle.folder) if tuner.starts else None
     best: list[float] = []
 
@@ -372,8 +364,8 @@ def _curve(
         session.run()
     if not best or math.isinf(best[-1]):
         raise TuneError(
-            f"expected a program of {task.name} that works among {tuner.trials}, found none with the {side.name} "
-            f"({side.uri}). Measure more: tencost register live --programs {4 * tuner.trials}"
+            f"expected a program of {task.name} that works among {tuner.trials}, found none with the {side} "
+            f"({uri}). Measure more: tencost register live --programs {4 * tuner.trials}"
         )
     return best
 
