@@ -19,7 +19,8 @@ import numpy as np
 from network_arms import Case
 
 from tencost.errors import TuneError
-from tencost.tune.deploy import compare, times_in_turn
+from tencost.tune.deploy import compare
+from tencost.tune.hosts import times_in_turn
 from tencost.workers.noise import host_load
 from tencost.writing import whole_file
 

@@ -18,7 +18,7 @@ tencost          `tencost tune` as a user runs it, ended by Ctrl-C after --secon
 Every arm is prepared once, in a process of its own, and what it made is kept under --work, so that the script can be
 stopped at any moment and goes on; nothing that is finished is run again, an arm that failed neither, unless --again
 names it (`--again timing` for the timing). Then all arms of a network are timed in turn, see
-tencost.tune.deploy.times_in_turn: each is loaded by a resident process that sleeps while it is not its turn, as thread
+tencost.tune.hosts.times_in_turn: each is loaded by a resident process that sleeps while it is not its turn, as thread
 pools in one process get into each other's way; a turn begins with a call that does not count. Outputs are compared with
 what PyTorch computes.
 

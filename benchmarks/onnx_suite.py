@@ -239,7 +239,7 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     from tencost.networks.sources import onnx as source
     from tencost.programs.trace.intrinsics import register_cpu_intrinsics
     from tencost.tune.compiled import compiled
-    from tencost.tune.deploy import Deployed
+    from tencost.tune.hosts import Deployed
     from tencost.workers.hardware import detect_host
 
     config = NetworkConfig(name="case", source="onnx", path="case.onnx")

@@ -82,11 +82,7 @@ class RandomScores(ms.cost_model.PyCostModel):
         pass
 
     def not_ranked(self, task: str) -> Round:
-        arm = Arm.residual
-        return Round(
-            task=task, num_measured=0, num_failed=0, spearman=None, kendall=None, base_spearman=None,
-            residual_spearman=None, scratch_spearman=None, arm=arm, next_arm=arm, fit_seconds=0.0, residual_weight=0.0,
-        )  # fmt: skip
+        return Round(task=task, arm=Arm.residual, next_arm=Arm.residual, residual_weight=0.0)
 
 
 @derived_object

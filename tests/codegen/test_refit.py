@@ -190,8 +190,8 @@ def test_a_search_measures_them_first_and_then_goes_on(
     assert not {program_key(one.sch.mod) for one in first} & {
         program_key(one.sch.mod) for one in second
     }
-    assert strategy._inst.known
-    assert strategy._inst.clone()._inst.known == set()
+    assert strategy._inst.measured
+    assert strategy._inst.clone()._inst.measured == set()
 
 
 def _memory() -> Any:

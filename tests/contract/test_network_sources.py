@@ -19,7 +19,8 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError
 from tencost.networks.network import Network, load_network
 from tencost.networks.source import NetworkSource
-from tencost.tune.deploy import Deployed, compare, compile_network
+from tencost.tune.deploy import compare, compile_network
+from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
 

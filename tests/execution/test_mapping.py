@@ -33,7 +33,7 @@ def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
         next(results)
         time.sleep(0.5)
         assert len(list(tmp_path.iterdir())) <= taken + WINDOW * 2
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     time.sleep(0.5)
     assert len(list(tmp_path.iterdir())) <= 4 + WINDOW * 2
     left = set(psutil.Process().children(recursive=True)) - others
@@ -89,7 +89,7 @@ def test_a_command_that_ends_leaves_no_stopped_worker(tmp_path: Path) -> None:
     next(results)
     stopper, stopped = stopping(tmp_path, 2)
     stopper.join()
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert not any(psutil.pid_exists(pid) for pid in stopped)
 
 

@@ -13,7 +13,8 @@ from tencost.config import NetworkConfig
 from tencost.config.composition import compose
 from tencost.networks.network import Network, load_network
 from tencost.networks.sources.transformers import torch_network
-from tencost.tune.deploy import Deployed, compare, compare_outputs, compile_network, meaningless
+from tencost.tune.deploy import compare, compare_outputs, compile_network, meaningless
+from tencost.tune.hosts import Deployed
 
 CONF = Path(__file__).parents[2] / "conf" / "network"
 NAMES = sorted(

@@ -16,7 +16,8 @@ from sample_networks import block, conv_net, save_onnx, save_pt2
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.network import Network, load_network
-from tencost.tune.deploy import Deployed, compare, compile_network
+from tencost.tune.deploy import compare, compile_network
+from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
 

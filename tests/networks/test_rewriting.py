@@ -21,7 +21,8 @@ from tencost.networks.network import load_network, variant_name
 from tencost.networks.rewriting import with_packed_weights, written_as
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
-from tencost.tune.deploy import Deployed, compare, compile_network, meaningless
+from tencost.tune.deploy import compare, compile_network, meaningless
+from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
 CHOICES = [GraphChoice.folded, GraphChoice.channels_last]

@@ -63,7 +63,8 @@ def test_what_is_read_is_what_was_written(
 ) -> None:
     import tvm_ffi
 
-    from tencost.tune.deploy import Deployed, compare, compile_network
+    from tencost.tune.deploy import compare, compile_network
+    from tencost.tune.hosts import Deployed
 
     found = load_network(config(), saved.parent)
     assert (found.name, found.outputs, found.output) == ("small", ["first", "second"], 1)

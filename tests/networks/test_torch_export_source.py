@@ -11,7 +11,8 @@ from torch import nn
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.network import load_network
-from tencost.tune.deploy import Deployed, compare, compile_network
+from tencost.tune.deploy import compare, compile_network
+from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
 

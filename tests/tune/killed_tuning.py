@@ -19,18 +19,15 @@ from typing import Any
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
-from tencost.features.extractor import spec_for
+from tencost.config import HardwareConfig
 from tencost.networks.network import NetworkTask
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
 from tencost.tune.adopt import adopt
-from tencost.tune.batches import append_line, read_lines
-from tencost.tune.cost_model import scratch_cost_model
+from tencost.tune.batches import BatchLine, append_line, read_lines
 from tencost.tune.curve import CurvePoint, append_point, read_points
-from tencost.tune.session import Batch, Session
-from tencost.tune.stage import line_of
+from tencost.tune.session import Batch
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import Job
@@ -38,6 +35,7 @@ from tencost.workers.pool import Job
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from known_programs import records_of
+from scratch_sessions import scratch_session
 
 from matmuls import make_matmul
 
@@ -101,8 +99,6 @@ def tune(path: Path, kill_at: int, log: Path | None = None) -> None:
     watch_database(killer, path)
     mod = make_matmul(32)
     tasks = [NetworkTask("matmul", mod, 1, 65536.0, None)]
-    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
-    tuner = TunerConfig(trials=TRIALS, trials_per_round=3, population=8, generations=1)
     with open_folder(path, "one", "mine", TARGET) as folder:
 
         def on_batch(batch: Batch) -> None:
@@ -111,10 +107,12 @@ def tune(path: Path, kill_at: int, log: Path | None = None) -> None:
                 folder.curve,
                 CurvePoint(trials=batch.trials, total_latency_s=batch.total_latency_s),
             )
-            append_line(folder.batches, line_of(batch, "scratch", learns=True))
+            append_line(folder.batches, BatchLine.of(batch, "scratch", learns=True))
 
         pool: Any = InstantPool(log or path.with_suffix(".measured"))
-        session = Session(tasks, TARGET, tuner, model, folder, pool, threads=1, on_batch=on_batch)
+        session = scratch_session(
+            folder, tasks, TARGET, pool, on_batch, trials=TRIALS, trials_per_round=3, population=8
+        )
         store = RecordStore(str(path.parent / "store"))
         adopt(folder, tasks, session.ids, HARDWARE, store, session.time_here)
         session.measure_baseline()

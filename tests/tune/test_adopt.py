@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 from known_programs import key_of, records_of
+from scratch_sessions import scratch_session
 
 from matmuls import make_matmul
-from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
-from tencost.features.extractor import spec_for
+from tencost.config import HardwareConfig
 from tencost.networks.network import NetworkTask
 from tencost.store.ids import program_id
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
 from tencost.tune.adopt import TIMED, adopt
-from tencost.tune.session import Session
-from tencost.tune.workfolder import WorkFolder, open_folder
+from tencost.tune.workfolder import open_folder
 from tencost.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.tvm
@@ -31,16 +30,6 @@ def pool() -> Iterator[WorkerPool]:
     one = WorkerPool(MeasureOptions(number=1, repeat=2, min_repeat_ms=0))
     yield one
     one.close()
-
-
-def make_session(
-    folder: WorkFolder, tasks: list[NetworkTask], target: dict[str, Any], pool: Any
-) -> Session:
-    from tencost.tune.cost_model import scratch_cost_model
-
-    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
-    tuner = TunerConfig(trials=4, population=16, generations=1)
-    return Session(tasks, target, tuner, model, folder, pool, threads=1, on_batch=lambda _: None)
 
 
 def one_task(size: int = 32) -> list[NetworkTask]:
@@ -89,13 +78,13 @@ def test_what_the_store_knows_is_not_measured_again(
     store.write([*known, *records_of(tasks[0].mod, target, "other")[:1]])
 
     with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
-        session = make_session(folder, tasks, target, pool)
+        session = scratch_session(folder, tasks, target, pool, trials=4)
         assert adopt(folder, tasks, ids, mine, store, session.time_here).programs == len(known)
         assert adopt(folder, tasks, ids, mine, store, no_need).programs == 0
         assert folder.new_programs() == []
     with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
         assert len(folder.adopted) == len(known)
-        session = make_session(folder, tasks, target, pool)
+        session = scratch_session(folder, tasks, target, pool, trials=4)
         session.measure_baseline()
         outcome = session.run()
         assert session.trials == 4
@@ -105,7 +94,7 @@ def test_what_the_store_knows_is_not_measured_again(
         assert adopt(folder, tasks, ids, mine, store, no_need).programs == 0
 
     with open_folder(tmp_path / "other", "one", "other", target) as folder:
-        session = make_session(folder, tasks, target, pool)
+        session = scratch_session(folder, tasks, target, pool, trials=4)
         assert adopt(folder, tasks, ids, other, store, session.time_here).programs == 1
 
 
@@ -121,7 +110,7 @@ def test_a_remembered_time_is_not_believed(
     known = records_of(tasks[0].mod, target, "mine")
     store.write([dataclasses.replace(record, run_secs=(1e-9,) * 3) for record in known])
     with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
-        session = make_session(folder, tasks, target, pool)
+        session = scratch_session(folder, tasks, target, pool, trials=4)
         mine = hardware_of("mine", target)
         adoption = adopt(folder, tasks, ids, mine, store, session.time_here)
         assert adoption.programs == adoption.timed == len(known) <= TIMED

@@ -140,8 +140,8 @@ def test_a_record_that_does_not_apply_is_skipped_and_counted(model: Any) -> None
         found = context.generate_measure_candidates()
     assert found is not None
     assert len(found) == 2
-    near = strategy._inst._nearby
-    assert [one.latency_s for one in near._measured.values()] == [0.2]
+    near = strategy._inst._evolution
+    assert [one.latency_s for one in near.measured.values()] == [0.2]
 
 
 def test_stock_tuning_goes_on_beside_a_record_that_does_not_apply(

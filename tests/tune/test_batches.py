@@ -18,8 +18,7 @@ from tencost.tune.batches import (
     judge,
     overlap,
     read_lines,
-    taken,
-    told,
+    top_k_size,
 )
 from tencost.tune.guard import Arm
 from tencost.tune.residual import Residual, aggregate
@@ -39,7 +38,7 @@ def a_line(trials: int, task: str = "matmul", **changes: Any) -> BatchLine:
     ("programs", "k"), [(128, 32), (64, 32), (63, 31), (16, 8), (3, 1), (1, 1)]
 )
 def test_the_k_of_a_batch(programs: int, k: int) -> None:
-    assert taken(programs) == k
+    assert top_k_size(programs) == k
 
 
 def test_top_k_looks_at_the_fast_end() -> None:
@@ -116,7 +115,7 @@ def test_figures_are_of_before_the_batch_was_seen(
     # The registered model learns nothing, so it is worth the same both times.
     assert [one.scores[Arm.registered] for one in model.history] == [first, first]
     assert Arm.scratch not in model.history[0].scores
-    assert set(told(model.history[1].scores)) == {"registered", "residual", "scratch"}
+    assert set(model.history[1].scores) == {"registered", "residual", "scratch"}
 
 
 def test_lines_are_added_and_read(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_a_library_that_computes_something_else_is_not_written(
         network.expected[1][:] += 1
         return network
 
-    monkeypatch.setattr("tencost.tune.compiled.load_network", other)
+    monkeypatch.setattr("tencost.tune.inputs.load_network", other)
     config, root = compose([*SETTINGS, f"network.path={saved}"])
     with pytest.raises(TuneError, match="nothing was written"):
         compile_it(config, root, to=tmp_path / "small.so")
@@ -256,7 +256,7 @@ def test_a_place_that_cannot_be_written_is_refused_at_once(
 ) -> None:
     (tmp_path / "folder.so").mkdir()
     (tmp_path / "file").touch()
-    monkeypatch.setattr("tencost.tune.compiled.load_network", None)  # nothing is compiled
+    monkeypatch.setattr("tencost.tune.inputs.load_network", None)  # nothing is compiled
     told = refused(capsys, *SETTINGS, f"network.path={saved}", "--to", str(tmp_path / place))
     assert "--to: expected" in told
     assert {path.name for path in tmp_path.iterdir()} == {"folder.so", "file"}

@@ -26,9 +26,9 @@ from tencost.errors import HardwareError
 from tencost.register import registry
 from tencost.store.record_store import RecordStore
 from tencost.tracking import runs as tracking
-from tencost.tune.compiled import Origin, write_library
-from tencost.tune.deploy import on_cores
+from tencost.tune.hosts import Host
 from tencost.tune.inputs import choose_model, starting_points
+from tencost.tune.library_export import Origin, write_library
 from tencost.workers.hardware import resolve_hardware
 
 pytestmark = pytest.mark.tvm
@@ -163,6 +163,6 @@ def test_the_network_is_timed_on_the_cores_of_the_hardware() -> None:
         threads = tvm.get_global_func("runtime.NumThreads")()
         return int(threads), sorted(os.sched_getaffinity(0))
 
-    assert on_cores(hardware, look) == (2, free[-2:])
+    assert Host(hardware).call(look) == (2, free[-2:])
     with pytest.raises(HardwareError, match="expected 512 CPUs"):
-        on_cores(replace(hardware, cores=512), look)
+        Host(replace(hardware, cores=512)).call(look)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from known_programs import key_of
+from scratch_sessions import scratch_session
 
 from matmuls import make_matmul
-from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import MeasureError, RecordError
-from tencost.features.extractor import spec_for
 from tencost.networks.network import NetworkTask
 from tencost.store.status import Status
 from tencost.tune.session import Batch, Session
@@ -47,17 +47,20 @@ def pool(tmp_path: Path) -> Iterator[WorkerPool]:
 @pytest.fixture
 def tune(target: dict[str, Any], pool: WorkerPool, cpu_intrinsics: None) -> Tune:
     def run(folder: WorkFolder, on_batch: Callable[[Batch], None]) -> Session:
-        from tencost.tune.cost_model import scratch_cost_model
-
         tasks = [
             NetworkTask(f"matmul_{size}", make_matmul(size), 1, 2.0 * size**3, None)
             for size in (32, 48)
         ]
-        model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
-        tuner = TunerConfig(
-            trials=32, trials_per_round=8, population=16, generations=1, check_outputs=False
+        session = scratch_session(
+            folder,
+            tasks,
+            target,
+            pool,
+            on_batch,
+            trials=32,
+            trials_per_round=8,
+            check_outputs=False,
         )
-        session = Session(tasks, target, tuner, model, folder, pool, threads=1, on_batch=on_batch)
         session.measure_baseline()
         session.run()
         return session

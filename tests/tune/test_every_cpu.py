@@ -22,8 +22,9 @@ from tencost.errors import RegistryError
 from tencost.features.device import attributes
 from tencost.register import registry
 from tencost.tracking import runs as tracking
+from tencost.tune.batches import SCRATCH
 from tencost.tune.cost_model import load_cost_model
-from tencost.tune.inputs import SCRATCH, choose_model
+from tencost.tune.inputs import choose_model
 from tencost.workers.hardware import detect_host
 
 pytestmark = pytest.mark.tvm

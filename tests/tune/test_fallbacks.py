@@ -18,7 +18,8 @@ from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.networks.sources.saved import save_network
 from tencost.programs.codegen import rules
 from tencost.tune import deploy
-from tencost.tune.deploy import Deployed, compare, compile_network
+from tencost.tune.deploy import compare, compile_network
+from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
 op = relax.op

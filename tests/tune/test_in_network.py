@@ -14,8 +14,8 @@ from tvm.s_tir import meta_schedule as ms
 from tencost.config import HardwareConfig
 from tencost.config.composition import compose
 from tencost.networks.network import Network, load_network
-from tencost.tune.deploy import Deployed, compile_network, count_known
-from tencost.tune.in_network import faster_in_network
+from tencost.tune.deploy import compile_network, count_tuned, faster_in_network
+from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
 
@@ -53,7 +53,7 @@ def test_the_default_schedule_of_a_product_does_not_stay(
     hardware = HardwareConfig(name="here", target=target)
     tasks = network.tasks(target)
     database, (slow, _) = slow_and_fast(network, target)
-    assert count_known(database, tasks, target) == 2
+    assert count_tuned(database, tasks, target) == 2
     kept = faster_in_network(network, hardware, tasks, database)
     known = [
         task.name

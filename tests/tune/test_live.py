@@ -18,7 +18,7 @@ from tencost.register import registry
 from tencost.register.start_records import ship
 from tencost.tracking import runs as tracking
 from tencost.tune import live
-from tencost.tune.live import Run, Side
+from tencost.tune.live import Run
 
 
 def made(champion_s: float, challenger_s: float, seed: int = 0) -> Run:
@@ -90,7 +90,7 @@ def test_two_models_tune_and_are_compared(
     first = workload_id(str(save_json(tasks[0].mod)))
     book = StartBook.of("test", target, [(first, 1e-3, [[], []])])
     knowing = ship(make_bundle("xgb"), book, tmp_path / "knowing")
-    sides = (Side("champion", str(knowing)), Side("challenger", str(make_bundle("random"))))
+    sides = {"champion": str(knowing), "challenger": str(make_bundle("random"))}
     left = live.unknown_tasks(tasks, sides, tmp_path, Console(quiet=True))
     assert [task.name for task in left] == ["matmul_32"]
     with pytest.raises(TuneError, match="found all 1 among their starting points"):

@@ -12,6 +12,7 @@ from rich.console import Console
 from matmuls import make_matmul
 from tencost.config import HardwareConfig
 from tencost.networks.network import NetworkTask
+from tencost.tune.batches import Score
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
 from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, state
@@ -23,11 +24,10 @@ FLOP = 2.0 * 32**3
 ROOFED = HardwareConfig(name="mine", target={"kind": "llvm"}, peak_gflops=1.0, bandwidth_gbs=1e3)
 
 
-def batch(name: str, total_s: float, **of_round: Any) -> Batch:
+def batch(name: str, total_s: float, spearman: float | None = 0.52, **of_round: Any) -> Batch:
     values: dict[str, Any] = {
-        "task": name, "num_measured": 8, "num_failed": 0, "spearman": 0.52, "kendall": 0.5, "base_spearman": 0.5,
-        "residual_spearman": 0.5, "scratch_spearman": None, "arm": Arm.residual, "next_arm": Arm.residual,
-        "fit_seconds": 0.0, "residual_weight": 0.5, **of_round,
+        "task": name, "num_measured": 8, "arm": Arm.residual, "next_arm": Arm.residual, "residual_weight": 0.5,
+        "scores": {Arm.residual: Score(None, None, spearman)}, **of_round,
     }  # fmt: skip
     task = NetworkTask(name, None, 1, FLOP, None)
     return Batch(task, 64, (), Round(**values), total_s, total_s, elapsed_s=30.0)
@@ -43,7 +43,7 @@ def test_network_gain_and_time_left() -> None:
     found = outlook(ROOFED, 1e-3)
     found.beyond_s = 0.5e-3
     assert found.above_s == pytest.approx(2 * (1e-3 - FLOP / 1e9))
-    told = state(batch("matmul", 2e-3), found, left_s=60.0)
+    told = state(batch("matmul", 2e-3), found, remaining_s=60.0)
     assert told == "network 2.500 ms, 1.869 to gain, 1:00 left, rank +0.52, matmul"
 
 
@@ -51,7 +51,7 @@ def test_what_is_not_known_is_not_said() -> None:
     found = outlook(HardwareConfig(name="mine", target={"kind": "llvm"}), 1e-3)
     assert found.above_s is None
     assert not found.placed()
-    told = state(batch("matmul", 2e-3, spearman=None), found, left_s=0.0)
+    told = state(batch("matmul", 2e-3, spearman=None), found, remaining_s=0.0)
     assert told == "tasks 2.000 ms, 0:00 left, matmul"
 
 
@@ -59,7 +59,7 @@ def test_the_line_is_not_wider_than_it_may_be() -> None:
     found = outlook(ROOFED, 0.6)
     found.beyond_s = 0.25
     name = "fused_conv2d_add_subtract_divide_multiply_add_relu"
-    told = state(batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, left_s=120_000)
+    told = state(batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, remaining_s=120_000)
     assert told.startswith("network 1450.000 ms, 1199.869 to gain, 33:20:00 left")
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, force_terminal=True, color_system=None)
@@ -70,6 +70,15 @@ def test_the_line_is_not_wider_than_it_may_be() -> None:
     assert "…" not in out.getvalue()
 
 
+def test_a_batch_of_which_nothing_was_built_has_metrics() -> None:
+    from tencost.tune.stage import _metrics
+
+    metrics = _metrics(batch("matmul", 2e-3, num_measured=0, scores={}))
+    assert metrics["tune/total_latency_ms"] == 2.0
+    assert "tune/top_k_of_chance" not in metrics
+    assert _metrics(batch("matmul", 2e-3))["tune/top_k_of_chance"] == 0.5
+
+
 def test_parts_that_do_not_fit_are_skipped() -> None:
     assert fitting(["abc", "defghij", "kl"], 7) == "abc, kl"
     assert [clock(seconds) for seconds in (8.6, 754, 3723)] == ["0:09", "12:34", "1:02:03"]
@@ -77,7 +86,7 @@ def test_parts_that_do_not_fit_are_skipped() -> None:
 
 def test_what_is_left_follows_the_slower_of_average_and_last_batch() -> None:
     pace = Pace()
-    assert pace.left_s(4, 2.0, 20) == pytest.approx(10.0)
-    assert pace.left_s(4, 12.0, 16) == pytest.approx(40.0)
-    assert pace.left_s(4, 13.0, 12) == pytest.approx(13.0)
-    assert pace.left_s(0, 14.0, 0) == 0.0
+    assert pace.remaining_s(4, 2.0, 20) == pytest.approx(10.0)
+    assert pace.remaining_s(4, 12.0, 16) == pytest.approx(40.0)
+    assert pace.remaining_s(4, 13.0, 12) == pytest.approx(13.0)
+    assert pace.remaining_s(0, 14.0, 0) == 0.0

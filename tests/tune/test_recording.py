@@ -15,6 +15,8 @@ from tencost.config import HardwareConfig, TunerConfig
 from tencost.store.modules import read_modules
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
+from tencost.tune.curve import CurvePoint
+from tencost.tune.recording import tuning_seconds
 
 pytestmark = pytest.mark.tvm
 
@@ -156,3 +158,12 @@ def test_each_run_has_an_id_and_modules_go_beside_the_store(recorder: Any, tmp_p
     (task,) = recorder.tasks.values()
     assert (row["workload_id"], row["task_name"]) == (next(iter(recorder.tasks)), "matmul")
     assert structural_equal(load_json(row["mod_json"]), task.mod)
+
+
+def test_the_seconds_of_all_runs_of_a_work_folder_count() -> None:
+    elapsed = [0.0, 4.0, 9.5, 3.0, 5.0, 5.0]  # two runs: 9.5 s, and 5 s
+    points = [
+        CurvePoint(trials=at, total_latency_s=1e-3, elapsed_s=one) for at, one in enumerate(elapsed)
+    ]
+    assert tuning_seconds(points) == 14.5
+    assert tuning_seconds([]) == 0.0

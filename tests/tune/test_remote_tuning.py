@@ -23,7 +23,7 @@ from tencost.networks.sources.saved import save_network
 from tencost.store.record_store import RecordStore
 from tencost.tune import compiled, stage
 from tencost.tune.deploy import compile_network, compile_untuned
-from tencost.tune.place import place_of
+from tencost.tune.hosts import host_of
 from tencost.tune.verify import compile_and_compare
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
@@ -166,19 +166,19 @@ def test_a_session_that_ended_is_renewed_and_a_server_that_is_gone_is_said(
     monkeypatch.setattr(RemoteDevices.__init__, "__kwdefaults__", {"no_device_s": 1.0})
     network = two_layers()
     with farm_of(tmp_path, servers=1) as farm:
-        place = place_of(replace(board, port=farm.port))
-        running = place.deployed(compile_network(network, board.target, None), network)
-        first = place.call(running.outputs)
+        host = host_of(replace(board, port=farm.port))
+        running = host.deployed(compile_network(network, board.target, None), network)
+        first = host.call(running.outputs)
         assert running.seconds() > 0
-        place.close()
-        again = place.call(running.outputs)
+        host.close()
+        again = host.call(running.outputs)
         for one, other, expected in zip(first, again, network.expected, strict=True):
             np.testing.assert_array_equal(one, other)
             np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
         farm.kill(farm.servers[0])
         with pytest.raises(HardwareError, match=r"broke while network|expected a device"):
-            place.call(running.outputs)
-        place.close()
+            host.call(running.outputs)
+        host.close()
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ def test_what_a_device_computes_is_compared(
         )
     with open_folder(tmp_path, "one", "board", board.target) as folder:
         folder.database()
-        place = place_of(board)
+        host = host_of(board)
         with pytest.raises(TuneError, match=told):
             compile_and_compare(
                 wrong if wrong_import else network, board, untuned, None, [], folder,
-                MeasureOptions(repeat=1), place=place,
+                MeasureOptions(repeat=1), host=host,
             )  # fmt: skip
-        place.close()
+        host.close()

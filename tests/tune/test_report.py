@@ -18,7 +18,7 @@ from tencost.config.composition import compose
 from tencost.errors import ProfileError, TuneError
 from tencost.tune.batches import BatchLine, append_line
 from tencost.tune.curve import CurvePoint, append_point
-from tencost.tune.report import Value, ahead, report
+from tencost.tune.report import Curves, ahead, report
 
 PROJECT = Path(__file__).resolve().parents[2]
 Make = Callable[..., Path]
@@ -175,13 +175,13 @@ def test_what_is_no_run(root: Path) -> None:
 
 
 def test_where_one_is_ahead() -> None:
-    values = [
-        Value(label, "p_rmse", at, mean, mean, mean, 1)
+    curves: Curves = {
+        (label, "p_rmse"): {at: [mean] for at, mean in enumerate(means, start=1)}
         for label, means in {"a": [0.1, 0.2, 0.3, 0.1], "b": [0.2, 0.3, 0.2, 0.4, 0.1]}.items()
-        for at, mean in enumerate(means, start=1)
-    ]
-    (line,) = ahead(values)
+    }
+    (line,) = ahead(curves)
     assert line.startswith(
         "a is ahead of b in p-RMSE at 3 of 4 batches (1-2 4), top-k at 0 of 0 batches"
     )
-    assert ahead(values[:4]) == []
+    del curves["b", "p_rmse"]
+    assert ahead(curves) == []

@@ -87,7 +87,7 @@ def test_state_round_trip(tmp_path: Path) -> None:
     residual, features, base, latency = learnt()
     residual.fit()
     residual.save(tmp_path / "state")
-    loaded = Residual.load(tmp_path / "state")
+    loaded, _ = Residual.load(tmp_path / "state")
     assert len(loaded) == len(residual)
     assert loaded.weight == residual.weight
     np.testing.assert_array_equal(loaded.apply(features, base), residual.apply(features, base))
@@ -99,7 +99,7 @@ def test_state_round_trip(tmp_path: Path) -> None:
 
 def test_an_untrained_state_round_trips(tmp_path: Path) -> None:
     Residual().save(tmp_path / "state")
-    assert len(Residual.load(tmp_path / "state")) == 0
+    assert len(Residual.load(tmp_path / "state")[0]) == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04K\x01."])

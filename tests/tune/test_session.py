@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scratch_sessions import scratch_session
 
 from matmuls import make_matmul
-from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
-from tencost.features.extractor import spec_for
+from tencost.config import HardwareConfig, TunerConfig
 from tencost.store.status import Status
 from tencost.tune.session import Batch, Session, round_size
 from tencost.tune.workfolder import WorkFolder, open_folder
@@ -47,19 +47,17 @@ def tune(
         on_batch: Callable[[Batch], None] = lambda batch: None,
         **changes: Any,
     ) -> tuple[Session, Any, list[Batch], Any]:
-        from tencost.tune.cost_model import scratch_cost_model
-
-        model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
         batches: list[Batch] = []
-        tuner = TunerConfig(trials=trials, population=16, generations=1, seed=3, **changes)
 
         def note(batch: Batch) -> None:
             batches.append(batch)
             on_batch(batch)
 
-        session = Session(tasks, target, tuner, model, folder, pool, threads=1, on_batch=note)
+        session = scratch_session(
+            folder, tasks, target, pool, note, trials=trials, seed=3, **changes
+        )
         session.measure_baseline()
-        return session, session.run(), batches, model
+        return session, session.run(), batches, session._model
 
     return run
 
@@ -161,8 +159,8 @@ def test_ctrl_c_ends_in_order_and_the_next_run_goes_on(
 def test_a_run_ends_where_no_task_promises_enough(
     tmp_path: Path, target: dict[str, Any], tune: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tencost.tune.turns.CAP", 0.0)
-    monkeypatch.setattr("tencost.tune.turns.FAITH", 0.0)
+    monkeypatch.setattr("tencost.tune.task_scheduler.CAP", 0.0)
+    monkeypatch.setattr("tencost.tune.task_scheduler.FAITH", 0.0)
     with opened(tmp_path, target) as folder:
         session, outcome, batches, _ = tune(folder, 64, min_gain=0.001)
         assert outcome.settled

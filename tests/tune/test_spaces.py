@@ -14,8 +14,8 @@ from tencost.programs.codegen.refit import plain_values, sketch
 from tencost.programs.codegen.seeds import seeds
 from tencost.programs.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
-from tencost.tune.nearby import Nearby
-from tencost.tune.search import SEEDS, evolutionary_search, search
+from tencost.tune.evolutionary_search import DecisionSearch
+from tencost.tune.search import SEEDS, ResumableSearch, search
 from tencost.workers.keys import program_key
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
@@ -92,21 +92,21 @@ def test_the_search_measures_seeds_first_and_evolves_them(make_bundle: Any) -> N
     assert first is not None
     expected = [str(one.sch.mod) for one in seeds(context, spaces, 4, 1)]
     assert {str(one.sch.mod) for one in first} == set(expected)
-    near = Nearby(context, spaces, 16, 1, 0)
+    near = DecisionSearch(context, spaces, 16, 1, 0)
     near.learn(first, 1e-6 * np.arange(1.0, 1 + len(first)))
-    assert len(near._measured) == len(first), "a seed is of no design space"
+    assert len(near.measured) == len(first), "a seed is of no design space"
 
 
 def test_without_starting_points_there_are_no_seeds(make_bundle: Any) -> None:
     *_, strategy = searching(make_bundle, 0)
-    assert not strategy._inst._fresh
+    assert not strategy._inst._begins
 
 
 def test_a_run_that_goes_on_does_not_stop_at_seeds_that_it_knows(make_bundle: Any) -> None:
     context, model = context_of(dense()), load_cost_model(make_bundle("random"))
     spaces = context.generate_design_space()
     known = {program_key(one.sch.mod) for one in seeds(context, spaces, SEEDS, 1)}
-    strategy = evolutionary_search(16, 1, set(known), lambda: 64)
+    strategy = ResumableSearch(16, 1, set(known), lambda: 64)
     strategy._initialize_with_tune_context(context)
     strategy.pre_tuning(64, 4, spaces, ms.database.MemoryDatabase(), model)
     first = strategy.generate_measure_candidates()

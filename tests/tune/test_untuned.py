@@ -19,7 +19,7 @@ from tencost.networks.network import NetworkTask
 from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.deploy import better_than_rules, layout_note
-from tencost.tune.untuned import time_untuned
+from tencost.tune.session import time_untuned
 from tencost.tune.workfolder import open_folder, read_rule_times
 
 pytestmark = pytest.mark.tvm

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scratch_sessions import scratch_session
 
-from tencost.config import FeaturesConfig, HardwareConfig, TunerConfig
+from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import TuneError
-from tencost.features.extractor import spec_for
 from tencost.networks.network import NetworkTask
 from tencost.store.status import Status
 from tencost.tune.session import Batch, Session
@@ -82,14 +82,10 @@ def tune(
     pool: Any,
     **changes: Any,
 ) -> tuple[Session, list[Batch], Any]:
-    from tencost.tune.cost_model import scratch_cost_model
-
-    model = scratch_cost_model(spec_for(FeaturesConfig(name="per_store", kind="per_store")))
     space = {"starts": 0, "register_tiles": False} | changes  # the rule's own programs are meant
-    tuner = TunerConfig(trials=16, population=16, generations=1, seed=1, **space)
     batches: list[Batch] = []
-    session = Session(
-        [task], target, tuner, model, folder, pool, threads=1, on_batch=batches.append
+    session = scratch_session(
+        folder, [task], target, pool, batches.append, trials=16, seed=1, **space
     )
     session.measure_baseline()
     return session, batches, session.run()
@@ -153,7 +149,7 @@ def test_a_database_with_wrong_programs_is_cleaned(
 ) -> None:
     from tvm.target import Target
 
-    from tencost.tune.suspects import mark_failed, wrong_programs
+    from tencost.tune.wrong_programs import mark_failed, wrong_programs
     from tencost.workers.evaluator import MeasureOptions
     from tencost.workers.pool import WorkerPool
 
@@ -196,6 +192,7 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     from relax_networks import two_layers
     from tencost.tune import verify
     from tencost.tune.deploy import compile_network, compile_untuned
+    from tencost.tune.hosts import Host
     from tencost.workers.evaluator import MeasureOptions
     from tencost.workers.hardware import resolve_hardware
 
@@ -217,6 +214,6 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     untuned = compile_untuned(network, hardware.target)
     with open_folder(tmp_path, "one", "local", hardware.target) as folder:
         folder.database()
-        given: Any = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1))
+        given: Any = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1), Host(hardware))
         with pytest.raises(TuneError, match=told):
             verify.compile_and_compare(network, hardware, untuned, *given)

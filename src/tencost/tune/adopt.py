@@ -1,4 +1,4 @@
-"""What the live store knows about a network's own workloads, taken into the work folder: nothing is measured twice.
+"""Adopts the live store's records of a network's own workloads into the work folder: nothing is measured twice.
 
 The records of the same hardware and target become records of the folder's MetaSchedule database; the search begins from
 them, the model learns from them, and they do not count as trials of the run.
@@ -31,8 +31,8 @@ from tencost.register.start_records import COLUMNS, fastest
 from tencost.store.generator import UNKNOWN
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing, timing_from_log
-from tencost.tune.suspects import FAILED
 from tencost.tune.workfolder import WorkFolder
+from tencost.tune.wrong_programs import FAILED
 
 PER_WORKLOAD = 64
 """Records of a workload that are taken over, the fastest ones."""
@@ -90,24 +90,28 @@ def adopt(
     adoption = Adoption()
     if not store.exists() or hardware.name not in store.hardware():
         return adoption
-    there: dict[str, list[LoggedProgram]] = {identity: [] for identity in ids}
+    programs: dict[str, list[LoggedProgram]] = {identity: [] for identity in ids}
     for program in folder.programs():
-        there.setdefault(program.workload.workload_id, []).append(program)
-    open_ids = [one for one in ids if all(program.line in folder.adopted for program in there[one])]
-    known = _fastest(store, hardware, open_ids)
-    database = folder.database(task.mod for task in tasks) if known else None
+        programs.setdefault(program.workload.workload_id, []).append(program)
+    unmeasured = [
+        identity
+        for identity in ids
+        if all(program.line in folder.adopted for program in programs[identity])
+    ]
+    fastest_rows = _fastest(store, hardware, unmeasured)
+    database = folder.database(task.mod for task in tasks) if fastest_rows else None
     for place, (identity, task) in enumerate(zip(ids, tasks, strict=True)):
-        if identity in known:
-            taking = _Taking(folder, database, task, Target(hardware.target), adoption)
-            taking.resume(there[identity])
-            for row in known[identity]:
-                taking.take(*row, partial(time_here, place))
-            taking.end()
+        if identity in fastest_rows:
+            transfer = _Transfer(folder, database, task, Target(hardware.target), adoption)
+            transfer.resume(programs[identity])
+            for row in fastest_rows[identity]:
+                transfer.take(*row, partial(time_here, place))
+            transfer.end()
     folder.new_programs()
     return adoption
 
 
-class _Taking:
+class _Transfer:
     """One task's records on their way from the store into the folder, the fastest first."""
 
     def __init__(
@@ -121,7 +125,7 @@ class _Taking:
         self._folder, self._database, self._task = folder, database, task
         self._target, self._adoption = target, adoption
         self._best = _Best()
-        self._timed = self._left_out = 0
+        self._timed = self._skipped = 0
 
     def resume(self, programs: Sequence[LoggedProgram]) -> None:
         """Take in what a run before this one took over."""
@@ -144,7 +148,7 @@ class _Taking:
             return
         must_be_timed = self._best.is_beaten_by(remembered)
         if must_be_timed and self._timed == TIMED:
-            self._left_out += 1
+            self._skipped += 1
             return
         schedule = replay(self._task.mod, program).schedule
         if schedule is None:
@@ -170,26 +174,26 @@ class _Taking:
 
     def end(self) -> None:
         """Say how many records stayed out."""
-        if self._left_out:
+        if self._skipped:
             self._adoption.notes.append(
-                f"{self._task.name}: {self._left_out} programs of the live store are left out: they are remembered as "
+                f"{self._task.name}: {self._skipped} programs of the live store are left out: they are remembered as "
                 f"faster than what was timed here, and {TIMED} of a task are timed"
             )
 
     def _judge(self, record_id: str, remembered: Sequence[float], timing: Timing) -> None:
-        told = f"{self._task.name}: record {record_id} of the live store is remembered with "
         before = statistics.median(remembered)
-        told += f"{before * 1e3:.3g} ms, and "
+        subject = f"{self._task.name}: record {record_id} of the live store is remembered with {before * 1e3:.3g} ms"
         if timing.status is not Status.ok:
-            note = (
-                f"{told}failed here, so that it is never offered ({timing.status}: {timing.error})"
+            self._adoption.notes.append(
+                f"{subject}, and failed here, so that it is never offered ({timing.status}: {timing.error})"
             )
-            self._adoption.notes.append(note)
             return
         self._best.note(timing.run_secs)
         now = statistics.median(timing.run_secs)
         if now > SURPRISE * before:
-            self._adoption.notes.append(f"{told}takes {now * 1e3:.3g} ms here, which counts")
+            self._adoption.notes.append(
+                f"{subject}, and takes {now * 1e3:.3g} ms here, which counts"
+            )
 
 
 def _fastest(
@@ -201,8 +205,8 @@ def _fastest(
     records = store.read(hardware.name, COLUMNS).filter(
         pl.col("workload_id").is_in(list(workloads)), pl.col("generator").is_in(comparable)
     )
-    kept = fastest(records, hardware.target, PER_WORKLOAD)
-    found: dict[str, list[tuple[str, str, list[float]]]] = {}
-    for workload, *row in kept.select("workload_id", "record_id", "program", "run_secs").rows():
-        found.setdefault(workload, []).append((row[0], row[1], list(row[2])))
-    return found
+    rows: dict[str, list[tuple[str, str, list[float]]]] = {}
+    best = fastest(records, hardware.target, PER_WORKLOAD)
+    for workload, *row in best.select("workload_id", "record_id", "program", "run_secs").rows():
+        rows.setdefault(workload, []).append((row[0], row[1], list(row[2])))
+    return rows

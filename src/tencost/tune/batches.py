@@ -8,7 +8,7 @@ A line of JSON a batch, appended to by resumed runs, the oldest first:
      "task_latency_s": 1.2e-4, "total_latency_s": 0.0213}
 
     trials      programs measured in all, this batch included: grows from line to line
-    k           see `taken`; of random scores top_k is k / programs
+    k           see `top_k_size`; of random scores top_k is k / programs
     arm         who ranked the batch, see guard.py; p_rmse, top_k, spearman and kendall are this arm's
     arms        the same batch scored by every arm that could, on what it knew before the batch
     p_rmse      root of the mean squared difference of score and label, lower is better
@@ -26,16 +26,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tencost.errors import TuneError
 from tencost.evaluate.metrics import Floats, labels
-from tencost.tune.guard import Arm
 from tencost.writing import whole_file
 
+if TYPE_CHECKING:
+    from tencost.tune.session import Batch
+
 FILE = "batches.jsonl"
+SCRATCH = "scratch"
+"""model_uri of a run without a registered model; the name of its model."""
 TOP = 32
 """Programs that a top-k of a large batch looks at, as in tvm_oraa's top-32 of 64 and of 128."""
 
@@ -69,8 +73,28 @@ class BatchLine:
     task_latency_s: float
     total_latency_s: float
 
+    @classmethod
+    def of(cls, batch: Batch, model: str, *, learns: bool) -> BatchLine:
+        """Return the line of a batch that was ranked, by a model that learns or does not."""
+        ranked = batch.round
+        return cls(
+            trials=batch.trials,
+            task=batch.task.name,
+            programs=ranked.num_measured,
+            failed=ranked.num_failed,
+            k=top_k_size(ranked.num_measured),
+            model=model,
+            learns=learns,
+            arm=ranked.arm.value,
+            **asdict(ranked.score(ranked.arm)),
+            kendall=ranked.kendall,
+            arms={arm.value: asdict(score) for arm, score in ranked.scores.items()},
+            task_latency_s=batch.task_latency_s,
+            total_latency_s=batch.total_latency_s,
+        )
 
-def taken(programs: int) -> int:
+
+def top_k_size(programs: int) -> int:
     """Return the k of a batch's top-k: 32; half of a batch that has fewer than 64 programs, at least 1."""
     return min(TOP, max(1, programs // 2))
 
@@ -87,7 +111,7 @@ def judge(score: Floats, latency_s: Floats) -> Score:
     label = labels(latency_s)
     return Score(
         float(np.sqrt(np.mean((score - label) ** 2))),
-        overlap(score, label, taken(len(score))),
+        overlap(score, label, top_k_size(len(score))),
         correlation("spearmanr", score, np.nan_to_num(1.0 / latency_s, nan=0.0)),
     )
 
@@ -121,22 +145,12 @@ def _chances(value: Floats, k: int) -> Floats:
     return np.where(above, 1.0, np.where(tied, (k - above.sum()) / tied.sum(), 0.0))
 
 
-def told(scores: Mapping[Arm, Score]) -> dict[str, dict[str, float | None]]:
-    """Return arms' scores as plain values, by the arm's name."""
-    return {arm.value: asdict(score) for arm, score in scores.items()}
-
-
 def append_line(path: Path, line: BatchLine) -> None:
     """Add a line; what a killed run left half written, and lines of programs that are measured again, are dropped."""
-    text = json.dumps(asdict(line)) + "\n"
-    whole = _whole(path)
-    kept = [one for one in whole if (_trials(one) or 0) < line.trials]
-    if path.exists() and len(kept) == path.read_bytes().count(b"\n") and _ends(path):
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-        return
+    earlier = [text for text in _whole_lines(path) if (_trials(text) or 0) < line.trials]
     with whole_file(path) as temporary:
-        temporary.write_text("".join(f"{one}\n" for one in kept) + text, encoding="utf-8")
+        lines = [*earlier, json.dumps(asdict(line))]
+        temporary.write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
 
 
 def read_lines(path: Path) -> list[BatchLine]:
@@ -145,16 +159,16 @@ def read_lines(path: Path) -> list[BatchLine]:
     Raises:
         TuneError: a line says something else.
     """
-    found = []
-    for number, text in enumerate(_whole(path), start=1):
+    lines = []
+    for number, text in enumerate(_whole_lines(path), start=1):
         try:
-            found.append(_line(json.loads(text)))
+            lines.append(_line(json.loads(text)))
         except (TypeError, ValueError, AttributeError) as error:
             raise TuneError(
                 f"{path}, line {number}: expected a batch as `tencost tune` writes it, found {text[:80]} ({error}). "
                 "Move the file away; the run's other batches are lost to the report, nothing else is."
             ) from error
-    return found
+    return lines
 
 
 def _line(values: dict[str, Any]) -> BatchLine:
@@ -167,7 +181,7 @@ def _line(values: dict[str, Any]) -> BatchLine:
     return line
 
 
-def _whole(path: Path) -> list[str]:
+def _whole_lines(path: Path) -> list[str]:
     """Return the lines without those at the end that are no JSON object with `trials`, which a kill left."""
     if not path.exists():
         return []
@@ -179,13 +193,7 @@ def _whole(path: Path) -> list[str]:
 
 def _trials(line: str) -> int | None:
     try:
-        found = json.loads(line)["trials"]
+        trials = json.loads(line)["trials"]
     except (ValueError, TypeError, KeyError):
         return None
-    return found if isinstance(found, int) else None
-
-
-def _ends(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read(1) == b"\n"
+    return trials if isinstance(trials, int) else None

@@ -13,7 +13,8 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,42 +59,58 @@ class Round:
 
     Attributes:
         task: name of the task.
-        num_measured: programs in the batch.
-        num_failed: those that did not build or run.
-        spearman: rank correlation of scores with speed (1 / latency, 0 for failures), in [-1, 1], higher is better;
-            None for fewer than 3 programs or no differences. Of the arm that ranked the batch.
-        kendall: Kendall's tau-b of the same.
-        base_spearman: the Spearman correlation of the registered model alone, without what was learnt here.
-        residual_spearman: of the registered model with what was learnt here.
-        scratch_spearman: of trees that know only what was learnt here; None before there are any.
         arm: who ranked the batch, see :mod:`tencost.tune.guard`.
         next_arm: who ranks the next one.
-        fit_seconds: time that learning took; 0 if frozen.
         residual_weight: weight of what was learnt, in [0, 1), after the batch.
+        num_measured: programs in the batch.
+        num_failed: those that did not build or run.
+        kendall: Kendall's tau-b of scores with speed (1 / latency, 0 for failures) of the arm that ranked the batch, in
+            [-1, 1], higher is better; None for fewer than 3 programs or no differences.
+        fit_seconds: time that learning took; 0 if frozen.
         base_scores: the registered model's own score of each program, in (0, 1], in the order of the batch; none where
             no model is registered.
         scores: what the scores of every arm that could rank the batch were worth, see :mod:`tencost.tune.batches`.
     """
 
     task: str
-    num_measured: int
-    num_failed: int
-    spearman: float | None
-    kendall: float | None
-    base_spearman: float | None
-    residual_spearman: float | None
-    scratch_spearman: float | None
     arm: Arm
     next_arm: Arm
-    fit_seconds: float
     residual_weight: float
+    num_measured: int = 0
+    num_failed: int = 0
+    kendall: float | None = None
+    fit_seconds: float = 0.0
     base_scores: tuple[float, ...] = ()
     scores: Mapping[Arm, Score] = field(default_factory=dict)
+
+    def score(self, arm: Arm) -> Score:
+        """Return what an arm's scores of the batch were worth; nothing where it could not rank it."""
+        return self.scores.get(arm, Score(None, None, None))
+
+    @property
+    def spearman(self) -> float | None:
+        """Rank correlation as `kendall`, but Spearman's."""
+        return self.score(self.arm).spearman
+
+    @property
+    def base_spearman(self) -> float | None:
+        """Spearman's of the registered model alone, without what was learnt here."""
+        return self.score(Arm.registered).spearman
+
+    @property
+    def residual_spearman(self) -> float | None:
+        """Spearman's of the registered model with what was learnt here."""
+        return self.score(Arm.residual).spearman
+
+    @property
+    def scratch_spearman(self) -> float | None:
+        """Spearman's of trees that know only what was learnt here; None before there are any."""
+        return self.score(Arm.scratch).spearman
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """What is remembered of a candidate: its rows and the registered model's score."""
+    """A candidate that was scored in full: its rows and the registered model's score."""
 
     rows: FloatArray
     base: float
@@ -136,7 +153,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         self._draft = draft and kind_of(extractor.spec).lowers  # lowering is what a draft saves
         self._generator = np.random.default_rng(0)
         self._cache: dict[int, _Scored] = {}
-        self._known: dict[int, dict[int, FloatArray]] = {}
+        self._tile_rows: dict[int, dict[int, FloatArray]] = {}
         self._wide: dict[int, Any] = {}
         self._refused: Exception | None = None
         self._groups: dict[int, str] = {}
@@ -146,19 +163,15 @@ class TencostModel(ms.cost_model.PyCostModel):
         """Return scores, float64 [N] in (0, 1], higher is faster."""
         with self._lock:
             keys = self._keys(context, candidates)
-            fresh = {
-                key: one
-                for key, one in zip(keys, candidates, strict=True)
-                if key not in self._cache
-            }
-            if self._draft and len(fresh) >= MIN_BATCH:
-                guesses = self._verify(context, fresh)
+            by_key = dict(zip(keys, candidates, strict=True))
+            new = {key: by_key[key] for key in by_key if key not in self._cache}
+            guesses: Mapping[int, float] = {}
+            if self._draft and len(new) >= MIN_BATCH:
+                guesses = self._verify(context, new)
             else:
-                self._extract(context, fresh)
-                guesses = {}
+                self._extract(context, new)
             scores = np.array([guesses.get(key, np.nan) for key in keys], np.float64)
-            known = np.isnan(scores)
-            scores[known] = self._scores([key for key in keys if key not in guesses])
+            scores[np.isnan(scores)] = self._scores([key for key in keys if key not in guesses])
             return scores
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
@@ -170,23 +183,21 @@ class TencostModel(ms.cost_model.PyCostModel):
             latency = latencies_s(results)
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
             arm = self._in_charge()
-            scores = {one: self._ranked(one, features, base) for one in self._arms()}
-            judged = {one: judge(scores[one], latency) for one in scores}
-            ranks = {one: judged[one].spearman for one in scores}
-            next_arm = arm if self.frozen else self._guard.note(ranks, len(candidates))
-            seconds = self._learn(context, features, base, latency)
+            scores = {each: self._ranked(each, features, base) for each in self._arms()}
+            judged = {each: judge(scores[each], latency) for each in scores}
+            next_arm = arm
+            if not self.frozen:
+                ranks = {each: score.spearman for each, score in judged.items()}
+                next_arm = self._guard.note(ranks, len(candidates))
+            fit_seconds = self._learn(context, features, base, latency)
             finished = Round(
                 task=str(context.task_name),
-                num_measured=len(candidates),
-                num_failed=int(np.isnan(latency).sum()),
-                spearman=ranks[arm],
-                kendall=correlation("kendalltau", scores[arm], speed),
-                base_spearman=ranks[Arm.registered],
-                residual_spearman=ranks[Arm.residual],
-                scratch_spearman=ranks.get(Arm.scratch),
                 arm=arm,
                 next_arm=next_arm,
-                fit_seconds=seconds,
+                num_measured=len(candidates),
+                num_failed=int(np.isnan(latency).sum()),
+                kendall=correlation("kendalltau", scores[arm], speed),
+                fit_seconds=fit_seconds,
                 residual_weight=self._residual.weight,
                 base_scores=() if self.bundle is None else tuple(base.tolist()),
                 scores=judged,
@@ -199,20 +210,8 @@ class TencostModel(ms.cost_model.PyCostModel):
         """Return the round of a batch of which nothing was built: nobody ranked it, nothing was learnt."""
         with self._lock:
             arm = self._in_charge()
-            return Round(
-                task=task,
-                num_measured=0,
-                num_failed=0,
-                spearman=None,
-                kendall=None,
-                base_spearman=None,
-                residual_spearman=None,
-                scratch_spearman=None,
-                arm=arm,
-                next_arm=arm,
-                fit_seconds=0.0,
-                residual_weight=self._residual.weight,
-            )
+            weight = self._residual.weight
+            return Round(task=task, arm=arm, next_arm=arm, residual_weight=weight)
 
     def warm_start(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Learn from measurements of an earlier run: nothing was predicted, so no round is noted."""
@@ -233,7 +232,7 @@ class TencostModel(ms.cost_model.PyCostModel):
     def load(self, path: str) -> None:
         """Read what `save` wrote; raises TuneError on anything else."""
         with self._lock:
-            self._residual, guard = Residual.load_with_guard(Path(path))
+            self._residual, guard = Residual.load(Path(path))
             self._scratch = self._residual.without_base()
             if not self.frozen:  # a frozen model ranks alone, whoever wrote the file
                 self._guard = Guard() if guard is None else guard
@@ -242,7 +241,7 @@ class TencostModel(ms.cost_model.PyCostModel):
     def _forget(self) -> None:
         """Forget the candidates seen, and begin the draft's random numbers anew."""
         self._cache.clear()
-        self._known.clear()
+        self._tile_rows.clear()
         self._generator = np.random.default_rng(0)
 
     def _keys(self, context: Any, candidates: Sequence[Any]) -> list[int]:
@@ -255,7 +254,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         self._compare_targets(context)
         if len(self._cache) + len(candidates) > MAX_CACHED:
             self._cache.clear()
-            self._known.clear()
+            self._tile_rows.clear()
         task = structural_hash(context.mod)
         return [hash((task, trace_key(candidate))) for candidate in candidates]
 
@@ -279,48 +278,48 @@ class TencostModel(ms.cost_model.PyCostModel):
     def _scored(self, context: Any, candidates: Sequence[Any]) -> tuple[Ragged, Doubles]:
         """Return the candidates' rows, and the registered model's scores of them."""
         keys = self._keys(context, candidates)
-        fresh = dict(zip(keys, candidates, strict=True))
-        self._extract(context, {key: fresh[key] for key in fresh if key not in self._cache})
+        by_key = dict(zip(keys, candidates, strict=True))
+        self._extract(context, {key: by_key[key] for key in by_key if key not in self._cache})
         return self._remembered(keys)
 
     def _remembered(self, keys: Sequence[int]) -> tuple[Ragged, Doubles]:
-        found = [self._cache[key] for key in keys]
+        scored = [self._cache[key] for key in keys]
         columns = len(self._extractor.spec.columns)
-        features = Ragged.from_blocks([one.rows for one in found], columns)
-        return features, np.array([one.base for one in found], np.float64)
+        features = Ragged.from_blocks([candidate.rows for candidate in scored], columns)
+        return features, np.array([candidate.base for candidate in scored], np.float64)
 
     def _scores(self, keys: Sequence[int]) -> Doubles:
-        """Return what the arm in charge says of candidates whose features are known."""
+        """Return the scores of the arm in charge for candidates whose features are remembered."""
         features, base = self._remembered(keys)
         return self._ranked(self._in_charge(), features, base)
 
-    def _verify(self, context: Any, fresh: Mapping[int, Any]) -> dict[int, float]:
+    def _verify(self, context: Any, new: Mapping[int, Any]) -> dict[int, float]:
         """Score the promising share of new candidates in full; return guesses for the others."""
-        known = self._known.setdefault(structural_hash(context.mod), {})
-        read = {key: self._tile_row(candidate, key) for key, candidate in fresh.items()}
-        unread = [key for key, row in read.items() if row is None]
-        self._extract(context, {key: fresh[key] for key in unread})
-        rows = {key: row for key, row in read.items() if row is not None}
+        rows = {}
+        for key, candidate in new.items():
+            with suppress(Exception):  # a trace that cannot be read must not stop the search
+                row = tiles.candidate_row(candidate, key)
+                if row is not None:
+                    rows[key] = row
 
-        def score_in_full(keys: Sequence[int]) -> None:
-            self._extract(context, {key: fresh[key] for key in keys})
+        def score_in_full(keys: Iterable[int]) -> None:
+            self._extract(context, {key: new[key] for key in keys})
 
-        return guess_the_rest(rows, known, score_in_full, self._scores, self._generator)
+        score_in_full([key for key in new if key not in rows])
+        scored = self._tile_rows.setdefault(structural_hash(context.mod), {})
+        return guess_the_rest(rows, scored, score_in_full, self._scores, self._generator)
 
-    def _tile_row(self, candidate: Any, key: int) -> FloatArray | None:
-        try:
-            return tiles.candidate_row(candidate, key)
-        except Exception:  # noqa: BLE001 - a trace that cannot be read must not stop the search
-            return None
-
-    def _extract(self, context: Any, fresh: Mapping[int, Any]) -> None:
-        """Remember the rows of new candidates, and what the registered model says of them."""
-        if not fresh:
+    def _extract(self, context: Any, new: Mapping[int, Any]) -> None:
+        """Remember the rows of new candidates, and the registered model's scores of them."""
+        if not new:
             return
-        rows = self._rows(self._all_cores(context), list(fresh.values()))
+        rows = self._rows(self._all_cores(context), list(new.values()))
         features = Ragged.from_blocks(rows, len(self._extractor.spec.columns))
-        base = self._base(features)
-        for key, block, score in zip(fresh, rows, base.tolist(), strict=True):
+        if self.bundle is None:
+            base = np.where(features.lengths > 0, 0.5, LOWEST_SCORE)
+        else:
+            base = self.bundle.scores(features)
+        for key, block, score in zip(new, rows, base.tolist(), strict=True):
             self._cache[key] = _Scored(block, score)
         if len(rows) >= MIN_UNREAD and not any(map(len, rows)) and self._refused is not None:
             warnings.warn(
@@ -352,11 +351,6 @@ class TencostModel(ms.cost_model.PyCostModel):
             )
         return self._wide[key]
 
-    def _base(self, features: Ragged) -> Doubles:
-        if self.bundle is None:
-            return np.where(features.lengths > 0, 0.5, LOWEST_SCORE)
-        return self.bundle.scores(features)
-
     def _in_charge(self) -> Arm:
         """Return the arm that ranks now: what the guard chose, or the residual where that has learnt nothing yet."""
         chosen = self._guard.in_charge
@@ -364,7 +358,7 @@ class TencostModel(ms.cost_model.PyCostModel):
 
     def _arms(self) -> list[Arm]:
         """Return the arms that can rank now."""
-        return [one for one in Arm if one is not Arm.scratch or self._scratch.trained]
+        return [arm for arm in Arm if arm is not Arm.scratch or self._scratch.trained]
 
     def _ranked(self, arm: Arm, features: Ragged, base: Doubles) -> Doubles:
         if arm is Arm.scratch and self._scratch.trained:
@@ -506,16 +500,13 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
     return folder
 
 
-def scratch_cost_model(
-    spec: FeatureSpec, *, on_round: Callable[[Round], None] | None = None
-) -> Any:
+def scratch_cost_model(spec: FeatureSpec) -> Any:
     """Return a cost model that knows nothing before the first measurements: where no model is registered.
 
     Args:
         spec: a feature set without device columns, which would be constant.
-        on_round: called after every measured batch.
     """
-    return TencostModel(None, make_extractor(spec, {}), on_round=on_round)
+    return TencostModel(None, make_extractor(spec, {}))
 
 
 def latencies_s(results: Sequence[Any]) -> Doubles:

@@ -15,11 +15,16 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tencost.errors import TuneError
+from tencost.tune.reporting import csv_lines, draw_chart
 from tencost.writing import whole_file
+
+if TYPE_CHECKING:
+    from tencost.tune.session import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +48,30 @@ class CurvePoint:
     model: str = ""
     """The model that chose the batch."""
 
+    @classmethod
+    def of(cls, batch: Batch, model: str) -> CurvePoint:
+        """Return the point of a batch that a model chose."""
+        return cls(
+            trials=batch.trials,
+            total_latency_s=batch.total_latency_s,
+            task=batch.task.name,
+            task_latency_s=batch.task_latency_s,
+            failed=batch.round.num_failed,
+            spearman=batch.round.spearman,
+            elapsed_s=round(batch.elapsed_s, 3),
+            model=model,
+        )
 
-COLUMNS = tuple(item.name for item in fields(CurvePoint))
+
+COLUMNS = tuple(column.name for column in fields(CurvePoint))
 
 
 def append_point(path: Path, point: CurvePoint) -> None:
     """Add a row to the CSV, with a header if it is new, in one step; a row that a killed run left half is dropped."""
     whole = _whole_rows(path)
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    if not whole:
-        writer.writerow(COLUMNS)
-    writer.writerow(["" if value is None else value for value in asdict(point).values()])
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(whole + text.getvalue(), encoding="utf-8")
-    temporary.replace(path)
+    rows = [astuple(point)] if whole else [COLUMNS, astuple(point)]
+    with whole_file(path) as temporary:
+        temporary.write_text(whole + csv_lines(rows), encoding="utf-8")
 
 
 def read_points(path: Path) -> list[CurvePoint]:
@@ -78,10 +92,10 @@ def read_points(path: Path) -> list[CurvePoint]:
         raise _damaged(path, f"a row without them ({error})") from error
 
 
-def _damaged(path: Path, found: str) -> TuneError:
+def _damaged(path: Path, content: str) -> TuneError:
     return TuneError(
-        f"{path}: expected rows of {', '.join(COLUMNS)}, found {found}. Move the file away; tuning goes on without its "
-        "past curve."
+        f"{path}: expected rows of {', '.join(COLUMNS)}, found {content}. Move the file away; tuning goes on without "
+        "its past curve."
     )
 
 
@@ -109,27 +123,22 @@ def _point(row: list[str]) -> CurvePoint:
 
 def plot_curve(points: Sequence[CurvePoint], path: Path, title: str) -> bool:
     """Draw the curve as PNG; returns False where matplotlib is not installed (tencost[tuner] has none)."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    trials = [point.trials for point in points]
-    upper.step(trials, [point.total_latency_s * 1e3 for point in points], where="post", marker=".")
-    upper.set_ylabel("total latency of tasks, ms")
-    upper.set_yscale("log")
-    upper.set_title(title)
-    upper.grid(visible=True, which="both", alpha=0.3)
-    ranked = [(point.trials, point.spearman) for point in points if point.spearman is not None]
-    lower.axhline(0.0, color="grey", linewidth=0.8)
-    lower.plot([t for t, _ in ranked], [rho for _, rho in ranked], marker=".", linestyle="none")
-    lower.set_ylim(-1.05, 1.05)
-    lower.set_ylabel("rank corr.")
-    lower.set_xlabel("programs measured")
-    lower.grid(visible=True, alpha=0.3)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
-    return True
+
+    def draw(figure: Any) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        trials = [point.trials for point in points]
+        latency_ms = [point.total_latency_s * 1e3 for point in points]
+        upper.step(trials, latency_ms, where="post", marker=".")
+        upper.set_ylabel("total latency of tasks, ms")
+        upper.set_yscale("log")
+        upper.set_title(title)
+        upper.grid(visible=True, which="both", alpha=0.3)
+        ranked = [(point.trials, point.spearman) for point in points if point.spearman is not None]
+        lower.axhline(0.0, color="grey", linewidth=0.8)
+        lower.plot([t for t, _ in ranked], [rho for _, rho in ranked], marker=".", linestyle="none")
+        lower.set_ylim(-1.05, 1.05)
+        lower.set_ylabel("rank corr.")
+        lower.set_xlabel("programs measured")
+        lower.grid(visible=True, alpha=0.3)
+
+    return draw_chart(path, (7, 4.2), draw)

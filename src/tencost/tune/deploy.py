@@ -1,23 +1,27 @@
-"""The tuned network: compiled with a database's best programs, its outputs compared, timed as a whole."""
+"""The tuned network: compiled with a database's best programs where they are faster than by rule, its outputs compared.
+
+A program is timed alone while it is tuned, again and again on the same numbers, which stay in the caches, and the best
+of many is partly luck. In the network its inputs come from another function. So the network is run with the programs
+and without, by rule, in turn, each function timed, and a program stays if it is the faster one there.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import save_json
+from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase
 
-from tencost.config import GraphChoice, HardwareConfig
+from tencost.config import GraphChoice, HardwareConfig, RunnerKind
 from tencost.errors import TuneError
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
@@ -26,22 +30,21 @@ from tencost.programs.codegen import vector_math
 from tencost.programs.codegen.rules import leave, schedule_rest
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
+from tencost.tune.hosts import Deployed, Host
 from tencost.tune.workfolder import check_database
-from tencost.workers.pool import CpuPlan
-from tencost.workers.threads import run_on
 
-T = TypeVar("T")
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """What TVM raises where it refuses something."""
 TOLERANCE = 1e-4
 """Largest difference from an expected output that is accepted, relative to the output's largest value."""
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
-MAX_TIMING_S = 3.0
-"""Seconds that a network is timed for, about."""
-_LEAST_TIME_S = 0.01
 WORTH_IT = 0.97
 """A program is used where it takes at most this share of the time by rule: the best of many is partly luck."""
+TURNS = 7
+"""Calls of the network with programs and by rule, in turn."""
+_REORDERED = "_prepacked"
+"""What TVM appends to the name of a function whose weights are reordered before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class Agreement:
 
     Attributes:
         max_abs: largest absolute difference where the expected value is a finite number; NaN if a value that is not
-            finite is another one, or if one of those found is.
+            finite is another one, or if one of the output's is.
         max_rel: that, divided by the largest finite absolute value that is expected.
         degenerate: why agreeing with the expected output would say nothing; empty if it says something.
     """
@@ -70,52 +73,8 @@ class Agreement:
         return not self.differs and not self.degenerate
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Seconds of a call, timed several times: median and quartiles, and of how many."""
-
-    median_s: float
-    lower_s: float
-    upper_s: float
-    repeats: int
-
-
-class Deployed:
-    """A compiled network, ready to be called with the network's inputs."""
-
-    def __init__(self, executable: Any, network: Network) -> None:
-        self._machine = relax.VirtualMachine(executable, tvm.cpu())
-        self._inputs = [tvm.runtime.tensor(array) for array in network.inputs.values()]
-
-    def outputs(self) -> list[Array]:
-        """Call it; return all outputs."""
-        return [output.numpy() for output in self._machine["main"](*self._inputs)]
-
-    def seconds(self, number: int = 1) -> float:
-        """Return the mean seconds of so many calls."""
-        timer = self._machine.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
-        return float(timer(*self._inputs).results[0])
-
-    def seconds_by_function(self) -> dict[str, float]:
-        """Return the seconds that each function which it calls takes in one call of the network, all its calls."""
-        found: dict[str, float] = {}
-        begun = 0.0
-
-        def note(_function: Any, name: str, before: bool, _returned: Any, *_arguments: Any) -> None:
-            nonlocal begun
-            now = time.perf_counter()
-            if not before:
-                found[str(name)] = found.get(str(name), 0.0) + now - begun
-            begun = time.perf_counter()
-
-        self._machine["main"](*self._inputs)
-        self._machine.set_instrument(note)
-        self._machine["main"](*self._inputs)
-        return found
-
-
-def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
-    """Open somebody's MetaSchedule database for reading; `told` is how the user said where it is.
+def open_database(folder: Path, source: str = "tuner.compare_with") -> Any:
+    """Open somebody's MetaSchedule database for reading; `source` is the word by which the user gave it.
 
     Raises:
         TuneError: there is none, or TVM cannot read it.
@@ -125,19 +84,16 @@ def open_database(folder: Path, told: str = "tuner.compare_with") -> Any:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise TuneError(
-            f"{told}={folder}: expected the folder of a MetaSchedule database, found no "
+            f"{source}={folder}: expected the folder of a MetaSchedule database, found no "
             f"{' and no '.join(missing)} in it. Give the work_dir that ms.tune_tir or tune_relax wrote to."
         )
     check_database(folder)
-    workloads, records = map(str, files)
     try:
-        return tvm.s_tir.meta_schedule.database.JSONDatabase(
-            workloads, records, allow_missing=False
-        )
+        return JSONDatabase(*map(str, files), allow_missing=False)
     except TVM_ERRORS as error:
         raise TuneError(
-            f"{told}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that it "
-            f"refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
+            f"{source}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that "
+            f"it refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
         ) from error
 
 
@@ -148,14 +104,14 @@ def check_shapes(network: Network, tasks: Sequence[NetworkTask]) -> None:
         TuneError: a task has such a shape; its sizes are named.
     """
     for task in tasks:
-        sizes = (size for one in task.mod["main"].params for size in getattr(one.ty, "shape", ()))
-        open_ones = dict.fromkeys(
+        sizes = (size for arg in task.mod["main"].params for size in getattr(arg.ty, "shape", ()))
+        variables = dict.fromkeys(
             str(size) for size in sizes if not isinstance(size, tvm.tirx.IntImm)
         )
-        if open_ones:
+        if variables:
             raise TuneError(
                 f"network {network.name!r}: expected fixed shapes, found those of {task.name} with "
-                f"{', '.join(open_ones)}. Nothing was measured; say its sizes (network.batch, network.size), or "
+                f"{', '.join(variables)}. Nothing was measured; say its sizes (network.batch, network.size), or "
                 "export it without dynamic shapes"
             )
 
@@ -164,34 +120,35 @@ def layout_note(graph: GraphChoice, tasks: Sequence[NetworkTask], target: dict[s
     """Return what a user may want to know of a network's convolutions: they have channels first; else nothing."""
     if graph is not GraphChoice.as_is or target.get("kind") != "llvm":
         return ""
-    found = sum("conv2d_nchw" in str(save_json(task.mod)) for task in tasks)
-    if not found:
+    convolutions = sum("conv2d_nchw" in str(save_json(task.mod)) for task in tasks)
+    if not convolutions:
         return ""
     return (
-        f"{found} convolutions have their channels first, for which there are no register tiles: on CPUs most networks "
-        "are several times faster with network.graph=channels_last"
+        f"{convolutions} convolutions have their channels first, for which there are no register tiles: on CPUs most "
+        "networks are several times faster with network.graph=channels_last"
     )
 
 
-def count_known(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> int:
+def best_record(database: Any, mod: Any, target: dict[str, Any]) -> Any:
+    """Return the record of a workload's best program in a database; None where no program of it ran."""
+    return database.query_tuning_record(mod, tvm.target.Target(target), "main")
+
+
+def count_tuned(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> int:
     """Return for how many tasks a database has a program that ran."""
-    tvm_target = tvm.target.Target(target)
-    found = (database.query_tuning_record(task.mod, tvm_target, "main") for task in tasks)
-    return sum(record is not None for record in found)
+    return sum(best_record(database, task.mod, target) is not None for task in tasks)
 
 
-def count_known_unpacked(
+def count_tuned_unpacked(
     database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]
 ) -> int:
     """Return for how many tasks that may reorder weights a database has a program of the same task that may not."""
-    tvm_target = tvm.target.Target(target)
-    found = 0
-    for task in tasks:
-        main = task.mod["main"]
-        if "layout_free_buffers" in dict(main.attrs or {}):
-            plain = tvm.IRModule({"main": main.without_attr("layout_free_buffers")})
-            found += database.query_tuning_record(plain, tvm_target, "main") is not None
-    return found
+    unpacked = [
+        tvm.IRModule({"main": main.without_attr("layout_free_buffers")})
+        for main in (task.mod["main"] for task in tasks)
+        if "layout_free_buffers" in dict(main.attrs or {})
+    ]
+    return sum(best_record(database, mod, target) is not None for mod in unpacked)
 
 
 def better_than_rules(
@@ -207,23 +164,58 @@ def better_than_rules(
     """
     worth_it = []
     for task in tasks:
-        record = database.query_tuning_record(task.mod, tvm.target.Target(target), "main")
-        seconds = [] if record is None else [float(one) for one in record.run_secs or ()]
+        record = best_record(database, task.mod, target)
+        seconds = [] if record is None else [float(time) for time in record.run_secs or ()]
         limit = rule_s.get(workload_id(str(save_json(task.mod))), math.inf)
         if seconds and statistics.median(seconds) < WORTH_IT * limit:
             worth_it.append(task)
-    return only(database, worth_it, target)
+    return _best_of(database, worth_it, target)
 
 
-def only(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> Any:
+def faster_in_network(
+    network: Network, hardware: HardwareConfig, tasks: Sequence[NetworkTask], database: Any
+) -> Any:
+    """Return a database of those programs of a database that are faster in the network than by rule.
+
+    Args:
+        network: what is compiled.
+        hardware: for which; this host has to be such. Devices behind a tracker do not tell what a function takes: there
+            all programs stay.
+        tasks: of the network.
+        database: MetaSchedule's, its best programs are meant.
+    """
+    target = hardware.target
+    tuned = [task for task in tasks if best_record(database, task.mod, target) is not None]
+    is_here = target.get("kind") == "llvm" and hardware.runner is RunnerKind.local
+    if not is_here or not tuned:
+        return database
+    networks = [
+        Deployed(compile_network(network, target, programs, by_rule=True), network)
+        for programs in (database, None)
+    ]
+    turns = Host(hardware).call(
+        lambda: [[each.seconds_by_function() for each in networks] for _ in range(TURNS)]
+    )
+    by_program, by_rule = (
+        {
+            name.removesuffix(_REORDERED): statistics.median(turn[place][name] for turn in turns)
+            for name in turns[0][place]
+        }
+        for place in range(len(networks))
+    )
+    slower = {name for name in by_program.keys() & by_rule if by_program[name] > by_rule[name]}
+    return _best_of(database, [task for task in tuned if task.name not in slower], target)
+
+
+def _best_of(database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any]) -> Any:
     """Return a database that holds the best program of these tasks, and nothing else."""
-    kept = tvm.s_tir.meta_schedule.database.MemoryDatabase()
+    best = MemoryDatabase()
     for task in tasks:
-        record = database.query_tuning_record(task.mod, tvm.target.Target(target), "main")
+        record = best_record(database, task.mod, target)
         if record is not None:
-            kept.commit_workload(task.mod)
-            kept.commit_tuning_record(record)
-    return kept
+            best.commit_workload(task.mod)
+            best.commit_tuning_record(record)
+    return best
 
 
 def compile_network(
@@ -232,9 +224,9 @@ def compile_network(
     database: Any | None,
     *,
     by_rule: bool | None = None,
-    note: Callable[[str], object] | None = None,
+    note: Callable[[str], object] = lambda _message: None,
 ) -> Any:
-    """Return an executable; with a database, its best program replaces each function that it knows.
+    """Return an executable; with a database, its best program replaces each function that it has one for.
 
     The database is applied as any user of TVM would: relax.transform.MetaScheduleApplyDatabase.
 
@@ -243,15 +235,13 @@ def compile_network(
         target: for which hardware.
         database: MetaSchedule's, or None.
         by_rule: functions without a program are scheduled by tencost.programs.codegen.rules; None: if there is a
-        database. What
-            TVM alone makes of the network is without both.
-        note: is told of each operator that cannot be compiled by rule, which keeps TVM's default schedule, and of
+            database. What TVM alone makes of the network is without both.
+        note: called for each operator that cannot be compiled by rule, which keeps TVM's default schedule, and for
             weights that cannot be reordered; with the reason.
 
     Raises:
         RuntimeError, ValueError, TypeError: TVM refuses the network, or a program of the database.
     """
-    note = note or (lambda _told: None)
     mod = network.deployable(target)
     tvm_target = tvm.target.Target(target)
     by_rule = database is not None if by_rule is None else by_rule
@@ -261,23 +251,34 @@ def compile_network(
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
     if not by_rule:
-        return _built(network, mod, target, tvm_target, packs=database is not None, note=note)
+        packs = database is not None and network.packs(target)
+        return _compile(mod, tvm_target, packs=packs, note=note)
     refused: dict[str, str] = {}
+    packs = network.packs(target)
     ruled = schedule_rest(
         mod, target, lambda name, error: refused.update({name: first_sentence(error)})
     )
     try:
         granted = tvm.target.Target(leave(ruled, target))
-        built = _built(network, ruled, target, granted, packs=True, note=note)
+        built = _compile(ruled, granted, packs=packs, note=note)
     except TVM_ERRORS:
-        alone = _refused_by_rule(mod, ruled, target)
+        changed = (
+            (name, function)
+            for name, function in ruled.functions.items()
+            if not function.same_as(mod[name])
+        )
+        alone = _refused_alone(changed, target, leave)
         if not alone:
             raise
         refused |= alone
-        kept = {name: one for name, one in mod.functions.items() if str(name.name_hint) in alone}
-        ruled = tvm.IRModule({**ruled.functions, **kept}, attrs=ruled.attrs)
+        default = {
+            name: function
+            for name, function in mod.functions.items()
+            if str(name.name_hint) in alone
+        }
+        ruled = tvm.IRModule({**ruled.functions, **default}, attrs=ruled.attrs)
         granted = tvm.target.Target(leave(ruled, target))
-        built = _built(network, ruled, target, granted, packs=True, note=note)
+        built = _compile(ruled, granted, packs=packs, note=note)
     for name, reason in refused.items():
         note(
             f"operator {name} has TVM's default schedule, as it cannot be compiled by rule: {reason}"
@@ -285,32 +286,28 @@ def compile_network(
     return built
 
 
-def _built(
-    network: Network,
-    mod: Any,
-    target: dict[str, Any],
-    granted: Any,
-    *,
-    packs: bool,
-    note: Callable[[str], object],
-) -> Any:
-    """Compile a scheduled module for the target that is granted, weights reordered where the network allows it."""
-    if packs and network.packs(target):
+def _compile(mod: Any, target: Any, *, packs: bool, note: Callable[[str], object]) -> Any:
+    """Compile a scheduled module, its weights reordered once where that can be."""
+    if packs:
         try:
             mod = with_packed_weights(mod)
         except TVM_ERRORS as error:
             note(f"programs reorder their weights at each call, not once: {first_sentence(error)}")
-    return tvm.compile(mod, target=granted)
+    return tvm.compile(mod, target=target)
 
 
-def _refused_by_rule(mod: Any, ruled: Any, target: dict[str, Any]) -> dict[str, str]:
-    """Return which functions, by name, TVM refuses by rule even alone, and why."""
+def _refused_alone(
+    functions: Iterable[tuple[Any, Any]],
+    target: dict[str, Any],
+    target_for: Callable[[Any, dict[str, Any]], dict[str, Any]],
+) -> dict[str, str]:
+    """Return which functions, by name, TVM refuses even alone, and why."""
     refused = {}
-    for name, function in ruled.functions.items():
-        if isinstance(function, tvm.tirx.PrimFunc) and not function.same_as(mod[name]):
+    for name, function in functions:
+        if isinstance(function, tvm.tirx.PrimFunc):
             alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
             try:
-                tvm.compile(alone, target=tvm.target.Target(leave(alone, target)))
+                tvm.compile(alone, target=tvm.target.Target(target_for(alone, target)))
             except TVM_ERRORS as error:
                 refused[str(name.name_hint)] = first_sentence(error)
     return refused
@@ -325,7 +322,10 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
     try:
         return compile_network(network, target, None)
     except Exception as error:
-        refused = _refused(network, target)
+        mod, tvm_target = network.deployable(target), tvm.target.Target(target)
+        with tvm_target, suppress(*TVM_ERRORS):
+            mod = relax.get_default_pipeline(tvm_target)(mod)
+        refused = _refused_alone(mod.functions.items(), target, lambda _mod, plain: plain)
         what = f"its operator {', '.join(refused)}" if refused else "it, though each operator alone"
         raise TuneError(
             f"network {network.name!r}: TVM {tvm.__version__} cannot compile {what} for {target['kind']}: "
@@ -334,100 +334,27 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
         ) from error
 
 
-def _refused(network: Network, target: dict[str, Any]) -> list[str]:
-    mod, tvm_target = network.deployable(target), tvm.target.Target(target)
-    with tvm_target, suppress(*TVM_ERRORS):
-        mod = relax.get_default_pipeline(tvm_target)(mod)
-    names = []
-    for variable, function in mod.functions.items():
-        if isinstance(function, tvm.tirx.PrimFunc):
-            alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
-            try:
-                tvm.compile(alone, target=tvm_target)
-            except TVM_ERRORS:
-                names.append(str(variable.name_hint))
-    return names
-
-
-def on_cores(
-    hardware: HardwareConfig,
-    function: Callable[[], T],
-    on_interrupt: Callable[[], object] = lambda: None,
-) -> T:
-    """Call a function whose networks run on the cores that a hardware's programs are timed on; see `run_on`.
-
-    Raises:
-        HardwareError: this host has fewer.
-    """
-    plan = CpuPlan.choose(hardware.cores, name=hardware.name)
-    return run_on(plan.run, hardware.cores, function, on_interrupt)
-
-
-class Timed(Protocol):
-    """What can be timed: a network, or a task's program."""
-
-    def seconds(self, number: int = 1) -> float:
-        """Return the mean seconds of so many calls."""
-
-
-def times_in_turn(
-    parts: Mapping[str, Timed], limit_s: float, stop: threading.Event | None = None
-) -> dict[str, list[float]]:
-    """Time parts one after the other, again and again, so that what disturbs the host disturbs all of them.
-
-    3 turns at least, 30 at most; short ones are called several times for one time.
-
-    Args:
-        parts: by name.
-        limit_s: seconds that all turns take, about.
-        stop: set by who no longer wants to know: no further turn begins.
-
-    Returns:
-        Seconds of a call in each turn, by name.
-    """
-    once = {name: part.seconds() for name, part in parts.items()}
-    number = {
-        name: max(1, math.ceil(_LEAST_TIME_S / max(seconds, 1e-7)))
-        for name, seconds in once.items()
-    }
-    turn_s = sum(number[name] * once[name] for name in parts)
-    turns = int(np.clip(limit_s / max(turn_s, 1e-6), 3, 30))
-    times: dict[str, list[float]] = {name: [] for name in parts}
-    for _ in range(turns):
-        if stop is not None and stop.is_set():
-            break
-        for name, part in parts.items():
-            times[name].append(part.seconds(number[name]))
-    return times
-
-
-def spread_of(values: Sequence[float]) -> Spread:
-    """Return median and quartiles of times, or of differences, in seconds."""
-    lower, median, upper = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
-    return Spread(median_s=median, lower_s=lower, upper_s=upper, repeats=len(values))
-
-
-def compare(found: Array, expected: Array) -> Agreement:
+def compare(output: Array, expected: Array) -> Agreement:
     """Compare an output with what it should be; values that are not finite have to be the same in the same places.
 
     Raises:
         TuneError: another shape or type.
     """
-    if found.shape != expected.shape:
-        raise TuneError(f"expected an output of shape {expected.shape}, found {found.shape}")
-    if found.dtype != expected.dtype:
-        raise TuneError(f"expected an output of {expected.dtype}, found one of {found.dtype}")
-    numbers, wanted = found.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(wanted)
-    difference = float(np.max(np.abs(numbers[finite] - wanted[finite]), initial=0))
-    if not np.array_equal(numbers[~finite], wanted[~finite], equal_nan=True):
+    if output.shape != expected.shape:
+        raise TuneError(f"expected an output of shape {expected.shape}, found {output.shape}")
+    if output.dtype != expected.dtype:
+        raise TuneError(f"expected an output of {expected.dtype}, found one of {output.dtype}")
+    ours, theirs = output.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(theirs)
+    difference = float(np.max(np.abs(ours[finite] - theirs[finite]), initial=0))
+    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
         difference = math.nan
-    scale = float(np.max(np.abs(wanted[finite]), initial=0))
+    scale = float(np.max(np.abs(theirs[finite]), initial=0))
     max_rel = difference / scale if scale > 0 else difference
     return Agreement(max_abs=difference, max_rel=max_rel, degenerate=degenerate(expected))
 
 
-def compare_outputs(network: Network, found: Sequence[Array]) -> dict[str, Agreement]:
+def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, Agreement]:
     """Compare a network's outputs, by name, the chosen one first.
 
     Raises:
@@ -436,15 +363,15 @@ def compare_outputs(network: Network, found: Sequence[Array]) -> dict[str, Agree
     agreements = {}
     for name, index in network.compared.items():
         try:
-            agreements[name] = compare(found[index], network.expected[index])
+            agreements[name] = compare(outputs[index], network.expected[index])
         except TuneError as error:
             raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
     return agreements
 
 
-def worst(agreements: Mapping[str, Agreement]) -> Agreement:
-    """Return the one that differs most; a NaN is worse than any number."""
-    return max(agreements.values(), key=lambda one: (math.isnan(one.max_rel), one.max_rel))
+def worst(agreements: Mapping[str, Agreement]) -> tuple[str, Agreement]:
+    """Return the output that differs most, by name; a NaN is worse than any number."""
+    return max(agreements.items(), key=lambda pair: (math.isnan(pair[1].max_rel), pair[1].max_rel))
 
 
 def degenerate(output: Array) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,26 +12,34 @@ from rich.console import Console
 from tencost.config import Config, HardwareConfig
 from tencost.errors import FeatureError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
+from tencost.features.extractor import spec_for
+from tencost.networks.network import Network, NetworkTask, load_network
 from tencost.programs.starting_points import StartBook, shipped_starts
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.register.pull import CHALLENGER, CHAMPION, EVERY_CPU, default_alias, objection
+from tencost.tune.batches import SCRATCH
+from tencost.tune.cost_model import load_cost_model, scratch_cost_model
+from tencost.tune.deploy import (
+    check_shapes,
+    compile_untuned,
+    count_tuned,
+    layout_note,
+    meaningless,
+    open_database,
+)
+from tencost.tune.recording import by_workload, open_store
+from tencost.tune.reporting import native_messages_to, note
 from tencost.tune.workfolder import WorkFolder
+from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.hardware import another_machine, one_core
 
 if TYPE_CHECKING:
-    from tencost.networks.network import Network, NetworkTask
     from tencost.store.record_store import RecordStore
-    from tencost.workers.evaluator import MeasureOptions
-
-NOTE: dict[str, Any] = {"style": "yellow", "markup": False, "highlight": False, "soft_wrap": True}
-"""How the console prints what a user should know, as it is."""
-SCRATCH = "scratch"
-"""model_uri of a run without a registered model; the name of its model."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The cost model of a run and what it is called in records and reports."""
+    """The cost model of a run and its name in records and reports."""
 
     model: Any
     name: str
@@ -48,14 +53,14 @@ class Inputs:
         cfg: the configuration, its hardware resolved.
         root: the project's root.
         folder: the work folder, open.
-        console: where things are said.
+        console: gets the messages.
         network: the network.
         untuned: its executable with default schedules.
         every: its tasks.
         tasks: those that are tuned.
         chosen: the cost model.
         compared: somebody else's database; None for none.
-        compared_network: the network whose workloads that database knows, its weights in the source's order perhaps.
+        compared_network: the network whose workloads that database has, its weights in the source's order perhaps.
         store: the live store; None where what it needs is not installed.
         book: starting points; None for none.
         options: how programs are timed.
@@ -82,46 +87,35 @@ class Inputs:
 
 
 def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Inputs:
-    """Import the network, load the model, look into the live store; raises as :func:`run`."""
-    from tencost.networks.network import load_network
-    from tencost.tune.deploy import (
-        check_shapes,
-        compile_untuned,
-        layout_note,
-        meaningless,
-        open_database,
-    )
-    from tencost.workers.evaluator import MeasureOptions
-
+    """Import the network, load the model, look into the live store; raises as :func:`tencost.tune.stage.run`."""
     hardware, tuner = cfg.hardware, cfg.tuner
     compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
     chosen = choose_model(cfg, root, console)
     console.print(f"importing {cfg.network.name}")
-    with native_messages_to(folder.logs / "import.log"):
-        register_cpu_intrinsics()
-        network = load_network(cfg.network, root)
-        every = network.tasks(hardware.target)
-    check_shapes(network, every)
-    for note in network.notes:
-        console.print(note, **NOTE)
-    told = layout_note(cfg.network.graph, every, hardware.target)
-    if told:
-        console.print(told, **NOTE)
+    messages = folder.logs / "import.log"
+    network, every = import_network(cfg, hardware, root, console, messages)
     tasks = [task for task in every if task.flop >= tuner.min_mflop * 1e6]
     if not tasks:
         raise TuneError(
             f"network {network.name!r} has no task of at least {tuner.min_mflop} MFLOP. Lower tuner.min_mflop."
         )
-    _leave_others_out(folder, every, network, console)
-    compared_network = network if compared is None else _as_known(compared, network, cfg)
+    others = folder.leave_out_others(by_workload(every))
+    if others:
+        note(
+            console,
+            f"{folder.path} has {others} programs that are not of {network.name} as its graph is written now; they "
+            "stay, and do not count. Those from before weights were packed: tencost compile with "
+            f"network.pack_weights=false and --database {folder.path}",
+        )
+    compared_network = network if compared is None else _network_of(compared, network, cfg)
     console.print("compiling it untuned")
-    with native_messages_to(folder.logs / "import.log"):
+    with native_messages_to(messages):
         untuned = compile_untuned(network, hardware.target)
     for output, why in meaningless(network).items():
-        console.print(
+        note(
+            console,
             f"output {output} of {network.name} is {why}, as {network.computed_by} computes it: that the tuned network "
             "computes the same will say nothing. Choose another with network.output, or import it with trained weights",
-            **NOTE,
         )
     store = _live_store(cfg.paths.live_store(root), hardware, folder.path, console)
     return Inputs(
@@ -144,37 +138,42 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     )
 
 
-def _leave_others_out(
-    folder: WorkFolder, tasks: Sequence[NetworkTask], network: Network, console: Console
-) -> None:
-    """Say where a folder has programs of other workloads: the graph was written otherwise when they were found."""
-    from tvm.ir import save_json
+def import_network(
+    cfg: Config, hardware: HardwareConfig, root: Path, console: Console, messages: Path
+) -> tuple[Network, list[NetworkTask]]:
+    """Import cfg.network; return it with its tasks on a hardware, and print what a user should know of it.
 
-    from tencost.store.ids import workload_id
+    Args:
+        cfg: names the network.
+        hardware: what it is compiled for.
+        root: the project's root.
+        console: gets the messages.
+        messages: file that gets those of TVM's C++ side.
 
-    own = {workload_id(str(save_json(task.mod))) for task in tasks}
-    others = folder.leave_out_others(own)
-    if others:
-        console.print(
-            f"{folder.path} has {others} programs that are not of {network.name} as its graph is written now; they "
-            "stay, and do not count. Those from before weights were packed: tencost compile with "
-            f"network.pack_weights=false and --database {folder.path}",
-            **NOTE,
-        )
+    Raises:
+        TuneError: it has shapes that are known only when it runs.
+    """
+    with native_messages_to(messages):
+        register_cpu_intrinsics()
+        network = load_network(cfg.network, root)
+        tasks = network.tasks(hardware.target)
+    check_shapes(network, tasks)
+    for message in (*network.notes, layout_note(cfg.network.graph, tasks, hardware.target)):
+        if message:
+            note(console, message)
+    return network, tasks
 
 
-def _as_known(database: Any, network: Network, cfg: Config) -> Network:
-    """Return the network, its weights packed or not, as a database to compare with knows it.
+def _network_of(database: Any, network: Network, cfg: Config) -> Network:
+    """Return the network, its weights packed or not, as a database to compare with has it.
 
     Raises:
         TuneError: it has no program of either, so that it would change nothing.
     """
-    from tencost.tune.deploy import count_known
-
     target = cfg.hardware.target
-    for one in (network, replace(network, packed=not network.packed)):
-        if count_known(database, one.tasks(target), target):
-            return one
+    for variant in (network, replace(network, packed=not network.packed)):
+        if count_tuned(database, variant.tasks(target), target):
+            return variant
     raise TuneError(
         f"tuner.compare_with={cfg.tuner.compare_with}: expected programs of {cfg.network.name} for "
         f"{target}, found none among its {len(database)}. Name one of this network, in the same "
@@ -187,17 +186,14 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
 
     Hardware whose champion nobody has promoted is served by its challenger; hardware of several cores without a model
     of its own by the champion of one of its cores; any other CPU by the champion of all CPUs, which knows it by its
-    description. Which of them, and why not the one before, is said in a line. A model that cannot read MetaSchedule's
-    candidates, as one of Ansor's programs, is none of them.
+    description. A line names the model, and the reason why not the one before it. A model that cannot read
+    MetaSchedule's candidates, as one of Ansor's programs, is none of them.
 
     Raises:
         RegistryError: cfg.model_uri is given and cannot be found.
         BundleError: it does not fit.
         FeatureError: cfg.model_uri is given and cannot read MetaSchedule's candidates.
     """
-    from tencost.features.extractor import spec_for
-    from tencost.tune.cost_model import load_cost_model, scratch_cost_model
-
     hardware = cfg.hardware
     if cfg.model_uri == SCRATCH:
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
@@ -215,20 +211,19 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
                 raise
             failures.append(error)
     else:
-        console.print(
+        note(
+            console,
             f"No registered model for hardware {hardware.name} ({_first(failures)}) Learning from scratch; to use a "
             "model of another hardware: model_uri=models:/<name>@champion",
-            **NOTE,
         )
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     if not cfg.model_uri and uri != uris[0]:
-        console.print(_instead(hardware, uri, _first(failures), root), **NOTE)
-    folder = model.bundle.folder
-    name = f"{uri.split('@')[0]}/{folder.name}" if "@" in uri else uri
-    told = f" ({uri.partition('@')[2]})" if "@" in uri else ""
-    console.print(
-        f"model {name}{told}: {model.bundle.info.family} on {model.bundle.info.feature_spec.name}"
-    )
+        note(console, _instead(hardware, uri, _first(failures), root))
+    bundle = model.bundle
+    model_name, at, alias = uri.partition("@")
+    name = f"{model_name}/{bundle.folder.name}" if at else uri
+    label = f"{name} ({alias})" if at else name
+    console.print(f"model {label}: {bundle.info.family} on {bundle.info.feature_spec.name}")
     return Chosen(model, name)
 
 
@@ -241,11 +236,10 @@ def _first(failures: Sequence[RegistryError | FeatureError]) -> str:
 def _candidates(hardware: HardwareConfig, alias: str) -> list[str]:
     """Return where a model for a hardware is looked for, the best first."""
     uris = [f"models:/tencost-{hardware.name}@{alias}"]
-    if (
-        alias == CHAMPION
-    ):  # who asks for another one by TENCOST_ALIAS wants no version that nobody let there
+    # Who asks for another alias by TENCOST_ALIAS wants no version that nobody let there.
+    if alias == CHAMPION:
         uris.append(f"models:/tencost-{hardware.name}@{CHALLENGER}")
-    uris += [f"models:/tencost-{one.name}@{alias}" for one in one_core(hardware)]
+    uris += [f"models:/tencost-{single.name}@{alias}" for single in one_core(hardware)]
     if hardware.target.get("kind") == "llvm":
         uris.append(f"models:/tencost-{EVERY_CPU}@{alias}")
     return list(dict.fromkeys(uris))
@@ -270,25 +264,23 @@ def _instead(hardware: HardwareConfig, uri: str, failure: str, root: Path) -> st
 def _live_store(
     uri: str, hardware: HardwareConfig, folder: Path, console: Console
 ) -> RecordStore | None:
-    """Return the live store; None, which is said, where what it needs is not installed, or it knows another machine."""
-    from tencost.tune.recording import open_store
-
+    """Return the live store; None, with a line, where what it needs is not installed, or it is of another machine."""
     different = another_machine(hardware)
     if different:
-        console.print(
+        note(
+            console,
             f"this host is not the machine of hardware {hardware.name!r}: {different}. The store's "
             f"records are left alone; what is measured here stays in {folder}. For this host: tencost measure hardware "
             "hardware.name=...",
-            **NOTE,
         )
         return None
     try:
         return open_store(uri)
     except MissingDependencyError as error:
-        console.print(
+        note(
+            console,
             f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
             f"tencost records import {folder} --hardware {hardware.name}",
-            **NOTE,
         )
         return None
 
@@ -308,24 +300,13 @@ def starting_points(
             if len(book):
                 break
         if len(book) and book.hardware != cfg.hardware.name:
-            told = f"no starting points of {cfg.hardware.cores} cores in the store: those of {book.hardware}"
-            console.print(told, **NOTE)
+            cores = cfg.hardware.cores
+            note(
+                console,
+                f"no starting points of {cores} cores in the store: those of {book.hardware}",
+            )
     shipped = None if model.bundle is None else shipped_starts(model.bundle.folder)
     if shipped is not None:
         book = book.joined(shipped)
     console.print(f"starting points: {len(book)} programs of {book.num_workloads} workloads")
     return book if len(book) else None
-
-
-@contextmanager
-def native_messages_to(path: Path) -> Iterator[None]:
-    """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)

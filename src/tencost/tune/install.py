@@ -24,7 +24,7 @@ TUNE_TIR = "tvm.s_tir.meta_schedule.tune_tir"
 TUNE_RELAX = "tvm.s_tir.meta_schedule.tune_relax"
 
 _active: Any = None
-_strategy: Any = "evolutionary"
+_strategy: Any = None
 
 
 def install(uri: str | Path | None = None, **options: Any) -> Any:
@@ -49,7 +49,7 @@ def install(uri: str | Path | None = None, **options: Any) -> Any:
 def uninstall() -> None:
     """Return to stock MetaSchedule."""
     global _active, _strategy
-    _active, _strategy = None, "evolutionary"
+    _active = _strategy = None
     _register(TUNE_TIR, tir_integration._tune_tir)
     _register(TUNE_RELAX, relax_integration._tune_relax)
 
@@ -71,9 +71,7 @@ def _tune_tir(mod: Any, target: Any, work_dir: str, max_trials_global: Any) -> A
         target,
         str(work_dir),
         int(max_trials_global),
-        cost_model="xgb" if _active is None else _active,
-        strategy=_strategy,
-        space=_space(target),
+        **_choices(target),
         task_scheduler="round-robin",
     )
     return mod
@@ -97,12 +95,13 @@ def _tune_relax(
         int(max_trials_global),
         max_trials_per_task=None if max_trials_per_task is None else int(max_trials_per_task),
         op_names=None if op_names is None else [str(name) for name in op_names],
-        cost_model="xgb" if _active is None else _active,
-        strategy=_strategy,
-        space=_space(target),
+        **_choices(target),
     )
     return mod
 
 
-def _space(target: Any) -> Any:
-    return "post-order-apply" if _active is None else search_space(target)
+def _choices(target: Any) -> dict[str, Any]:
+    """Return the installed model, its search and its design space; stock's where none is installed."""
+    if _active is None:
+        return {"cost_model": "xgb", "strategy": "evolutionary", "space": "post-order-apply"}
+    return {"cost_model": _active, "strategy": _strategy, "space": search_space(target)}

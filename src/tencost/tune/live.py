@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -88,13 +88,11 @@ class Live:
         """Ahead or behind where the interval says so, else even."""
         return "ahead" if self.low > 1.0 else "behind" if self.high < 1.0 else "even"
 
-
-@dataclass(frozen=True)
-class Side:
-    """Champion or challenger: its name and where its model is, as `load_cost_model` takes it."""
-
-    name: str
-    uri: str
+    @property
+    def figures(self) -> str:
+        """The speed with its interval, where there is one."""
+        interval = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.speed:.3f}{interval}"
 
 
 def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
@@ -124,7 +122,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
         check(hardware)
     client = registry.connect(tracking.setup(root, cfg.experiment_name))
     champion, challenger = versions(client, hardware.name)
-    sides = (Side("champion", champion.uri), Side("challenger", challenger.uri))
+    sides = {"champion": champion.uri, "challenger": challenger.uri}
     register_cpu_intrinsics()
     tasks = unknown_tasks(fixed_tasks(hardware, root), sides, root, console)
     tuner = replace(cfg.tuner, trials=programs)
@@ -133,10 +131,19 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
     )
     plan = CpuPlan.choose(cpus_of(hardware), name=hardware.name)
     with closing(WorkerPool(options, cpus_of(hardware), plan)) as pool:
-        found = compare(tasks, sides, hardware, tuner, pool, root, range(seeds), say(console))
-    note(client, champion, challenger, found, programs)
-    print_live(found, champion, challenger)
-    return found
+        live = compare(
+            tasks,
+            sides,
+            hardware,
+            tuner,
+            pool,
+            root,
+            range(seeds),
+            lambda run: _print(run, console),
+        )
+    note(client, champion, challenger, live, programs)
+    print_live(live, champion, challenger)
+    return live
 
 
 def versions(client: Any, hardware: str) -> tuple[Version, Version]:
@@ -146,12 +153,13 @@ def versions(client: Any, hardware: str) -> tuple[Version, Version]:
         RegistryError: there is no champion, or no challenger beside it.
     """
     name = registry.model_name(hardware)
-    known = registry.list_versions(client, name)
+    all_versions = registry.list_versions(client, name)
     champion = registry.find_champion(client, name)
-    challenger = next((one for one in known if registry.CHALLENGER in one.aliases), None)
+    challengers = (version for version in all_versions if registry.CHALLENGER in version.aliases)
+    challenger = next(challengers, None)
     if champion is None or challenger is None:
         raise RegistryError(
-            f"expected a champion and a challenger of {name}, found {len(known)} version(s) and "
+            f"expected a champion and a challenger of {name}, found {len(all_versions)} version(s) and "
             f"{'no champion' if champion is None else 'no challenger'}. Make them: tencost register"
         )
     if champion.number == challenger.number:
@@ -166,9 +174,9 @@ def fixed_tasks(hardware: HardwareConfig, root: Path) -> list[NetworkTask]:
     """Return the tasks that both sides tune, their names with their network's."""
     from tencost.config.composition import compose
     from tencost.networks.network import load_network
-    from tencost.tune.inputs import native_messages_to
+    from tencost.tune.reporting import native_messages_to
 
-    found = []
+    heaviest: list[NetworkTask] = []
     for words in NETWORKS:
         cfg, _ = compose(list(words))
         with (
@@ -178,43 +186,43 @@ def fixed_tasks(hardware: HardwareConfig, root: Path) -> list[NetworkTask]:
             network = load_network(cfg.network, root)
             every = network.tasks(hardware.target)
         tasks = sorted(every, key=lambda task: (-task.flop, task.name))
-        found += [
+        heaviest += [
             replace(task, name=f"{network.name}_{task.name}", weight=1) for task in tasks[:HEAVIEST]
         ]
-    return found
+    return heaviest
 
 
 def unknown_tasks(
-    tasks: Sequence[NetworkTask], sides: Sequence[Side], root: Path, console: Console
+    tasks: Sequence[NetworkTask], sides: Mapping[str, str], root: Path, console: Console
 ) -> list[NetworkTask]:
     """Return the tasks that no side ships starting points of: those have been learnt from.
 
     Raises:
-        TuneError: none is left.
+        TuneError: there is none.
     """
     from tvm.ir import save_json
 
     from tencost.register.pull import pull
     from tencost.store.ids import workload_id
 
-    known: set[str] = set()
-    for side in sides:
-        book = shipped_starts(pull(side.uri, root=root))
-        known |= set() if book is None else {one.workload for one in book.starts}
-    left = [task for task in tasks if workload_id(str(save_json(task.mod))) not in known]
-    if not left:
+    learnt: set[str] = set()
+    for uri in sides.values():
+        book = shipped_starts(pull(uri, root=root))
+        learnt |= set() if book is None else {start.workload for start in book.starts}
+    unknown = [task for task in tasks if workload_id(str(save_json(task.mod))) not in learnt]
+    if not unknown:
         raise TuneError(
             f"expected tasks that neither side has learnt from, found all {len(tasks)} among their starting points. "
             "Compare on the test networks instead: tencost register rule.refit=false"
         )
-    if len(left) < len(tasks):
-        console.print(f"{len(tasks) - len(left)} task(s) left out: a side has learnt from them")
-    return left
+    if len(unknown) < len(tasks):
+        console.print(f"{len(tasks) - len(unknown)} task(s) left out: a side has learnt from them")
+    return unknown
 
 
 def compare(
     tasks: Sequence[NetworkTask],
-    sides: Sequence[Side],
+    sides: Mapping[str, str],
     hardware: HardwareConfig,
     tuner: TunerConfig,
     pool: WorkerPool,
@@ -226,7 +234,7 @@ def compare(
 
     Args:
         tasks: each is tuned alone.
-        sides: champion, challenger.
+        sides: where the models of "champion" and "challenger" are, as `load_cost_model` takes it.
         hardware: what is tuned on: this host.
         tuner: settings of each run; `trials` programs are measured.
         pool: builds and times.
@@ -237,20 +245,21 @@ def compare(
     runs = []
     for seed in seeds:
         for at, task in enumerate(tasks):
-            curves: dict[str, list[float]] = {}
-            for side in (sides, sides[::-1])[(at + seed) % 2]:
-                settings = replace(tuner, seed=tuner.seed + seed)
-                curves[side.name] = _curve(task, side, hardware, settings, pool, root)
-            one, other = (np.array(curves[side.name]) for side in sides)
-            near = NEAR * min(one.min(), other.min())
+            settings = replace(tuner, seed=tuner.seed + seed)
+            curves = {}
+            for side in list(sides)[:: -1 if (at + seed) % 2 else 1]:
+                best_s = _curve(task, side, sides[side], hardware, settings, pool, root)
+                curves[side] = np.array(best_s)
+            champion, challenger = (curves[side] for side in sides)
+            near = NEAR * min(champion.min(), challenger.min())
             runs.append(
                 Run(
                     task=task.name,
                     seed=seed,
-                    champion_s=float(one.min()),
-                    challenger_s=float(other.min()),
-                    champion_programs=_reached(one, near),
-                    challenger_programs=_reached(other, near),
+                    champion_s=float(champion.min()),
+                    challenger_s=float(challenger.min()),
+                    champion_programs=_reached(champion, near),
+                    challenger_programs=_reached(challenger, near),
                 )
             )
             on_run(runs[-1])
@@ -259,17 +268,16 @@ def compare(
 
 def summarize(runs: Sequence[Run]) -> Live:
     """Return the geometric mean of the runs' speeds with its interval."""
-    over = seed_interval([math.log(one.champion_s / one.challenger_s) for one in runs])
+    over = seed_interval([math.log(run.champion_s / run.challenger_s) for run in runs])
     low, high = math.exp(over.low), math.exp(over.high)
     return Live(math.exp(over.mean), low, high, tuple(runs))
 
 
-def note(client: Any, champion: Version, challenger: Version, found: Live, programs: int) -> None:
+def note(client: Any, champion: Version, challenger: Version, live: Live, programs: int) -> None:
     """Write the verdict to the challenger's version (tag `live`) and all runs to its MLflow run."""
-    tasks, seeds = ({getattr(one, name) for one in found.runs} for name in ("task", "seed"))
-    interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
+    tasks, seeds = ({getattr(run, name) for run in live.runs} for name in ("task", "seed"))
     text = (
-        f"{found.word}: its programs are {found.speed:.3f}{interval} times as fast as those of version "
+        f"{live.word}: its programs are {live.figures} times as fast as those of version "
         f"{champion.number} ({champion.semver}) after {programs} programs of each of {len(tasks)} tasks, "
         f"{len(seeds)} seed(s)"
     )
@@ -277,63 +285,55 @@ def note(client: Any, champion: Version, challenger: Version, found: Live, progr
     content = {
         "against": champion.number,
         "programs": programs,
-        "word": found.word,
-        **asdict(found),
+        "word": live.word,
+        **asdict(live),
     }
     text = orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()
     client.log_text(challenger.run_id, text + "\n", "register/live.json")
 
 
-def print_live(found: Live, champion: Version, challenger: Version) -> None:
+def print_live(live: Live, champion: Version, challenger: Version) -> None:
     """Print a row a run, and the verdict."""
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("task", no_wrap=True)
     for heading in (
-        "seed",
-        "champion, us",
-        "challenger, us",
-        "programs of the champion",
-        "of the challenger",
-    ):
+        "seed", "champion, us", "challenger, us", "programs of the champion", "of the challenger",
+    ):  # fmt: skip
         table.add_column(heading, justify="right")
-    for one in found.runs:
+    for run in live.runs:
         table.add_row(
-            one.task,
-            str(one.seed),
-            f"{1e6 * one.champion_s:.1f}",
-            f"{1e6 * one.challenger_s:.1f}",
-            _programs(one.champion_programs),
-            _programs(one.challenger_programs),
+            run.task,
+            str(run.seed),
+            *(f"{1e6 * seconds:.1f}" for seconds in (run.champion_s, run.challenger_s)),
+            *(
+                "not reached" if math.isnan(count) else f"{count:.0f}"
+                for count in (run.champion_programs, run.challenger_programs)
+            ),
         )
     console = wide()
     console.print(table)
-    interval = "" if math.isnan(found.low) else f" [{found.low:.3f}, {found.high:.3f}]"
     console.print(
-        f"{challenger.name}: version {challenger.number} is {found.word} against version {champion.number}, its "
-        f"programs are {found.speed:.3f}{interval} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of"
+        f"{challenger.name}: version {challenger.number} is {live.word} against version {champion.number}, its "
+        f"programs are {live.figures} times as fast; programs: until within {100 * (NEAR - 1):.0f} % of"
         " the faster best",
         soft_wrap=True,
         highlight=False,
     )
 
 
-def say(console: Console) -> Callable[[Run], None]:
-    """Return what tells of each run when it is over."""
-
-    def told(one: Run) -> None:
-        console.print(
-            f"{one.task}, seed {one.seed}: champion {1e6 * one.champion_s:.1f} us, challenger "
-            f"{1e6 * one.challenger_s:.1f} us",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-    return told
+def _print(run: Run, console: Console) -> None:
+    console.print(
+        f"{run.task}, seed {run.seed}: champion {1e6 * run.champion_s:.1f} us, challenger "
+        f"{1e6 * run.challenger_s:.1f} us",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _curve(
     task: NetworkTask,
-    side: Side,
+    side: str,
+    uri: str,
     hardware: HardwareConfig,
     tuner: TunerConfig,
     pool: WorkerPool,
@@ -344,9 +344,7 @@ def _curve(
     from tencost.tune.session import Batch, Session
     from tencost.tune.workfolder import open_folder
 
-    model = load_cost_model(
-        side.uri, frozen=not tuner.learn, device=attributes(hardware), root=root
-    )
+    model = load_cost_model(uri, frozen=not tuner.learn, device=attributes(hardware), root=root)
     book = shipped_starts(model.bundle.folder) if tuner.starts else None
     best: list[float] = []
 
@@ -366,16 +364,12 @@ def _curve(
         session.run()
     if not best or math.isinf(best[-1]):
         raise TuneError(
-            f"expected a program of {task.name} that works among {tuner.trials}, found none with the {side.name} "
-            f"({side.uri}). Measure more: tencost register live --programs {4 * tuner.trials}"
+            f"expected a program of {task.name} that works among {tuner.trials}, found none with the {side} "
+            f"({uri}). Measure more: tencost register live --programs {4 * tuner.trials}"
         )
     return best
 
 
 def _reached(curve: np.ndarray[Any, np.dtype[np.float64]], near_s: float) -> float:
-    there = np.flatnonzero(curve <= near_s)
-    return float(there[0] + 1) if len(there) else math.nan
-
-
-def _programs(count: float) -> str:
-    return "not reached" if math.isnan(count) else f"{count:.0f}"
+    reached = np.flatnonzero(curve <= near_s)
+    return float(reached[0] + 1) if len(reached) else math.nan

@@ -1,4 +1,4 @@
-"""What a person sees while a network is tuned: its time now, what is left to gain, when it ends.
+"""The line that a user sees while a network is tuned: its time now, what can still be gained, when it ends.
 
 The network's time is an estimate: the weighted sum of its tasks' best programs, and what it takes beyond them, measured
 once with default schedules. To gain is what its tasks take longer than the hardware's description says they
@@ -68,18 +68,19 @@ class Outlook:
         """Return the tasks against the roofs, the one with most to gain first; none where there are no roofs."""
         if self._roofs is None:
             return []
-        known = self._session.latency_s
+        latency_s = self._session.latency_s
+        pairs = zip(self._session.tasks, self._session.ids, strict=True)
         tasks = [
-            Task(task.name, task.weight, self._works[identity], known[identity])
-            for task, identity in zip(self._session.tasks, self._session.ids, strict=True)
+            Task(task.name, task.weight, self._works[identity], latency_s[identity])
+            for task, identity in pairs
         ]
         return by_gain(tasks, self._roofs)
 
     @property
     def above_s(self) -> float | None:
         """Seconds above the roofs in one run of the network; None: not known."""
-        known = [one.above_s for one in self.placed() if one.above_s is not None]
-        return sum(known) if known else None
+        above = [task.above_s for task in self.placed() if task.above_s is not None]
+        return sum(above) if above else None
 
 
 class Pace:
@@ -89,8 +90,8 @@ class Pace:
         self._programs = 0
         self._elapsed_s = 0.0
 
-    def left_s(self, programs: int, elapsed_s: float, remaining: int) -> float:
-        """Return the seconds that are left.
+    def remaining_s(self, programs: int, elapsed_s: float, remaining: int) -> float:
+        """Return the seconds that the rest of the run takes.
 
         Args:
             programs: of the batch that was measured last.
@@ -102,13 +103,13 @@ class Pace:
         return remaining * max(elapsed_s / max(self._programs, 1), last_s / max(programs, 1))
 
 
-def state(batch: Batch, outlook: Outlook, left_s: float) -> str:
+def state(batch: Batch, outlook: Outlook, remaining_s: float) -> str:
     """Return what the line says after a batch; the least important is left out where it would be too wide.
 
     Args:
         batch: that was measured last.
         outlook: where the session stands.
-        left_s: seconds that are left, about.
+        remaining_s: seconds that are left, about.
     """
     beyond = outlook.beyond_s
     of = "tasks" if beyond is None else "network"
@@ -117,7 +118,7 @@ def state(batch: Batch, outlook: Outlook, left_s: float) -> str:
         parts.append(f"{batch.num_wrong} WRONG")
     if outlook.above_s is not None:
         parts.append(f"{outlook.above_s * 1e3:.3f} to gain")
-    parts.append(f"{clock(left_s)} left")
+    parts.append(f"{clock(remaining_s)} left")
     if batch.round.spearman is not None:
         parts.append(f"rank {batch.round.spearman:+.2f}")
     if batch.round.num_failed:

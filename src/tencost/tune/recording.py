@@ -1,4 +1,4 @@
-"""Measurements of a tuning run as records of the live store, with what MetaSchedule's database does not keep.
+"""Measurements of a tuning run as records of the live store, with what MetaSchedule's database leaves out.
 
 The store needs packages that ``tencost[tuner]`` leaves out; without them a run has its MetaSchedule database alone.
 
@@ -13,6 +13,9 @@ The store needs packages that ``tencost[tuner]`` leaves out; without them a run 
     score       the model's own score of the program, in (0, 1], higher is faster, without what the run learnt
 
 `tencost register drift` is made of these.
+
+The whole network's times, as `tencost tune` and `tencost compile` take them, are records beside the live store: with
+the tuned programs of the engine `tencost`, with default schedules only of `tvm`.
 """
 
 from __future__ import annotations
@@ -21,30 +24,43 @@ import json
 import platform
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from tencost.config import HardwareConfig, RunnerKind, TunerConfig
-from tencost.errors import MissingDependencyError
+from rich.console import Console
+from tvm.ir import save_json
+from tvm_ffi import structural_hash
+
+from tencost.config import Config, HardwareConfig, RunnerKind, TunerConfig
+from tencost.errors import MissingDependencyError, RecordError
 from tencost.networks.network import NetworkTask
 from tencost.programs.codegen.vector_math import current_generator
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
+from tencost.records.network_times.timing import NetworkTiming, networks_uri, write_timings
 from tencost.store.ids import program_id, record_id, workload_id
 from tencost.store.record import NetworkWeight, Provenance, Record, Source
 from tencost.store.status import Timing
+from tencost.tune.curve import CurvePoint, read_points
+from tencost.tune.reporting import note
+from tencost.workers.hardware import another_machine
 
 if TYPE_CHECKING:
     from tencost.records.door import Apart
     from tencost.store.record_store import RecordStore
     from tencost.tune.cost_model import Round
+    from tencost.tune.inputs import Inputs
 
 DATASET = "tune"
 """Dataset name of records that come from tuning runs."""
 
 STORE_PACKAGES = frozenset({"deltalake", "polars", "pyarrow"})
 """What the live store needs beyond ``tencost[tuner]``."""
+
+TIMES = "network_times_s"
+"""Row of the report: seconds of each turn, by what the network was compiled with: tuned, default, compared."""
 
 
 def open_store(uri: str) -> RecordStore:
@@ -75,17 +91,15 @@ def write_records(store: RecordStore, records: Sequence[Record]) -> Apart:
     from tencost.records.gate import judged
     from tencost.store.schema import to_arrow
 
-    table, apart = to_arrow(records), Apart()
+    table, refused = to_arrow(records), Apart()
     if gate_of(store.uri) is Gate.apart:
-        table = apart.let_in(table, judged(table, {}))
+        table = refused.let_in(table, judged(table, {}))
     store.add(table)
-    return apart
+    return refused
 
 
 def by_workload(tasks: Sequence[NetworkTask]) -> dict[str, NetworkTask]:
     """Return tasks by workload id."""
-    from tvm.ir import save_json
-
     return {workload_id(str(save_json(task.mod))): task for task in tasks}
 
 
@@ -128,7 +142,10 @@ class Recorder:
             ranked: how the batch had been ranked; None where it is not known.
             number: of the batch in the run, from 1.
         """
-        about = self._provenance(_of_batch(ranked, number, len(timings)))
+        batch: dict[str, Any] = {}
+        if ranked is not None:
+            batch = {"round": number, "batch": len(timings), "arm": ranked.arm.value}
+        about = self._provenance(batch)
         scores: Sequence[float | None] = ranked.base_scores if ranked else ()
         if len(scores) != len(timings):  # the cost model does not see programs that did not build
             scores = [None] * len(timings)
@@ -137,23 +154,13 @@ class Recorder:
 
     def keep_modules(self, store_uri: str) -> None:
         """Put the tasks' modules beside the store, so that its schedules can be exported and learnt from."""
-        from tvm.ir import save_json
-        from tvm_ffi import structural_hash
-
         from tencost.store.modules import write_modules
 
-        write_modules(
-            store_uri,
-            (
-                (
-                    workload,
-                    str(save_json(task.mod)),
-                    task.name,
-                    str(structural_hash(task.mod) % 2**64),
-                )
-                for workload, task in self.tasks.items()
-            ),
+        rows = (
+            (key, str(save_json(task.mod)), task.name, str(structural_hash(task.mod) % 2**64))
+            for key, task in self.tasks.items()
         )
+        write_modules(store_uri, rows)
 
     def _record(
         self, program: LoggedProgram, timing: Timing, score: float | None, about: Provenance
@@ -209,7 +216,90 @@ class Recorder:
         )
 
 
-def _of_batch(ranked: Round | None, number: int, programs: int) -> dict[str, Any]:
-    if ranked is None:
-        return {}
-    return {"round": number, "batch": programs, "arm": ranked.arm.value}
+def record_tuned(inputs: Inputs, report: dict[str, Any]) -> None:
+    """Write the times of a tuned network and of its default schedules, where there is a store and they were taken.
+
+    Somebody else's database, tuner.compare_with, is of no engine that the store knows, and is left out.
+    """
+    if inputs.store is None or TIMES not in report:
+        return
+    network, times = inputs.cfg.network, report[TIMES]
+    conditions = {name: report[name] for name in ("tasks", "host_told") if report.get(name)}
+    common = _common(inputs.cfg.hardware)
+    common |= {"source": inputs.folder.path.name, "info": conditions}
+    timings = [
+        NetworkTiming.of(
+            network,
+            engine="tencost",
+            seconds=tuple(times["tuned"]),
+            engine_config={"model": inputs.chosen.name},
+            tuning_seconds=tuning_seconds(read_points(inputs.folder.curve)),
+            tuning_programs=report["trials"],
+            max_rel_error=report.get("max_rel_error"),
+            **common,
+        ),
+    ]
+    if "default" in times:
+        default = tuple(times["default"])
+        timings.append(NetworkTiming.of(network, engine="tvm", seconds=default, **common))
+    _write_timings(inputs.store.uri, timings, inputs.console)
+
+
+def record_compiled(
+    cfg: Config,
+    hardware: HardwareConfig,
+    store_uri: str,
+    console: Console,
+    *,
+    tuned: bool,
+    **fields: Any,
+) -> None:
+    """Write the time of a compiled network, where what a store needs is installed and the host is the hardware's.
+
+    Args:
+        cfg: of which the network is.
+        hardware: what it was compiled for.
+        store_uri: the live store, which need not be there.
+        console: gets a line where it cannot be written.
+        tuned: whether programs of a database are in it.
+        fields: the others of its timing.
+    """
+    if any(find_spec(name) is None for name in STORE_PACKAGES) or another_machine(hardware):
+        return
+    fields |= _common(hardware)
+    fields["engine_config"] = {"programs": "tuned" if tuned else "by rule"}
+    timing = NetworkTiming.of(cfg.network, engine="tencost", **fields)
+    _write_timings(store_uri, [timing], console)
+
+
+def tuning_seconds(points: Iterable[CurvePoint]) -> float:
+    """Return what all runs of a work folder tuned together, seconds: each counts from 0."""
+    total = last = 0.0
+    for point in points:
+        total += point.elapsed_s - (last if point.elapsed_s >= last else 0.0)
+        last = point.elapsed_s
+    return total
+
+
+def _common(hardware: HardwareConfig) -> dict[str, Any]:
+    return {
+        "hardware": hardware.name,
+        "cores": hardware.cores,
+        "hw_model": hardware.model or None,
+        "target": hardware.target,
+    }
+
+
+def _write_timings(store_uri: str, timings: list[NetworkTiming], console: Console) -> None:
+    """Write them; that the store cannot be written to now does not undo what was tuned or compiled."""
+    try:
+        added = write_timings(store_uri, timings)
+    except RecordError as error:
+        note(console, f"the network's time is in no record: {error}")
+        return
+    if added.quarantined:
+        note(
+            console,
+            f"{added.quarantined} of the network's times are in quarantine, as their repeats contradict each other: "
+            f"tencost records quarantine --store {networks_uri(store_uri)}",
+        )

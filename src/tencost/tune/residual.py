@@ -15,7 +15,6 @@ tencost 0.2.0 wrote the file: then the guard begins anew).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -42,14 +41,8 @@ _KNEE = 0.02
 _MEAN_LABEL = 0.4
 """Where scores without a base are centred: about the mean label of a group."""
 _UNREADABLE = (
-    OSError,
-    EOFError,
-    KeyError,
-    ValueError,
-    TypeError,
-    BadZipFile,
-    xgb.core.XGBoostError,
-)
+    OSError, EOFError, KeyError, ValueError, TypeError, BadZipFile, xgb.core.XGBoostError,
+)  # fmt: skip
 _PARAMETERS = {
     "objective": "reg:squarederror",
     "tree_method": "hist",
@@ -71,16 +64,16 @@ class Residual:
     """Measured programs and the correction learnt from them."""
 
     def __init__(self) -> None:
-        self._features: list[FloatArray] = []
-        self._base: list[Doubles] = []
-        self._latency: list[Doubles] = []
-        self._group: list[npt.NDArray[np.int64]] = []
+        self._features = np.zeros((0, 0), np.float32)
+        self._base = np.zeros(0)
+        self._latency = np.zeros(0)
+        self._group = np.zeros(0, np.int64)
         self._groups: dict[str, int] = {}
         self._booster: xgb.Booster | None = None
-        self._num_ok = 0
+        self._num_ran = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._base))
+        return len(self._base)
 
     @property
     def trained(self) -> bool:
@@ -90,7 +83,7 @@ class Residual:
     @property
     def weight(self) -> float:
         """The w above: 0 before anything is learnt, towards 1 with many measurements."""
-        return self._num_ok / (self._num_ok + HALF_TRUST) if self.trained else 0.0
+        return self._num_ran / (self._num_ran + HALF_TRUST) if self.trained else 0.0
 
     def add(self, group: str, features: FloatArray, base: Doubles, latency_s: Doubles) -> None:
         """Keep measured programs of one workload.
@@ -102,43 +95,38 @@ class Residual:
             latency_s: median seconds, float64 [N]; NaN for a program that failed.
         """
         index = self._groups.setdefault(group, len(self._groups))
-        self._features.append(features)
-        self._base.append(base)
-        self._latency.append(latency_s)
-        self._group.append(np.full(len(base), index, np.int64))
+        before = self._features if len(self) else features[:0]
+        self._features = np.concatenate([before, features])
+        self._base = np.concatenate([self._base, base])
+        self._latency = np.concatenate([self._latency, latency_s])
+        self._group = np.concatenate([self._group, np.full(len(base), index, np.int64)])
 
     def fit(self) -> bool:
-        """Learn from everything kept; returns False where that is too little."""
-        if not self._base:
-            return False
-        features = np.concatenate(self._features)[-MAX_PROGRAMS:]
-        base = np.concatenate(self._base)[-MAX_PROGRAMS:]
-        latency = np.concatenate(self._latency)[-MAX_PROGRAMS:]
-        group = np.concatenate(self._group)[-MAX_PROGRAMS:]
+        """Learn from the latest programs; returns False where they are too few."""
+        features, base = self._features[-MAX_PROGRAMS:], self._base[-MAX_PROGRAMS:]
+        latency, group = self._latency[-MAX_PROGRAMS:], self._group[-MAX_PROGRAMS:]
         target, usable = np.zeros(len(base)), np.zeros(len(base), bool)
         for index in np.unique(group):
-            mine = group == index
-            ok = mine & np.isfinite(latency)
-            if not ok.any():
+            members = group == index
+            ran = members & np.isfinite(latency)
+            if not ran.any():
                 continue
-            label = np.where(np.isfinite(latency[mine]), latency[ok].min() / latency[mine], 0.0)
-            label = np.nan_to_num(label)
-            target[mine] = (label - label.mean()) - (base[mine] - base[mine].mean())
-            usable |= mine
+            times = latency[members]
+            label = np.nan_to_num(np.where(np.isfinite(times), latency[ran].min() / times, 0.0))
+            target[members] = (label - label.mean()) - (base[members] - base[members].mean())
+            usable |= members
         if usable.sum() < MIN_PROGRAMS:
             return False
-        data = xgb.DMatrix(_with_base(features, base)[usable], label=target[usable], nthread=1)
-        self._booster = xgb.train(_PARAMETERS, data, num_boost_round=60)
-        self._num_ok = int(np.isfinite(latency).sum())
+        matrix = xgb.DMatrix(_with_base(features, base)[usable], label=target[usable], nthread=1)
+        self._booster = xgb.train(_PARAMETERS, matrix, num_boost_round=60)
+        self._num_ran = int(np.isfinite(latency).sum())
         return True
 
     def apply(self, features: FloatArray, base: Doubles) -> Doubles:
         """Return corrected scores in (0, 1], float64 [N]; the base scores themselves before the first fit."""
         if self._booster is None or len(base) == 0:
             return base
-        data = xgb.DMatrix(_with_base(features, base), nthread=1)
-        correction = self._booster.predict(data).astype(np.float64)
-        return squash(base + self.weight * np.clip(correction, -1.0, 1.0))
+        return squash(base + self.weight * np.clip(self._predict(features, base), -1.0, 1.0))
 
     def alone(self, features: FloatArray) -> Doubles:
         """Return the scores of what was learnt, without a base, in (0, 1), float64 [N].
@@ -149,45 +137,42 @@ class Residual:
         Raises:
             AssertionError: nothing was learnt yet.
         """
+        return squash(_MEAN_LABEL + self._predict(features, np.zeros(len(features))))
+
+    def _predict(self, features: FloatArray, base: Doubles) -> Doubles:
         assert self._booster is not None
-        data = xgb.DMatrix(_with_base(features, np.zeros(len(features))), nthread=1)
-        return squash(_MEAN_LABEL + self._booster.predict(data).astype(np.float64))
+        matrix = xgb.DMatrix(_with_base(features, base), nthread=1)
+        correction: Doubles = self._booster.predict(matrix).astype(np.float64)
+        return correction
 
     def without_base(self) -> Residual:
         """Return the same programs with a base of zeros, and what is learnt from them then."""
         other = Residual()
         other._groups = dict(self._groups)
-        other._features, other._latency = list(self._features), list(self._latency)
-        other._group = list(self._group)
-        other._base = [np.zeros(len(base)) for base in self._base]
+        other._features, other._latency = self._features, self._latency
+        other._group, other._base = self._group, np.zeros(len(self))
         other.fit()
         return other
 
     def save(self, path: Path, guard: Guard | None = None) -> None:
         """Write the state to one file; that of the guard beside it."""
-        size = self._features[0].shape[1] if self._features else 0
         booster = bytes(self._booster.save_raw("ubj")) if self._booster else b""
         beside: dict[str, Any] = {} if guard is None else {"guard": _json_bytes(guard.state())}
         with path.open("wb") as file:
             np.savez(
                 file,
                 version=np.int64(STATE_VERSION),
-                features=_joined(self._features, np.zeros((0, size), np.float32)),
-                base=_joined(self._base, np.zeros(0)),
-                latency_s=_joined(self._latency, np.zeros(0)),
-                group=_joined(self._group, np.zeros(0, np.int64)),
+                features=self._features,
+                base=self._base,
+                latency_s=self._latency,
+                group=self._group,
                 groups=_json_bytes(list(self._groups)),
                 booster=np.frombuffer(booster, np.uint8),
                 **beside,
             )
 
     @classmethod
-    def load(cls, path: Path) -> Residual:
-        """Read what `save` wrote; raises as :meth:`load_with_guard`."""
-        return cls.load_with_guard(path)[0]
-
-    @classmethod
-    def load_with_guard(cls, path: Path) -> tuple[Residual, Guard | None]:
+    def load(cls, path: Path) -> tuple[Residual, Guard | None]:
         """Read what `save` wrote, and the guard's state; None where the file has none.
 
         Raises:
@@ -202,18 +187,15 @@ class Residual:
                         "Delete the file; it is learnt again from the tuning database."
                     )
                 loaded = cls()
-                loaded._groups = {
-                    name: index
-                    for index, name in enumerate(orjson.loads(state["groups"].tobytes()))
-                }
-                if len(state["base"]):
-                    loaded._features, loaded._base = [state["features"]], [state["base"]]
-                    loaded._latency, loaded._group = [state["latency_s"]], [state["group"]]
+                names = orjson.loads(state["groups"].tobytes())
+                loaded._groups = {name: index for index, name in enumerate(names)}
+                loaded._features, loaded._base = state["features"], state["base"]
+                loaded._latency, loaded._group = state["latency_s"], state["group"]
                 if state["booster"].size:
                     loaded._booster = xgb.Booster({"nthread": 1})
                     loaded._booster.load_model(bytearray(state["booster"].tobytes()))
-                    recent = state["latency_s"][-MAX_PROGRAMS:]
-                    loaded._num_ok = int(np.isfinite(recent).sum())
+                    recent = loaded._latency[-MAX_PROGRAMS:]
+                    loaded._num_ran = int(np.isfinite(recent).sum())
                 guard = None
                 if "guard" in state:
                     guard = Guard.of(orjson.loads(state["guard"].tobytes()))
@@ -249,7 +231,3 @@ def _with_base(features: FloatArray, base: Doubles) -> FloatArray:
 
 def _json_bytes(value: Any) -> npt.NDArray[np.uint8]:
     return np.frombuffer(orjson.dumps(value), np.uint8)
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]], empty: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else empty

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
+import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tvm import IRModule
 from tvm.ir import save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.logging import get_loggers_from_work_dir
 from tvm.s_tir.meta_schedule.utils import fork_seed
+from tvm.target import Target
 from tvm_ffi import structural_hash
 
 from tencost import signals
@@ -24,14 +28,14 @@ from tencost.config import TunerConfig
 from tencost.errors import TencostError
 from tencost.networks.network import NetworkTask
 from tencost.programs.codegen.refit import Refitter
+from tencost.programs.codegen.rules import leave, scheduled
 from tencost.programs.codegen.spaces import search_space
 from tencost.programs.starting_points import StartBook
 from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.cost_model import Round, latencies_s
-from tencost.tune.search import applicable, evolutionary_search
-from tencost.tune.turns import BySeconds
-from tencost.tune.untuned import time_untuned
+from tencost.tune.search import ResumableSearch, applicable
+from tencost.tune.task_scheduler import SecondsScheduler
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.expected import Reference
 from tencost.workers.keys import program_key
@@ -99,30 +103,29 @@ class Session:
         self.trials = 0
         self.num_wrong = 0
         self._target, self._tuner, self._model = target, tuner, model
-        self._noted = len(model.history)
+        self._num_rounds = len(model.history)
         self._folder, self._pool, self._threads = folder, pool, threads
         self._on_batch = on_batch
         self._refitter = Refitter(book) if book is not None and tuner.starts > 0 else None
         self._stop = threading.Event()
-        self._known: list[set[int]] = [set() for _ in tasks]
-        self._given = list(tasks)
-        self._origins = list(range(len(tasks)))
-        self._references = (
-            References([task.mod for task in tasks], self._origin_of)
-            if tuner.check_outputs
-            else None
-        )
-        self._started = 0.0
+        self._measured: list[set[int]] = [set() for _ in tasks]
         self._counts = [0] * len(tasks)
+        self._started = 0.0
+        # Workers know tasks by their places as given; `tasks` takes another order when tuning begins.
+        self._first_tasks, self._first_places = tasks, list(range(len(tasks)))
+        modules = [task.mod for task in tasks]
+        self._references = (
+            References(modules, self._first_place_of) if tuner.check_outputs else None
+        )
 
     @property
     def latency_s(self) -> dict[str, float]:
-        """The best latency known of each task, by workload id; by rule, or by default, where that is faster."""
+        """The best latency of each task, by workload id; by rule, or by default, where that is faster."""
         baseline, rule = self._folder.baseline_s, self._folder.rule_s
-        never = float("inf")
         return {
             identity: min(
-                self.best_s.get(identity, never), baseline[identity], rule.get(identity, never)
+                baseline[identity],
+                *(times.get(identity, math.inf) for times in (self.best_s, rule)),
             )
             for identity in self.ids
         }
@@ -130,9 +133,7 @@ class Session:
     @property
     def total_latency_s(self) -> float:
         """Weighted sum of the tasks' best latencies."""
-        known = self.latency_s
-        pairs = zip(self.tasks, self.ids, strict=True)
-        return sum(task.weight * known[identity] for task, identity in pairs)
+        return self._weighted(self.latency_s)
 
     @property
     def has_baseline(self) -> bool:
@@ -142,9 +143,11 @@ class Session:
     @property
     def default_latency_s(self) -> float:
         """Weighted sum of the tasks' latencies with default schedules; at least that where some were stopped."""
-        baseline = self._folder.baseline_s
+        return self._weighted(self._folder.baseline_s)
+
+    def _weighted(self, seconds: Mapping[str, float]) -> float:
         pairs = zip(self.tasks, self.ids, strict=True)
-        return float(sum(task.weight * baseline[identity] for task, identity in pairs))
+        return float(sum(task.weight * seconds[identity] for task, identity in pairs))
 
     @property
     def num_stopped(self) -> int:
@@ -152,7 +155,7 @@ class Session:
         limit = self._tuner.default_timeout_s
         return sum(self._folder.baseline_s[identity] >= limit for identity in self.ids)
 
-    def measure_baseline(self, on_task: Callable[[int], None] = lambda _done: None) -> None:
+    def measure_baseline(self, on_task: Callable[[int], None] = lambda _number: None) -> None:
         """Time every task with the default schedule and by rule, where an earlier run has not; see `time_untuned`."""
         limit = self._tuner.default_timeout_s
         pairs = list(zip(self.ids, self.tasks, strict=True))
@@ -171,7 +174,7 @@ class Session:
     def not_compared(self) -> dict[str, str]:
         """Why the outputs of a task's programs cannot be compared, by the task's name."""
         unchecked = self._pool.unchecked
-        return {self._given[int(place.stem)].name: why for place, why in unchecked.items()}
+        return {self._first_tasks[int(file.stem)].name: why for file, why in unchecked.items()}
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
         """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
@@ -192,8 +195,9 @@ class Session:
     def _tune(self, database: Any, contexts: list[Any], remaining: int) -> bool:
         """Tune; return whether it ended because no task promised enough."""
         runner = WarmRunner(self._pool, self._references)
-        scheduler = BySeconds(
-            [float(task.weight) for task in self.tasks],
+        weights = [float(task.weight) for task in self.tasks]
+        scheduler = SecondsScheduler(
+            weights,
             lambda place: self.latency_s[self.ids[place]],
             lambda place: self._counts[place],
             self._tuner.min_gain,
@@ -209,7 +213,7 @@ class Session:
         try:
             ms.tune_tasks(
                 tasks=contexts,
-                task_weights=[float(task.weight) for task in self.tasks],
+                task_weights=weights,
                 work_dir=str(self._folder.path),
                 max_trials_global=remaining,
                 max_trials_per_task=self._tuner.trials_per_task,
@@ -238,14 +242,14 @@ class Session:
         return [
             ms.TuneContext(
                 mod=task.mod,
-                target=self._tvm_target(),
+                target=Target(self._target),
                 space_generator=search_space(self._target)
                 if self._tuner.register_tiles
                 else "post-order-apply",
-                search_strategy=evolutionary_search(
+                search_strategy=ResumableSearch(
                     self._tuner.population,
                     self._tuner.generations,
-                    known,
+                    measured,
                     self._room,
                     self._refitter,
                     self._tuner.starts,
@@ -256,8 +260,8 @@ class Session:
                 rand_state=seed,
                 num_threads=self._threads,
             )
-            for task, logger, seed, known in zip(
-                self.tasks, loggers, seeds, self._known, strict=True
+            for task, logger, seed, measured in zip(
+                self.tasks, loggers, seeds, self._measured, strict=True
             )
         ]
 
@@ -276,10 +280,10 @@ class Session:
             place = places.get(structural_hash(record.workload.mod))
             if place is not None and record.run_secs:
                 records.setdefault(place, []).append(record)
-        for place, found in records.items():
-            good, candidates = applicable(found, self.tasks[place].name)
-            results = [ms.runner.RunnerResult(list(record.run_secs), None) for record in good]
-            self._known[place].update(program_key(one.sch.mod) for one in candidates)
+        for place, earlier in records.items():
+            applied, candidates = applicable(earlier, self.tasks[place].name)
+            results = [ms.runner.RunnerResult(list(record.run_secs), None) for record in applied]
+            self._measured[place].update(program_key(cand.sch.mod) for cand in candidates)
             self._note_best(place, results)
             self._model.warm_start(contexts[place], candidates, results)
         cost = [
@@ -291,14 +295,14 @@ class Session:
         )
         self.tasks = [self.tasks[place] for place in order]
         self.ids = [self.ids[place] for place in order]
-        self._known = [self._known[place] for place in order]
-        self._origins = order
+        self._measured = [self._measured[place] for place in order]
+        self._first_places = order
         return [contexts[place] for place in order]
 
-    def _origin_of(self, key: int) -> int | None:
+    def _first_place_of(self, key: int) -> int | None:
         """Return the task that proposed the program with this key, see :func:`program_key`: its place as given."""
-        places = (place for place, known in enumerate(self._known) if key in known)
-        return next((self._origins[place] for place in places), None)
+        places = zip(self._first_places, self._measured, strict=True)
+        return next((place for place, measured in places if key in measured), None)
 
     def _room(self) -> int:
         """Return how many programs may still be measured; none after Ctrl-C."""
@@ -325,10 +329,9 @@ class Session:
 
     def _round(self, task: str) -> Round:
         """Return the model's round of the batch that was just measured; where nothing was built it knows of none."""
-        noted, self._noted = self._noted, len(self._model.history)
-        if self._noted == noted:
-            return self._model.not_ranked(task)
-        return self._model.history[-1]
+        before, self._num_rounds = self._num_rounds, len(self._model.history)
+        is_new = self._num_rounds > before
+        return self._model.history[-1] if is_new else self._model.not_ranked(task)
 
     def _note_best(self, place: int, results: Sequence[Any]) -> None:
         latencies = [seconds for seconds in latencies_s(results) if seconds == seconds]
@@ -344,23 +347,12 @@ class Session:
         target: dict[str, Any] | None = None,
     ) -> Timing:
         args = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)
-        with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as folder:
-            module = Path(folder) / "module.json"
+        arguments = [arg_json(arg) for arg in args]
+        with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as scratch:
+            module = Path(scratch) / "module.json"
             module.write_text(str(save_json(mod)), encoding="utf-8")
-            return self._pool.measure_one(
-                Job(
-                    module,
-                    target or self._target,
-                    [arg_json(arg) for arg in args],
-                    reference,
-                    limit_s,
-                )
-            )
-
-    def _tvm_target(self) -> Any:
-        from tvm.target import Target
-
-        return Target(self._target)
+            job = Job(module, target or self._target, arguments, reference, limit_s)
+            return self._pool.measure_one(job)
 
     @contextmanager
     def _stop_on_interrupt(self) -> Iterator[None]:
@@ -372,9 +364,46 @@ class Session:
             self._stop.set()
 
         # In a thread of somebody else's nothing is handled, and no KeyboardInterrupt is ours.
-        ours = threading.current_thread() is threading.main_thread()
-        with signals.handled(handle), suppress(*([KeyboardInterrupt] if ours else [])):
+        is_main = threading.current_thread() is threading.main_thread()
+        with signals.handled(handle), suppress(*([KeyboardInterrupt] if is_main else [])):
             yield
+
+
+def time_untuned(
+    tasks: Sequence[tuple[str, NetworkTask]],
+    target: dict[str, Any],
+    limit_s: float,
+    folder: WorkFolder,
+    measure: Callable[..., Timing],
+    on_task: Callable[[int], None],
+) -> None:
+    """Time every task with the default schedule and by rule, where the folder does not have these times yet.
+
+    A task whose default schedule cannot be timed, or takes longer than the limit, counts with that; one that cannot be
+    timed by rule with infinity. Each time is written at once.
+
+    Args:
+        tasks: workload id and task.
+        target: the hardware's.
+        limit_s: longest time that a program is run for, seconds.
+        folder: keeps the times.
+        measure: times a module: (module, limit_s=, target=) -> Timing.
+        on_task: called before each task with its number, from 0.
+    """
+
+    def seconds(mod: Any, failed_s: float, granted: dict[str, Any] | None = None) -> float:
+        timing = measure(mod, limit_s=limit_s, target=granted)
+        return statistics.median(timing.run_secs) if timing.status is Status.ok else failed_s
+
+    for number, (identity, task) in enumerate(tasks):
+        on_task(number)
+        if identity not in folder.rule_s and target.get("kind") == "llvm":
+            by_rule = IRModule({"main": scheduled(task.mod["main"], target)})
+            folder.rule_s[identity] = seconds(by_rule, math.inf, leave(by_rule, target))
+            folder.save_session()
+        if identity not in folder.baseline_s:
+            folder.baseline_s[identity] = seconds(task.mod, limit_s)
+            folder.save_session()
 
 
 def round_size(trials: int, num_tasks: int, per_round: int) -> int:

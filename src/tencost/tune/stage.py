@@ -3,58 +3,53 @@
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from tencost import signals
-from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.config import Config, RunnerKind
+from tencost.measure.run import cpus_of
 from tencost.networks.network import variant_name
-from tencost.tune.bars import plot_bars
-from tencost.tune.batches import BatchLine, append_line, taken, told
-from tencost.tune.closing import print_summary
-from tencost.tune.compiled import check_linker, check_place
+from tencost.tune.batches import BatchLine, append_line, top_k_size
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
+from tencost.tune.deploy import better_than_rules, compile_network, count_tuned, faster_in_network
 from tencost.tune.guard import Arm
-from tencost.tune.inputs import NOTE, Inputs, read_inputs
-from tencost.tune.keeping import Keeper
-from tencost.tune.network_record import record_tuned
-from tencost.tune.peer import OnnxRuntime, onnx_runtime
-from tencost.tune.place import Host, place_of
+from tencost.tune.hosts import Host, OnnxRuntime, check_host, host_of, onnx_runtime
+from tencost.tune.inputs import Inputs, read_inputs
+from tencost.tune.library_export import LibraryExport, Origin, check_linker, check_place
 from tencost.tune.progress import Outlook, Pace, progress, state
+from tencost.tune.recording import Recorder, by_workload, record_tuned, write_records
+from tencost.tune.reporting import note, say
 from tencost.tune.roofline.report import lines_of
-from tencost.tune.workfolder import artifacts, open_folder, write_report
-from tencost.workers.hardware import (
-    check_cores,
-    check_runnable,
-    check_target,
-    in_words,
-    resolve_hardware,
+from tencost.tune.session import Batch, Outcome, Session
+from tencost.tune.summary import (
+    Conditions,
+    mean_correlations,
+    plot_bars,
+    print_summary,
+    weak_tasks,
 )
-from tencost.workers.tracker import RemoteAddress, check_tracker
+from tencost.tune.verify import Verified, beyond_tasks, compile_and_compare, time_network
+from tencost.tune.workfolder import BARS_FILE, artifacts, open_folder, write_report
+from tencost.workers.hardware import check_target, in_words, resolve_hardware
+from tencost.workers.pool import CpuPlan, WorkerPool
+from tencost.workers.tracker import devices_of
 
 if TYPE_CHECKING:
     from tencost.tracking.runs import TrackedRun
-    from tencost.tune.conditions import Conditions
-    from tencost.tune.cost_model import Round
-    from tencost.tune.recording import Recorder
-    from tencost.tune.session import Batch, Outcome, Session
-    from tencost.tune.verify import Verified
 
-BARS_FILE = "network.png"
-_LOSERS = 5
+_SLOWEST = 5
 """Tasks that the closing table names for the time they lose."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found: the session, where it stands and how it ended, what its pool compared, the conditions."""
+    """A session after tuning, with its roofs, its outcome, what its pool compared, the conditions of the host."""
 
     session: Session
     outlook: Outlook
@@ -82,35 +77,37 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     from tencost.tracking.runs import start_run
 
     console = Console(stderr=True)
-    hardware = _reached(resolve_hardware(cfg.hardware))
-    console.print(f"tuning {in_words(hardware)}", markup=False, highlight=False, soft_wrap=True)
+    hardware = resolve_hardware(cfg.hardware)
+    check_target(hardware)
+    check_host(hardware)
+    say(console, f"tuning {in_words(hardware)}")
     if to is not None:
         check_place(to)
         check_linker(hardware)
     cfg = replace(cfg, hardware=hardware)
     name = variant_name(cfg.network)
     path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
-    keeper = Keeper(to, console)
+    export = LibraryExport(to, console)
     with open_folder(path, name, hardware.name, hardware.target) as folder:
         try:
             inputs = read_inputs(cfg, root, folder, console)
         except KeyboardInterrupt:
-            keeper.say_why_not(f"{signals.name()} came before the network and its model were read")
+            export.say_why_not(f"{signals.name()} came before the network and its model were read")
             raise
         tags = {"model": inputs.chosen.name}
         title = f"tune · {inputs.name}"
         try:
             with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
                 tuned = tune(inputs, tracked)
-                report = make_report(inputs, tuned, keeper)
+                report = make_report(inputs, tuned, export)
                 write(inputs, tuned, report, tracked)
                 record_tuned(inputs, report)
         except KeyboardInterrupt:
-            if to is not None and not (keeper.is_kept or keeper.given_up):
+            if to is not None and not (export.is_written or export.given_up):
                 database = folder.database(task.mod for task in inputs.tasks)
-                with suppress(KeyboardInterrupt), closing(place_of(hardware)) as place:
-                    _keep(inputs, database, keeper, place)
-            keeper.say_why_not(
+                with suppress(KeyboardInterrupt), closing(host_of(hardware)) as host:
+                    _export(inputs, _worth_it(inputs, database), export, host)
+            export.say_why_not(
                 f"a second {signals.name()} gave it up. Its programs are kept: the same command goes on, and "
                 f"`tencost compile` with the same network and hardware and with --database {path} --to {to} writes it "
                 "as it is"
@@ -120,26 +117,9 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     return path
 
 
-def _reached(hardware: HardwareConfig) -> HardwareConfig:
-    """Return the hardware if its programs can run on this host, or on a device that is there; raises HardwareError."""
-    check_target(hardware)
-    if hardware.runner is RunnerKind.rpc:
-        check_tracker(RemoteAddress.of(hardware))
-    else:
-        check_runnable(hardware)
-        check_cores(hardware)
-    return hardware
-
-
 def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
-    """Take over what the store knows, time the default schedules, tune; each batch is written when it is measured."""
-    from tencost.measure.run import cpus_of
-    from tencost.tune.conditions import Conditions
-    from tencost.tune.session import Outcome, Session
-    from tencost.workers.pool import CpuPlan, WorkerPool
-    from tencost.workers.tracker import devices_of
-
-    cfg, folder, console, model = inputs.cfg, inputs.folder, inputs.console, inputs.chosen.model
+    """Adopt the store's programs, time the default schedules, tune; each batch is written when it is measured."""
+    cfg, folder, console = inputs.cfg, inputs.folder, inputs.console
     cores = cpus_of(cfg.hardware)
     remote, count = devices_of(cfg.hardware)
     plan = CpuPlan.choose(cores, name=cfg.hardware.name) if remote is None else None
@@ -147,13 +127,13 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
     pool = WorkerPool(inputs.options, cores, plan, log, remote=remote, workers=count)
     with closing(pool), progress(console) as bar:
         conditions = Conditions()
-        shown = bar.add_task("default schedules", total=len(inputs.tasks), state="")
-        writer = _BatchWriter(inputs, tracked, bar, shown)
+        line = bar.add_task("default schedules", total=len(inputs.tasks), state="")
+        writer = _BatchWriter(inputs, tracked, bar, line)
         session = Session(
             inputs.tasks,
             cfg.hardware.target,
             cfg.tuner,
-            model,
+            inputs.chosen.model,
             folder,
             pool,
             threads=cfg.jobs or os.cpu_count() or 1,
@@ -164,10 +144,10 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
         try:
             conditions = Conditions.at_start(pool)
             if conditions.busy:
-                console.print(f"This host is busy: {conditions.busy}. Times will scatter.", **NOTE)
+                note(console, f"This host is busy: {conditions.busy}. Times will scatter.")
             _adopt(inputs, session, writer.recorder)
-            outcome = _search(inputs, session, outlook, bar, shown)
-            conditions = conditions.at_end(pool)
+            outcome = _search(inputs, session, outlook, bar, line)
+            conditions = conditions.probed(pool)
         except KeyboardInterrupt:
             outcome = Outcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
         finally:
@@ -175,8 +155,10 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
         tuned = Tuned(session, outlook, outcome, pool.num_checked, pool.checked_s, conditions)
     if not is_drawn:
-        told = "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')"
-        console.print(told, **NOTE)
+        note(
+            console,
+            "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')",
+        )
     if outcome.settled:
         share = 100 * cfg.tuner.min_gain
         console.print(
@@ -184,64 +166,55 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             "time by a minute more (tuner.min_gain; 0 goes on to tuner.trials)."
         )
     if remote is not None:
-        told = "on a device programs are not compared one by one with their tasks; the whole network's output is"
-        console.print(told, **NOTE)
-    for task, why in session.not_compared.items() if remote is None else ():
-        console.print(f"outputs of {task} cannot be compared: {why}", **NOTE)
+        note(
+            console,
+            "on a device programs are not compared one by one with their tasks; the whole network's output is",
+        )
+    else:
+        for task, why in session.not_compared.items():
+            note(console, f"outputs of {task} cannot be compared: {why}")
     return tuned
 
 
 def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
-    """Take over what the live store knows of the network's own workloads."""
+    """Take over the live store's programs of the network's own workloads."""
     if inputs.store is None:
         return
     from tencost.tune.adopt import adopt
 
     recorder.keep_modules(inputs.store.uri)
+    hardware = inputs.cfg.hardware
     adoption = adopt(
-        inputs.folder,
-        inputs.tasks,
-        session.ids,
-        inputs.cfg.hardware,
-        inputs.store,
-        session.time_here,
+        inputs.folder, inputs.tasks, session.ids, hardware, inputs.store, session.time_here
     )
     if adoption.programs:
         inputs.console.print(
             f"{adoption.programs} programs of the live store taken over, {adoption.timed} of them timed here"
         )
-    for note in adoption.notes:
-        inputs.console.print(note, **NOTE)
+    for message in adoption.notes:
+        note(inputs.console, message)
 
 
 def _search(
-    inputs: Inputs, session: Session, outlook: Outlook, bar: Progress, shown: Any
+    inputs: Inputs, session: Session, outlook: Outlook, bar: Progress, line: TaskID
 ) -> Outcome:
     """Time the default schedules, then tune until the budget is spent."""
-    from tencost.tune.breakdown import beyond_tasks
-    from tencost.tune.verify import MAX_DEFAULT_S
-
-    session.measure_baseline(lambda done: bar.update(shown, completed=done))
-    hardware = inputs.cfg.hardware
-    if session.default_latency_s <= MAX_DEFAULT_S and hardware.runner is RunnerKind.local:
-        outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, inputs.tasks, hardware)
+    session.measure_baseline(lambda number: bar.update(line, completed=number))
+    outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, session, inputs.cfg.hardware)
     curve = inputs.folder.curve
     if not curve.exists():
         append_point(curve, CurvePoint(trials=0, total_latency_s=session.total_latency_s))
-    trials = inputs.cfg.tuner.trials
-    bar.update(shown, description="preparing", completed=0, total=trials)
-    return session.run(lambda: bar.update(shown, description="tuning", completed=session.trials))
+    bar.update(line, description="preparing", completed=0, total=inputs.cfg.tuner.trials)
+    return session.run(lambda: bar.update(line, description="tuning", completed=session.trials))
 
 
 class _BatchWriter:
     """Writes each measured batch: records, the curve, metrics, progress."""
 
-    def __init__(self, inputs: Inputs, tracked: TrackedRun, bar: Progress, shown: Any) -> None:
-        from tencost.tune.recording import Recorder, by_workload
-
+    def __init__(self, inputs: Inputs, tracked: TrackedRun, bar: Progress, line: TaskID) -> None:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
-        self._inputs, self._tracked, self._bar, self._shown = inputs, tracked, bar, shown
+        self._inputs, self._tracked, self._bar, self._line = inputs, tracked, bar, line
         self.outlook: Outlook | None = None
         self._pace = Pace()
         self.recorder = Recorder(
@@ -255,41 +228,63 @@ class _BatchWriter:
         )
 
     def write(self, batch: Batch) -> None:
-        inputs, model = self._inputs, self._inputs.chosen.model
+        assert self.outlook is not None
+        inputs, name, tuner = self._inputs, self._inputs.chosen.name, self._inputs.cfg.tuner
         programs = inputs.folder.new_programs()
         if inputs.store is not None:
-            from tencost.tune.recording import write_records
-
-            number = len(model.history)
+            number = len(inputs.chosen.model.history)
             records = self.recorder.records(programs, batch.timings, batch.round, number)
-            apart = write_records(inputs.store, records)
-            if apart.reasons:
-                told = f"{len(apart.reasons)} records are not for {inputs.store.uri}: {apart.reasons[0]}"
-                inputs.console.print(told, **NOTE)
-        append_point(inputs.folder.curve, _point(batch, inputs.chosen.name))
+            reasons = write_records(inputs.store, records).reasons
+            if reasons:
+                uri = inputs.store.uri
+                note(inputs.console, f"{len(reasons)} records are not for {uri}: {reasons[0]}")
+        append_point(inputs.folder.curve, CurvePoint.of(batch, name))
         if batch.round.num_measured:
-            line = line_of(batch, inputs.chosen.name, learns=inputs.cfg.tuner.learn)
-            append_line(inputs.folder.batches, line)
-        remaining = max(0, inputs.cfg.tuner.trials - batch.trials)
-        left_s = self._pace.left_s(len(batch.timings), batch.elapsed_s, remaining)
-        assert self.outlook is not None
-        told = state(batch, self.outlook, left_s)
-        self._bar.update(self._shown, completed=batch.trials, state=told)
+            append_line(inputs.folder.batches, BatchLine.of(batch, name, learns=tuner.learn))
+        remaining = max(0, tuner.trials - batch.trials)
+        remaining_s = self._pace.remaining_s(len(batch.timings), batch.elapsed_s, remaining)
+        text = state(batch, self.outlook, remaining_s)
+        self._bar.update(self._line, completed=batch.trials, state=text)
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
-def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
-    """Return what the run found; the network is compared with PyTorch, kept, and timed if anything was measured.
+def _metrics(batch: Batch) -> dict[str, float]:
+    ranked = batch.round
+    score = ranked.score(ranked.arm)
+    values = {
+        "total_latency_ms": batch.total_latency_s * 1e3,
+        "failed": float(ranked.num_failed),
+        "wrong_answers": float(batch.num_wrong),
+        "fit_seconds": ranked.fit_seconds,
+        "residual_weight": ranked.residual_weight,
+        "spearman": score.spearman,
+        "kendall": ranked.kendall,
+        "arm": float(list(Arm).index(ranked.arm)),
+        "p_rmse": score.p_rmse,
+        "top_k": score.top_k,
+    }
+    if ranked.num_measured:
+        values["top_k_of_chance"] = top_k_size(ranked.num_measured) / ranked.num_measured
+    for arm, score in ranked.scores.items():
+        name = "model" if arm is Arm.registered else arm.value
+        values |= {
+            f"{name}_spearman": score.spearman,
+            f"{name}_p_rmse": score.p_rmse,
+            f"{name}_top_k": score.top_k,
+        }
+    return {f"tune/{name}": value for name, value in values.items() if value is not None}
+
+
+def make_report(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
+    """Return the run's report; the network is compared with PyTorch, exported, and timed if anything was measured.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came before the default schedules were timed, so that there is nothing to tell.
+        KeyboardInterrupt: Ctrl-C came before the default schedules were timed, so that there is nothing to report.
         TuneError: the tuned network computes something else than PyTorch.
     """
-    from tencost.tune.closing import weak_report
-
     session, outcome = tuned.session, tuned.outcome
     history = inputs.chosen.model.history
-    verified = _verified(inputs, tuned, keeper)
+    verified = _verified(inputs, tuned, export)
     if not session.has_baseline:
         raise KeyboardInterrupt
     return {
@@ -310,86 +305,82 @@ def make_report(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
         "tasks_default_stopped": session.num_stopped,
         "tasks_default_limit_s": inputs.cfg.tuner.default_timeout_s,
         **tuned.conditions.report(),
-        **_correlations(history),
-        **weak_report(history),
-        "above_the_roof": lines_of(tuned.outlook.placed(), _LOSERS),
+        **mean_correlations(history),
+        "not_ranked": weak_tasks(history),
+        "above_the_roof": lines_of(tuned.outlook.placed(), _SLOWEST),
         **verified,
     }
 
 
-def _keep(inputs: Inputs, database: Any, keeper: Keeper, place: Host) -> Verified:
-    """Compile the network with a database, compare its output with PyTorch's, keep it where it should be kept.
+def _worth_it(inputs: Inputs, database: Any) -> Any:
+    """Return a database of the programs that are faster than by rule."""
+    target = inputs.cfg.hardware.target
+    return better_than_rules(database, inputs.every, target, inputs.folder.rule_s)
+
+
+def _export(inputs: Inputs, database: Any, export: LibraryExport, host: Host) -> Verified:
+    """Compile the network with a database, compare its output with PyTorch's, write the library if one is asked for.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came; it is kept nevertheless, unless it came twice.
+        KeyboardInterrupt: Ctrl-C came; it is written nevertheless, unless it came twice.
         TuneError: the outputs differ.
     """
-    from tencost.tune.compiled import Origin
-    from tencost.tune.deploy import better_than_rules, count_known
-    from tencost.tune.verify import compile_and_compare
-
     network, hardware, folder = inputs.network, inputs.cfg.hardware, inputs.folder
-    database = better_than_rules(database, inputs.every, hardware.target, folder.rule_s)
-    with keeper.held():
+    with export.holding_interrupts():
         verified = compile_and_compare(
-            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options,
-            lambda told: inputs.console.print(told, **NOTE), place,
+            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options, host,
+            lambda message: note(inputs.console, message),
         )  # fmt: skip
-        known = count_known(database, inputs.every, hardware.target)
-        origin = Origin(folder.path.name, len(inputs.every), known)
-        keeper.keep(network, hardware, verified.built, origin)
+        count = count_tuned(database, inputs.every, hardware.target)
+        origin = Origin(folder.path.name, len(inputs.every), count)
+        export.write(network, hardware, verified.built, origin)
     return verified
 
 
-def _verified(inputs: Inputs, tuned: Tuned, keeper: Keeper) -> dict[str, Any]:
-    """Compile the network, compare, keep and time it; Ctrl-C leaves out what has not been timed."""
-    from tencost.tune.deploy import better_than_rules, compile_network, count_known
-    from tencost.tune.in_network import faster_in_network
-    from tencost.tune.verify import time_network
-
+def _verified(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
+    """Compile the network, compare, export and time it; Ctrl-C leaves out what has not been timed."""
     session = tuned.session
-    if not (session.trials > 0 or keeper.to):
+    if not (session.trials > 0 or export.to):
         return {}
     network, hardware, compared = inputs.network, inputs.cfg.hardware, inputs.compared
-    rule_s = inputs.folder.rule_s
-    database = better_than_rules(tuned.outcome.database, inputs.every, hardware.target, rule_s)
+    target = hardware.target
     values: dict[str, Any] = {}
     with (
         inputs.console.status("compiling and timing the network"),
-        closing(place_of(hardware)) as place,
+        closing(host_of(hardware)) as host,
     ):
+        database = _worth_it(inputs, tuned.outcome.database)
         try:
             database = faster_in_network(network, hardware, inputs.every, database)
-            verified = _keep(inputs, database, keeper, place)
+            verified = _export(inputs, database, export, host)
             values |= verified.values
             if session.trials > 0 and session.has_baseline:
                 built = {"tuned": verified.built, "default": inputs.untuned}
                 if compared is not None:
-                    known = inputs.compared_network
-                    built["compared"] = compile_network(known, hardware.target, compared)
-                if hardware.target.get("kind") == "llvm":
-                    built["rules"] = compile_network(network, hardware.target, None, by_rule=True)
+                    built["compared"] = compile_network(inputs.compared_network, target, compared)
+                if target.get("kind") == "llvm":
+                    built["rules"] = compile_network(network, target, None, by_rule=True)
                 values |= time_network(
-                    network, hardware, built, database, session, lambda: _peer(inputs), place
+                    network, hardware, built, database, session, lambda: _onnx_runtime(inputs), host
                 )
         except KeyboardInterrupt:
             if not values:
                 raise
             values["interrupted"] = True
     if compared is not None:
-        tasks = inputs.compared_network.tasks(hardware.target, inputs.cfg.tuner.min_mflop)
-        values["compared_tasks"] = count_known(compared, tasks, hardware.target)
+        tasks = inputs.compared_network.tasks(target, inputs.cfg.tuner.min_mflop)
+        values["compared_tasks"] = count_tuned(compared, tasks, target)
     return values
 
 
-def _peer(inputs: Inputs) -> OnnxRuntime | None:
+def _onnx_runtime(inputs: Inputs) -> OnnxRuntime | None:
     """Return the network as ONNX Runtime runs it; None where it does not, or on what is no CPU of this host."""
     hardware = inputs.cfg.hardware
     if hardware.target.get("kind") != "llvm" or hardware.runner is RunnerKind.rpc:
         return None
     return onnx_runtime(
         inputs.cfg.network, inputs.root, inputs.network.inputs, hardware.cores,
-        lambda told: inputs.console.print(told, **NOTE),
+        lambda message: note(inputs.console, message),
     )  # fmt: skip
 
 
@@ -403,72 +394,3 @@ def write(inputs: Inputs, tuned: Tuned, report: dict[str, Any], tracked: Tracked
     tracked.log_metrics(final, step=tuned.session.trials)
     for file in artifacts(folder):
         tracked.log_artifact(file)
-
-
-def _point(batch: Batch, model: str) -> CurvePoint:
-    return CurvePoint(
-        trials=batch.trials,
-        total_latency_s=batch.total_latency_s,
-        task=batch.task.name,
-        task_latency_s=batch.task_latency_s,
-        failed=batch.round.num_failed,
-        spearman=batch.round.spearman,
-        elapsed_s=round(batch.elapsed_s, 3),
-        model=model,
-    )
-
-
-def line_of(batch: Batch, model: str, *, learns: bool) -> BatchLine:
-    """Return what is kept of a batch: how well it was predicted before the model saw it."""
-    ranked = batch.round
-    score = ranked.scores[ranked.arm]
-    return BatchLine(
-        trials=batch.trials,
-        task=batch.task.name,
-        programs=ranked.num_measured,
-        failed=ranked.num_failed,
-        k=taken(ranked.num_measured),
-        model=model,
-        learns=learns,
-        arm=ranked.arm.value,
-        p_rmse=score.p_rmse,
-        top_k=score.top_k,
-        spearman=score.spearman,
-        kendall=ranked.kendall,
-        arms=told(ranked.scores),
-        task_latency_s=batch.task_latency_s,
-        total_latency_s=batch.total_latency_s,
-    )
-
-
-def _metrics(batch: Batch) -> dict[str, float]:
-    values = {
-        "tune/total_latency_ms": batch.total_latency_s * 1e3,
-        "tune/failed": float(batch.round.num_failed),
-        "tune/wrong_answers": float(batch.num_wrong),
-        "tune/fit_seconds": batch.round.fit_seconds,
-        "tune/residual_weight": batch.round.residual_weight,
-        "tune/spearman": batch.round.spearman,
-        "tune/kendall": batch.round.kendall,
-        "tune/model_spearman": batch.round.base_spearman,
-        "tune/residual_spearman": batch.round.residual_spearman,
-        "tune/scratch_spearman": batch.round.scratch_spearman,
-        "tune/arm": float(list(Arm).index(batch.round.arm)),
-        "tune/p_rmse": batch.round.scores[batch.round.arm].p_rmse,
-        "tune/top_k": batch.round.scores[batch.round.arm].top_k,
-        "tune/top_k_of_chance": taken(batch.round.num_measured) / batch.round.num_measured,
-    }
-    for arm, score in batch.round.scores.items():
-        name = "model" if arm is Arm.registered else arm.value
-        values |= {f"tune/{name}_p_rmse": score.p_rmse, f"tune/{name}_top_k": score.top_k}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _correlations(history: Sequence[Round]) -> dict[str, float]:
-    """Return the mean rank correlations over this run's rounds."""
-    means = {}
-    for name in ("spearman", "kendall", "base_spearman", "residual_spearman", "scratch_spearman"):
-        values = [getattr(item, name) for item in history if getattr(item, name) is not None]
-        if values:
-            means[f"mean_{name}"] = statistics.fmean(values)
-    return means

@@ -1,43 +1,47 @@
-"""After tuning: the network's outputs compared, its time with each database, and what is at fault if it is wrong."""
+"""After tuning: the network's outputs compared, its time with each database, and what is at fault if it is wrong.
+
+While tuning, programs were timed over minutes or hours; a host that was slower then makes their sum larger than the
+network that holds them. So the programs that the network runs are timed again, in the same process, on the same cores,
+one after the other with the network itself, and compared turn by turn: what the tasks do not explain of its time.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tencost.config import HardwareConfig
+import tvm
+from tvm.s_tir import meta_schedule as ms
+
+from tencost.config import HardwareConfig, RunnerKind
 from tencost.errors import TuneError
 from tencost.measure.run import cpus_of
 from tencost.networks.network import Network, NetworkTask
-from tencost.tune.breakdown import break_down, task_programs
+from tencost.programs.codegen.rules import leave, scheduled
 from tencost.tune.deploy import (
-    MAX_TIMING_S,
     TOLERANCE,
     Agreement,
-    Deployed,
-    Timed,
     compare_outputs,
     compile_network,
     meaningless,
-    on_cores,
-    spread_of,
-    times_in_turn,
     worst,
 )
-from tencost.tune.network_record import TIMES
-from tencost.tune.place import Host
-from tencost.tune.recording import by_workload
+from tencost.tune.hosts import MAX_TIMING_S, Deployed, Host, Timed, spread_of, times_in_turn
+from tencost.tune.recording import TIMES, by_workload
 from tencost.tune.session import Session
-from tencost.tune.suspects import mark_failed, wrong_programs
 from tencost.tune.workfolder import WorkFolder
+from tencost.tune.wrong_programs import mark_failed, wrong_programs
 from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.expected import draw, read_facts
 from tencost.workers.pool import CpuPlan, WorkerPool
+from tencost.workers.runner import arg_json
+from tencost.workers.worker import build
 
 MAX_DEFAULT_S = 10.0
 """A network whose default schedules take longer, as its tasks' do by themselves, is not timed with them."""
-PEER = "onnxruntime"
+ONNX_RUNTIME = "onnxruntime"
 """Name of ONNX Runtime's times."""
 MAX_TASK_S = 1.0
 """A task whose best program takes longer is not timed again: its time while tuning stands."""
@@ -64,8 +68,8 @@ def compile_and_compare(
     tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
-    note: Callable[[str], object] | None = None,
-    place: Host | None = None,
+    host: Host,
+    note: Callable[[str], object] = lambda _message: None,
 ) -> Verified:
     """Compile the network with the tuned database and compare its output with PyTorch's.
 
@@ -77,29 +81,28 @@ def compile_and_compare(
         tasks: that were tuned.
         folder: of the database.
         options: how programs are timed, where the best ones have to be looked at.
-        note: is told which operators have TVM's default schedule, and why.
-        place: where it runs; None: on this host.
+        host: where it runs.
+        note: called for operators that have TVM's default schedule, with the reason.
 
     Raises:
         TuneError: the outputs differ.
     """
-    place = place or Host(hardware)
     built = compile_network(network, hardware.target, database, note=note)
-    agreements = compare_outputs(network, place.call(place.deployed(built, network).outputs))
-    agreement = worst(agreements)
-    if agreement.differs:
-        found = place.call(place.deployed(untuned, network).outputs)
-        before = worst(compare_outputs(network, found))
-        if place.is_remote:
-            raise _remote_disagreement(network, agreement, before, folder)
-        raise _disagreement(network, agreement, before, hardware, tasks, folder, options)
+    agreements = compare_outputs(network, host.outputs(built, network))
+    _, tuned = worst(agreements)
+    if tuned.differs:
+        _, default = worst(compare_outputs(network, host.outputs(untuned, network)))
+        if host.is_remote:
+            raise _remote_disagreement(network, tuned, default, folder)
+        raise _disagreement(network, tuned, default, hardware, tasks, folder, options)
     values: dict[str, Any] = {
         "computed_by": network.computed_by,
         "outputs_that_say_nothing": meaningless(network),
     }
-    telling = {name: one for name, one in agreements.items() if one.accepted}
+    telling = {name: agreement for name, agreement in agreements.items() if agreement.accepted}
     if telling:
-        values |= {"max_abs_error": worst(telling).max_abs, "max_rel_error": worst(telling).max_rel}
+        _, agreement = worst(telling)
+        values |= {"max_abs_error": agreement.max_abs, "max_rel_error": agreement.max_rel}
     return Verified(built, values)
 
 
@@ -109,8 +112,8 @@ def time_network(
     executables: Mapping[str, Any],
     database: Any,
     session: Session,
-    peer: Callable[[], Timed | None] = lambda: None,
-    place: Host | None = None,
+    peer: Callable[[], Timed | None],
+    host: Host,
 ) -> dict[str, Any]:
     """Time the network's executables and its tasks' programs in turn, on the cores that programs are timed on.
 
@@ -124,7 +127,7 @@ def time_network(
         database: the tuned one.
         session: that tuned it.
         peer: makes the network as ONNX Runtime runs it, on the cores that programs are timed on; None: it does not.
-        place: where it runs; None: on this host.
+        host: where it runs.
 
     Returns:
         Rows of the report.
@@ -132,90 +135,173 @@ def time_network(
     Raises:
         KeyboardInterrupt: Ctrl-C; the turn under way is over.
     """
-    place = place or Host(hardware)
     values: dict[str, Any] = {}
-    deployed = {name: place.deployed(built, network) for name, built in executables.items()}
+    networks = {name: host.deployed(built, network) for name, built in executables.items()}
     if session.default_latency_s > MAX_DEFAULT_S:
-        del deployed["default"]
+        del networks["default"]
         values["network_default_at_least_s"] = session.default_latency_s
     tasks = dict(zip(session.ids, session.tasks, strict=True))
-    known = session.latency_s
+    latency_s = session.latency_s
     short = {
         identity: task
         for identity, task in tasks.items()
-        if known[identity] <= MAX_TASK_S and not place.is_remote
+        if latency_s[identity] <= MAX_TASK_S and not host.is_remote
     }
     stop = threading.Event()
 
     def timed() -> dict[str, list[float]]:
         programs = task_programs(short, database, hardware.target)  # TVM draws numbers in threads
         other = peer()
-        whole = {**deployed, **({} if other is None else {PEER: other})}
+        whole = {**networks, **({} if other is None else {ONNX_RUNTIME: other})}
         limit_s = MAX_TIMING_S * (len(whole) + 1)
         return times_in_turn({**whole, **programs}, limit_s, stop)
 
-    times = place.call(timed, stop.set)
-    names = [*deployed, *([PEER] if PEER in times else [])]
+    times = host.call(timed, stop.set)
+    names = [name for name in (*networks, ONNX_RUNTIME) if name in times]
     spread = {name: spread_of(times[name]) for name in names}
-    parts = break_down(times["tuned"], tasks, times, known)
     values |= {
         "network_turns": spread["tuned"].repeats,
         TIMES: {name: times[name] for name in names},
-        **parts.report(),
+        **break_down(times["tuned"], tasks, times, latency_s),
     }
-    for name, found in spread.items():
-        key = "network_latency" if name == "tuned" else f"network_{name}_latency"
-        values |= {
-            f"{key}_s": found.median_s,
-            f"{key}_q1_s": found.lower_s,
-            f"{key}_q3_s": found.upper_s,
-        }
+    for name in names:
+        values |= spread[name].report(
+            "network_latency" if name == "tuned" else f"network_{name}_latency"
+        )
         if name != "tuned":
-            values[f"network_over_{name}"] = spread["tuned"].median_s / found.median_s
+            values[f"network_over_{name}"] = spread["tuned"].median_s / spread[name].median_s
     return values
 
 
+class TaskProgram:
+    """A task's program as the network runs it: the database's best one, or the rules' where it has none.
+
+    Raises:
+        ValueError: arguments that cannot be drawn.
+    """
+
+    def __init__(self, task: NetworkTask, database: Any, target: dict[str, Any]) -> None:
+        schedule = database.query_schedule(task.mod, tvm.target.Target(target), "main")
+        if schedule is not None:
+            mod = schedule.mod
+        elif target.get("kind") == "llvm":
+            mod = tvm.IRModule({"main": scheduled(task.mod["main"], target)})
+        else:
+            mod = task.mod
+        self._function = build(mod, leave(mod, target)).jit()
+        facts = read_facts(task.mod)
+        drawn = draw(facts)
+        fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
+        self._tensors = []
+        for place, arg in enumerate(ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)):
+            _, dtype, shape = arg_json(arg)
+            tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype)
+            if place in facts.indices:  # random integers would be an index out of range
+                tensor.copyfrom(drawn[place])
+            else:
+                fill(tensor)
+            self._tensors.append(tensor)
+
+    def seconds(self, number: int = 1) -> float:
+        """Return the mean seconds of so many calls."""
+        timer = self._function.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
+        return float(timer(*self._tensors).results[0])
+
+
+def task_programs(
+    tasks: Mapping[str, NetworkTask], database: Any, target: dict[str, Any]
+) -> dict[str, TaskProgram]:
+    """Return the tasks' programs in a network with a database, by workload id; without those that cannot run alone."""
+    programs = {}
+    for identity, task in tasks.items():
+        try:
+            programs[identity] = TaskProgram(task, database, target)
+        except ValueError:  # its time while tuning stands
+            continue
+    return programs
+
+
+def beyond_tasks(
+    network: Network, untuned: Any, session: Session, hardware: HardwareConfig
+) -> float | None:
+    """Return the seconds that a network takes beyond its tasks, measured in one call with default schedules.
+
+    None where it runs on a device, or its default schedules take more than MAX_DEFAULT_S.
+    """
+    if session.default_latency_s > MAX_DEFAULT_S or hardware.runner is not RunnerKind.local:
+        return None
+    seconds = Host(hardware).call(Deployed(untuned, network).seconds_by_function)
+    names = {task.name for task in session.tasks}
+    return sum(time_s for name, time_s in seconds.items() if name not in names)
+
+
+def break_down(
+    network: Sequence[float],
+    tasks: Mapping[str, NetworkTask],
+    times: Mapping[str, Sequence[float]],
+    latency_s: Mapping[str, float],
+) -> dict[str, float]:
+    """Compare a network's times with the weighted sums of its tasks' in the same turns.
+
+    Args:
+        network: seconds in each turn.
+        tasks: by workload id.
+        times: seconds of each task's program in each turn, by workload id.
+        latency_s: seconds of tasks that are not among `times`, as timed before.
+
+    Returns:
+        Rows of the report; the quartiles of what is beyond the tasks are those of the differences turn by turn.
+    """
+    sums = [
+        sum(
+            task.weight * (times[identity][turn] if identity in times else latency_s[identity])
+            for identity, task in tasks.items()
+        )
+        for turn in range(len(network))
+    ]
+    total = spread_of(sums)
+    differences = spread_of([whole - part for whole, part in zip(network, sums, strict=True)])
+    beyond = replace(differences, median_s=spread_of(network).median_s - total.median_s)
+    return total.report("tasks_total_latency") | beyond.report("network_unexplained")
+
+
 def _remote_disagreement(
-    network: Network, tuned: Agreement, untuned: Agreement, folder: WorkFolder
+    network: Network, tuned: Agreement, default: Agreement, folder: WorkFolder
 ) -> TuneError:
     """Say which of the two a device computes wrongly; its programs are not compared with their tasks one by one."""
-    told = (
+    message = (
         f"network {network.name!r}: on the device its output differs from that of {network.computed_by} by "
         f"{tuned.max_rel:.2e} of its largest value ({TOLERANCE:g} is accepted)."
     )
-    if untuned.differs:
+    if default.differs:
         return TuneError(
-            f"{told} With TVM's default schedules it differs by {untuned.max_rel:.2e}, too: the import is at fault, or "
-            "the device, or hardware.target names another processor than the device's. Look at these first"
+            f"{message} With TVM's default schedules it differs by {default.max_rel:.2e}, too: the import is at fault, "
+            "or the device, or hardware.target names another processor than the device's. Look at these first"
         )
     return TuneError(
-        f"{told} With TVM's default schedules it agrees: a program in {folder.path} computes something else than its "
-        "task. Which one is found by the same command on the device itself: hardware.runner=local"
+        f"{message} With TVM's default schedules it agrees: a program in {folder.path} computes something else than "
+        "its task. Which one is found by the same command on the device itself: hardware.runner=local"
     )
 
 
 def _disagreement(
     network: Network,
     tuned: Agreement,
-    untuned: Agreement,
+    default: Agreement,
     hardware: HardwareConfig,
     tasks: Sequence[NetworkTask],
     folder: WorkFolder,
     options: MeasureOptions,
 ) -> TuneError:
     """Find out why the tuned network computes something else than it should; wrong programs are marked as failed."""
-    told = (
+    message = (
         f"network {network.name!r}: the tuned network's output differs from that of {network.computed_by} by "
         f"{tuned.max_abs:.2e} ({tuned.max_rel:.2e} of its largest value; {TOLERANCE:g} is accepted)."
     )
     cores = cpus_of(hardware)
-    pool = WorkerPool(
-        options,
-        cores,
-        CpuPlan.choose(cores, name=hardware.name),
-        folder.logs / "worker.log",
-        target_kind=str(hardware.target["kind"]),
-    )
+    plan = CpuPlan.choose(cores, name=hardware.name)
+    log, kind = folder.logs / "worker.log", str(hardware.target["kind"])
+    pool = WorkerPool(options, cores, plan, log, target_kind=kind)
     try:
         wrong = wrong_programs(folder.path, by_workload(tasks), pool)
     finally:
@@ -223,24 +309,25 @@ def _disagreement(
     if wrong:
         mark_failed(folder.path, wrong)
         return TuneError(
-            f"{told} These programs compute something else than their tasks: "
+            f"{message} These programs compute something else than their tasks: "
             f"{'; '.join(map(str, wrong))}. They are marked as failed in {folder.path} now: run the same command "
             "again, which takes the next best ones."
         )
-    if untuned.differs:
+    message += " Each task's best program computes what its task does, and"
+    if default.differs:
         return TuneError(
-            f"{told} Each task's best program computes what its task does, and the untuned network differs by "
-            f"{untuned.max_rel:.2e}, too: the import is at fault, not the tuning. Look at network.output and "
-            "network.inputs, and at the operators that TVM imports."
+            f"{message} the untuned network differs by {default.max_rel:.2e}, too: the import is at fault, not the "
+            "tuning. Look at network.output and network.inputs, and at the operators that TVM imports."
         )
-    ruled = Deployed(compile_network(network, hardware.target, None, by_rule=True), network)
-    if worst(compare_outputs(network, on_cores(hardware, ruled.outputs))).differs:
+    by_rule = compile_network(network, hardware.target, None, by_rule=True)
+    _, ruled = worst(compare_outputs(network, Host(hardware).outputs(by_rule, network)))
+    if ruled.differs:
         return TuneError(
-            f"{told} Each task's best program computes what its task does, and TVM's default schedules agree with "
-            f"{network.computed_by}: the functions that are scheduled by rule do not. Please report the network."
+            f"{message} TVM's default schedules agree with {network.computed_by}: the functions that are scheduled by "
+            "rule do not. Please report the network."
         )
     return TuneError(
-        f"{told} Each task's best program computes what its task does, and the untuned network agrees with "
-        f"{network.computed_by}: the difference arises where TVM puts them together. Compile the network without the "
-        f"database (relax.get_pipeline), and report the database in {folder.path} to TVM."
+        f"{message} the untuned network agrees with {network.computed_by}: the difference arises where TVM puts them "
+        "together. Compile the network without the database (relax.get_pipeline), and report the database in "
+        f"{folder.path} to TVM."
     )

@@ -52,11 +52,13 @@ _log = logging.getLogger(__name__)
 
 SESSION_VERSION = 1
 ADOPTED_FILE = "adopted.jsonl"
+_SESSION_FILE = "session.json"
 _CURVE_FILE = "tuning_curve.csv"
 _PLOT_FILE = "tuning_curve.png"
+BARS_FILE = "network.png"
 _FAILED_RUN_FILES = frozenset(
     {
-        ".lock", "logs", "session.json", WORKLOAD_FILE, RECORD_FILE, ADOPTED_FILE, _CURVE_FILE, _PLOT_FILE,
+        ".lock", "logs", _SESSION_FILE, WORKLOAD_FILE, RECORD_FILE, ADOPTED_FILE, _CURVE_FILE, _PLOT_FILE,
     }
 )  # fmt: skip
 """Files that a run leaves that fails before its first program is measured."""
@@ -112,11 +114,11 @@ class WorkFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
-    def database(self, own: Iterable[Any] = ()) -> Any:
+    def database(self, trusted: Iterable[Any] = ()) -> Any:
         """Open the database with stock TVM (every trace is replayed, about 300 records a second).
 
         Args:
-            own: IRModules of the network that is tuned, which may be in it whatever they contain.
+            trusted: IRModules of the network that is tuned, which may be in it whatever they contain.
 
         Raises:
             UntrustedError: another module, or a trace, could run code of others.
@@ -126,7 +128,7 @@ class WorkFolder:
 
         for name in (WORKLOAD_FILE, RECORD_FILE):
             (self.path / name).touch()
-        check_database(self.path, {str(save_json(mod)) for mod in own})
+        check_database(self.path, {str(save_json(mod)) for mod in trusted})
         return JSONDatabase(work_dir=str(self.path))
 
     def save_session(self) -> None:
@@ -137,7 +139,7 @@ class WorkFolder:
             "rule_s": self.rule_s,
             "rules": rules.version(),
         }
-        _replace(self.path / "session.json", json.dumps(values, indent=2) + "\n")
+        _replace(self.path / _SESSION_FILE, json.dumps(values, indent=2) + "\n")
 
     def mark_next(self, record_id: str, *, timed: bool) -> None:
         """Say of the record that is written next that it comes from a store."""
@@ -151,8 +153,8 @@ class WorkFolder:
         if not (self.path / RECORD_FILE).exists():
             return []
         workloads, _ = read_workloads(self.path / WORKLOAD_FILE)
-        found = read_programs(self.path / RECORD_FILE, workloads)
-        return [item for item in found if isinstance(item, LoggedProgram)]
+        programs = read_programs(self.path / RECORD_FILE, workloads)
+        return [program for program in programs if isinstance(program, LoggedProgram)]
 
     def num_searched(self) -> int:
         """Return how many programs are there that the search chose, and not a store, without those left out."""
@@ -161,13 +163,15 @@ class WorkFolder:
             for program in self.programs()
         )
 
-    def leave_out_others(self, own: Collection[str]) -> int:
-        """Leave out of the count what is of other workloads than these; return how many programs that are.
+    def leave_out_others(self, workloads: Collection[str]) -> int:
+        """Leave out of the count what is of other workloads than these ids; return how many programs that are.
 
         A curve that counts them goes on under another name: it is of a network whose graph was written otherwise.
         """
         self._others = {
-            item.line for item in self.programs() if item.workload.workload_id not in own
+            program.line
+            for program in self.programs()
+            if program.workload.workload_id not in workloads
         }
         points = read_points(self.curve)
         if self._others and points and points[-1].trials > self.num_searched():
@@ -178,17 +182,17 @@ class WorkFolder:
 
     def new_programs(self) -> list[LoggedProgram]:
         """Return what was added to the database since the last call, or since it was opened."""
-        found = [item for item in self.programs() if item.line > self._num_read]
-        self._num_read = max([self._num_read, *(item.line for item in found)])
-        return found
+        new = [program for program in self.programs() if program.line > self._num_read]
+        self._num_read = max([self._num_read, *(program.line for program in new)])
+        return new
 
 
-def check_database(folder: Path, own: Collection[str] = ()) -> None:
+def check_database(folder: Path, trusted: Collection[str] = ()) -> None:
     """Look at everything in a database that TVM would read, before it does.
 
     Args:
         folder: of both files.
-        own: modules, TVM's JSON text, that need no look: this process would write the same.
+        trusted: modules, TVM's JSON text, that need no look: this process would write the same.
 
     Raises:
         UntrustedError: a line that cannot be read, a module or a trace that could run code of others.
@@ -199,7 +203,7 @@ def check_database(folder: Path, own: Collection[str] = ()) -> None:
     file = folder / WORKLOAD_FILE
     workloads, unreadable = read_workloads(file)
     for number, workload in enumerate(workloads, 1):
-        if workload is not None and workload.mod_json not in own:
+        if workload is not None and workload.mod_json not in trusted:
             check_module(workload.mod_json, f"{file}, line {number}")
     file = folder / RECORD_FILE
     for program in chain(unreadable, read_programs(file, workloads)):
@@ -224,7 +228,7 @@ def open_folder(
         TuneError: another tuner holds it, it was made for another network or hardware, or it holds measured programs of
             another target.
     """
-    is_new, made_parent = not path.exists(), not path.parent.exists()
+    is_new, is_new_parent = not path.exists(), not path.parent.exists()
     path.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path / ".lock")
     try:
@@ -241,14 +245,14 @@ def open_folder(
             "hardware": hardware,
             "target": target,
         }
-        if _is_of_another_target(path / "session.json", header) and not _has_results(path):
+        if _is_of_another_target(path, header) and not _has_results(path):
             _log.warning(
                 "%s: its run failed for another target before a program was measured: tuning starts over there",
                 path,
             )
             _clear(path)
             is_new = True
-        baseline, rule, count = _read_session(path / "session.json", header)
+        baseline, rule, count = _read_session(path / _SESSION_FILE, header)
         folder = WorkFolder(path, baseline, rule, {}, header)
         folder.adopted = _read_marks(path, count, _mend(path))
         folder.logs.mkdir(exist_ok=True)
@@ -260,7 +264,7 @@ def open_folder(
         lock.release()
         if is_new and not _was_timed(path):
             shutil.rmtree(path, ignore_errors=True)
-            if made_parent:
+            if is_new_parent:
                 with suppress(OSError):  # somebody else's folder is in it
                     path.parent.rmdir()
 
@@ -269,27 +273,17 @@ def has_programs(path: Path) -> bool:
     """Say whether a folder holds a database with programs, or something else than a tuning run left."""
     if not path.is_dir():
         return False
-    others = {item.name for item in path.iterdir()} - _FAILED_RUN_FILES
-    records = path / RECORD_FILE
-    return bool(others) or (records.is_file() and records.stat().st_size > 0)
+    others = {file.name for file in path.iterdir()} - _FAILED_RUN_FILES
+    return bool(others) or _has_content(path / RECORD_FILE)
 
 
-def _is_of_another_target(session: Path, header: Mapping[str, Any]) -> bool:
-    """Say whether a session is the header's in everything but its target; False where it cannot be read."""
-    try:
-        values = json.loads(session.read_text(encoding="utf-8"))
-        return all(values[key] == header[key] for key in ("version", "network", "hardware")) and (
-            canonical_target(values["target"]) != canonical_target(header["target"])
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+def _has_content(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
 
 
 def _has_results(path: Path) -> bool:
     """Say whether a folder holds what a user would lose: records, measured points of its curve, or an unknown file."""
-    unknown = {item.name for item in path.iterdir()} - _FAILED_RUN_FILES
-    records, adopted = path / RECORD_FILE, path / ADOPTED_FILE
-    if unknown or any(file.exists() and file.stat().st_size for file in (records, adopted)):
+    if has_programs(path) or _has_content(path / ADOPTED_FILE):
         return True
     try:
         return any(point.trials > 0 for point in read_points(path / _CURVE_FILE))
@@ -305,60 +299,82 @@ def _clear(path: Path) -> None:
 
 def _was_timed(path: Path) -> bool:
     """Say whether a run left a time: a program's, or a default schedule's."""
-    try:
-        session = json.loads((path / "session.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        session = {}
+    session = _load_session(path)
     return has_programs(path) or bool(session.get("baseline_s") or session.get("rule_s"))
 
 
 def read_rule_times(folder: Path) -> dict[str, float]:
     """Return a folder's seconds of each workload by today's rules; none where it is no folder of a tuning run."""
     try:
-        return _rule_times(json.loads((folder / "session.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError):
+        return _rule_times(_load_session(folder))
+    except (ValueError, TypeError, AttributeError):
         return {}
 
 
 def _rule_times(session: Mapping[str, Any]) -> dict[str, float]:
-    known = session.get("rule_s", {}) if session.get("rules") == rules.version() else {}
-    return {str(key): float(value) for key, value in known.items()}
+    times = session.get("rule_s", {}) if session.get("rules") == rules.version() else {}
+    return {str(key): float(value) for key, value in times.items()}
+
+
+def _load_session(path: Path) -> dict[str, Any]:
+    """Return a folder's session.json; nothing where there is none that can be read."""
+    try:
+        session = json.loads((path / _SESSION_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return session if isinstance(session, dict) else {}
+
+
+def _is_of_another_target(path: Path, header: Mapping[str, Any]) -> bool:
+    """Say whether a session is the header's in everything but its target; False where it cannot be read."""
+    try:
+        return _differences(_load_session(path), header) == ["target"]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def _differences(session: Mapping[str, Any], header: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a header in which a session differs."""
+    names = [key for key in ("version", "network", "hardware") if session[key] != header[key]]
+    if canonical_target(session["target"]) != canonical_target(header["target"]):
+        names.append("target")
+    return names
 
 
 def _read_session(
     path: Path, header: dict[str, Any]
 ) -> tuple[dict[str, float], dict[str, float], int]:
+    """Return a session's times of default schedules and by rule, and how many records an older folder adopted."""
     if not path.exists():
         return {}, {}, 0
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        same = all(found[key] == header[key] for key in ("version", "network", "hardware"))
-        same = same and canonical_target(found["target"]) == canonical_target(header["target"])
-        baseline = {str(key): float(value) for key, value in found["baseline_s"].items()}
-        rule = _rule_times(found)
-        adopted = int(found.get("adopted", 0))
+        session = json.loads(path.read_text(encoding="utf-8"))
+        differences = _differences(session, header)
+        baseline = {str(key): float(value) for key, value in session["baseline_s"].items()}
+        rule = _rule_times(session)
+        adopted = int(session.get("adopted", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(
             f"{path}: expected a tuning session, found something else ({error}). Is the database beside it of "
             f"{header['network']} on {header['hardware']}, move the file away: default schedules are timed anew. If "
             "not, tune into another folder: tuner.workdir=..."
         ) from error
-    if not same:
-        told = {key: found.get(key) for key in header}
+    if differences:
+        other = {key: session.get(key) for key in header}
         raise TuneError(
-            f"{path}: expected a tuning session of {header}, found {told}. A database holds programs of one target "
+            f"{path}: expected a tuning session of {header}, found {other}. A database holds programs of one target "
             "only: tune into another folder (tuner.workdir=...) or move this one away."
         )
     return baseline, rule, adopted
 
 
-def _read_marks(path: Path, count: int, gone: Sequence[int] = ()) -> dict[int, Mark]:
-    """Read what is said of records that are there; an older folder says of how many at the beginning.
+def _read_marks(path: Path, count: int, removed: Sequence[int]) -> dict[int, Mark]:
+    """Read the marks of records that are there; an older folder has a number of them at the beginning.
 
     Args:
         path: the folder.
-        count: how many, of an older folder.
-        gone: lines that were there and were taken out, ascending; the marks of those behind them move up.
+        count: the number, of an older folder.
+        removed: lines that were there and were taken out, ascending; the marks of those behind them move up.
 
     Raises:
         TuneError: a line says something else.
@@ -367,8 +383,8 @@ def _read_marks(path: Path, count: int, gone: Sequence[int] = ()) -> dict[int, M
     marks = []
     for number, line in enumerate(_whole_lines(file), start=1):
         try:
-            found = Mark(**json.loads(line))
-            marks.append(Mark(operator.index(found.line), found.record_id, found.timed))
+            mark = Mark(**json.loads(line))
+            marks.append(replace(mark, line=operator.index(mark.line)))
         except (TypeError, ValueError) as error:
             raise TuneError(
                 f"{file}, line {number}: expected line, record_id and timed, found {line[:80]} ({error}). "
@@ -377,15 +393,15 @@ def _read_marks(path: Path, count: int, gone: Sequence[int] = ()) -> dict[int, M
     if not file.exists():
         marks = [Mark(line, "", False) for line in range(1, count + 1)]
     moved = [
-        replace(mark, line=mark.line - bisect_left(gone, mark.line))
+        replace(mark, line=mark.line - bisect_left(removed, mark.line))
         for mark in marks
-        if mark.line not in gone
+        if mark.line not in removed
     ]
-    there = _num_lines(path / RECORD_FILE)
-    kept = {mark.line: mark for mark in moved if mark.line <= there}
+    last = _num_lines(path / RECORD_FILE)
+    adopted = {mark.line: mark for mark in moved if mark.line <= last}
     if marks or file.exists():  # what is half written at its end would spoil the next mark
-        _replace(file, "".join(json.dumps(asdict(mark)) + "\n" for mark in kept.values()))
-    return kept
+        _replace(file, "".join(json.dumps(asdict(mark)) + "\n" for mark in adopted.values()))
+    return adopted
 
 
 def _num_lines(path: Path) -> int:
@@ -393,7 +409,7 @@ def _num_lines(path: Path) -> int:
 
 
 def _mend(path: Path) -> list[int]:
-    """Cut off lines that a killed run left half written; records whose workload is gone are kept beside.
+    """Cut off lines that a killed run left half written; records whose workload is not there move to a file beside.
 
     Returns:
         The lines of such records, from 1, ascending.
@@ -402,42 +418,37 @@ def _mend(path: Path) -> list[int]:
         TuneError: a line between whole ones is damaged; both files stay as they are.
     """
     workloads = _whole_lines(path / WORKLOAD_FILE)
-    records = _whole_lines(path / RECORD_FILE)
-    gone = [
+    records = dict(enumerate(_whole_lines(path / RECORD_FILE), start=1))
+    removed = [
         number
-        for number, line in enumerate(records, start=1)
+        for number, line in records.items()
         if _workload_of(line, path / RECORD_FILE, number) >= len(workloads)
     ]
-    if gone:
+    if removed:
         beside = path / f"cut_off_{RECORD_FILE}"
-        lost = [records[number - 1] for number in gone]
         with beside.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lost)
+            file.writelines(f"{records.pop(number)}\n" for number in removed)
         _log.warning(
             "%s: the workloads of some records are not there; %d records without theirs are kept in %s",
             path / WORKLOAD_FILE,
-            len(lost),
+            len(removed),
             beside,
         )
-    lost_lines = set(gone)
-    kept = [line for number, line in enumerate(records, start=1) if number not in lost_lines]
-    for name, lines in ((WORKLOAD_FILE, workloads), (RECORD_FILE, kept)):
-        file_path = path / name
-        if file_path.exists():
-            text = "".join(f"{line}\n" for line in lines)
-            if file_path.read_text(encoding="utf-8") != text:
-                _replace(file_path, text)
-    return gone
+    for name, lines in ((WORKLOAD_FILE, workloads), (RECORD_FILE, records.values())):
+        text = "".join(f"{line}\n" for line in lines)
+        if (path / name).exists() and (path / name).read_text(encoding="utf-8") != text:
+            _replace(path / name, text)
+    return removed
 
 
 def _workload_of(line: str, file: Path, number: int) -> int:
     """Return the workload's index that a line of the record file begins with."""
     try:
-        found = json.loads(line)
-    except ValueError:
-        found = None
-    if isinstance(found, list) and len(found) == 2 and type(found[0]) is int:
-        return found[0]
+        workload, _record = json.loads(line)
+    except (ValueError, TypeError):
+        workload = None
+    if type(workload) is int:
+        return workload
     raise TuneError(
         f"{file}, line {number}: expected [workload, record], found {line[:80]!r}. Take the line out, or move the "
         "folder away."
@@ -466,11 +477,10 @@ def _text(path: Path) -> str:
 
 
 def _is_json(line: str) -> bool:
-    try:
+    with suppress(ValueError):
         json.loads(line)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _replace(path: Path, text: str) -> None:
@@ -479,21 +489,14 @@ def _replace(path: Path, text: str) -> None:
 
 
 def write_report(folder: WorkFolder, values: dict[str, Any]) -> None:
-    """Write report.json: what the last run found."""
+    """Write report.json of the last run."""
     _replace(folder.path / "report.json", json.dumps(values, indent=2, sort_keys=True) + "\n")
 
 
 def artifacts(folder: WorkFolder) -> Sequence[Path]:
     """Return the files worth keeping with an MLflow run."""
     names = (
-        WORKLOAD_FILE,
-        RECORD_FILE,
-        _CURVE_FILE,
-        _PLOT_FILE,
-        batches.FILE,
-        "network.png",
-        "report.json",
-        "session.json",
+        WORKLOAD_FILE, RECORD_FILE, _CURVE_FILE, _PLOT_FILE, batches.FILE, BARS_FILE, "report.json", _SESSION_FILE,
         ADOPTED_FILE,
-    )
+    )  # fmt: skip
     return [folder.path / name for name in names if (folder.path / name).exists()]

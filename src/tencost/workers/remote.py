@@ -1,6 +1,6 @@
 """Programs on devices behind a TVM RPC tracker: uploaded, linked there, timed there.
 
-Used inside the worker process, and for whole networks by :mod:`tencost.tune.place`. A session with a device is kept
+Used inside the worker process, and for whole networks by :mod:`tencost.tune.hosts`. A session with a device is kept
 over many programs, because opening one takes longer than most programs; it is renewed before the server ends it. The
 server ends it so that a program which never returns costs the device seconds, not the day: the server cannot see that
 its client is gone while the program runs.

@@ -47,10 +47,10 @@ def measure_roofs(hardware: HardwareConfig) -> Roofs:
     behind = 4 * max((size for _, size in caches), default=32 * 2**20)
     levels.append(Level("memory", math.inf, _bandwidth(hardware, behind)))
     flops = _flops(hardware)
-    told = f"{flops / 1e9:.4g} GFLOP/s, " + ", ".join(
+    source = f"{flops / 1e9:.4g} GFLOP/s, " + ", ".join(
         f"{level.name} {level.bandwidth / 1e9:.4g} GB/s" for level in levels
     )
-    return Roofs(flops, tuple(levels), _call_s(hardware), f"{told} (measured)")
+    return Roofs(flops, tuple(levels), _call_s(hardware), f"{source} (measured)")
 
 
 def _flops(hardware: HardwareConfig) -> float:
@@ -79,8 +79,8 @@ def inner_loop(lanes: int) -> Any:
     tile, row, column, depth = schedule.get_loops(block)
     schedule.reorder(tile, depth, row, column)
     schedule.reverse_compute_at(registers, tile)
-    for one in (block, registers):
-        row, column = schedule.get_loops(one)[-2:]
+    for stage in (block, registers):
+        row, column = schedule.get_loops(stage)[-2:]
         vectors, inner = schedule.split(column, [None, lanes])
         schedule.vectorize(inner)
         schedule.unroll(vectors)

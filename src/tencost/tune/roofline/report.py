@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from tencost.tune.reporting import draw_chart, say
+from tencost.tune.reporting import write_csv as write_table
 from tencost.tune.roofline.roofline import Bound, Placed, Roofs, Task
-from tencost.writing import whole_file
 
 NEAR, FAR = 0.9, 0.05
 """Shares of the roof that are called near it and far from it."""
@@ -35,26 +34,25 @@ _COLORS = {
 
 def write_csv(path: Path, placed: Sequence[Placed]) -> None:
     """Write a row a measured task, in order; what is not known is an empty cell."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in placed:
-        task, work = one.task, one.task.work
-        row = (
-            task.name, task.weight, task.program, work.flop, work.traffic, work.intensity, one.latency_s, one.gflops,
-            one.gbs, one.bound.value, one.level, one.roof_s, one.share, one.above_s,
-        )  # fmt: skip
-        writer.writerow(["" if value is None else value for value in row])
-    with whole_file(path) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
+    rows = [
+        (
+            program.task.name, program.task.weight, program.task.program, program.task.work.flop,
+            program.task.work.traffic, program.task.work.intensity, program.latency_s, program.gflops, program.gbs,
+            program.bound.value, program.level, program.roof_s, program.share, program.above_s,
+        )
+        for program in placed
+    ]  # fmt: skip
+    write_table(path, COLUMNS, rows)
 
 
 def summary(placed: Sequence[Placed]) -> dict[str, float]:
     """Return figures of the whole network: its time at the roofs, its share of it, tasks near and far from theirs."""
-    known = [one for one in placed if one.roof_s is not None and one.above_s is not None]
-    total = sum(one.task.weight * one.latency_s for one in known)
-    at_roof = sum(one.task.weight * min(one.roof_s or 0.0, one.latency_s) for one in known)
-    shares = [one.share or 0.0 for one in known]
+    roofed = [program for program in placed if program.roof_s is not None]
+    total = sum(program.task.weight * program.latency_s for program in roofed)
+    at_roof = sum(
+        program.task.weight * min(program.roof_s or 0.0, program.latency_s) for program in roofed
+    )
+    shares = [program.share or 0.0 for program in roofed]
     return {
         "roofline/tasks": float(len(placed)),
         "roofline/tasks_latency_s": float(total),
@@ -67,14 +65,14 @@ def summary(placed: Sequence[Placed]) -> dict[str, float]:
 
 def print_table(
     placed: Sequence[Placed],
-    left: Sequence[Task],
+    unmeasured: Sequence[Task],
     roofs: Roofs,
     title: str,
     source: str,
     console: Console,
 ) -> None:
     """Print a row a task, those first in which most time is lost above the roof, and what was not measured."""
-    table = Table(title=f"{title}: best programs against {roofs.told}")
+    table = Table(title=f"{title}: best programs against {roofs.source}")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("task", no_wrap=True, overflow="ellipsis", max_width=_WIDE)
     table.add_column("bound by", no_wrap=True)
@@ -82,62 +80,57 @@ def print_table(
         "calls", "MFLOP", "KiB", "FLOP/byte", "µs", "GFLOP/s", "GB/s", "of roof", "µs above",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
-    for number, one in enumerate(placed, start=1):
-        table.add_row(*_cells(number, one))
+    for number, program in enumerate(placed, start=1):
+        table.add_row(*_cells(number, program))
     console.print(table)
-    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    found = {name.partition("/")[2]: value for name, value in summary(placed).items()}
-    console.print(
-        f"{found['tasks_latency_s'] * 1e6:.1f} µs in tasks with a roof, {found['tasks_roof_s'] * 1e6:.1f} µs at their "
-        f"roofs ({_percent(found['share_of_roof'])}); {found['tasks_near']:.0f} tasks at {NEAR:.0%} or more, "
-        f"{found['tasks_far']:.0f} at {FAR:.0%} or less",
-        **plain,
+    totals = {name.partition("/")[2]: value for name, value in summary(placed).items()}
+    say(
+        console,
+        f"{totals['tasks_latency_s'] * 1e6:.1f} µs in tasks with a roof, {totals['tasks_roof_s'] * 1e6:.1f} µs at "
+        f"their roofs ({_percent(totals['share_of_roof'])}); {totals['tasks_near']:.0f} tasks at {NEAR:.0%} or more, "
+        f"{totals['tasks_far']:.0f} at {FAR:.0%} or less",
     )
-    console.print(f"programs from {source}", **plain)
-    if left:
-        calls = sum(task.weight for task in left)
-        with_flop = sum(bool(task.work.flop) for task in left)
-        console.print(
-            f"not measured, so not in the table: {len(left)} tasks ({calls:g} calls), {with_flop} of them with FLOP",
-            **plain,
+    say(console, f"programs from {source}")
+    if unmeasured:
+        calls = sum(task.weight for task in unmeasured)
+        with_flop = sum(bool(task.work.flop) for task in unmeasured)
+        say(
+            console,
+            f"not measured, so not in the table: {len(unmeasured)} tasks ({calls:g} calls), {with_flop} of them with "
+            "FLOP",
         )
 
 
 def lines_of(placed: Sequence[Placed], most: int) -> list[str]:
     """Return the tasks in which most time is lost, a line each, for a report that has other things to say."""
-    lost = [one for one in placed if one.share is not None and one.above_s]
+    slow = [program for program in placed if program.share is not None and program.above_s]
     return [
-        f"{one.task.name}: {_percent(one.share)} of the {one.bound} roof, {(one.above_s or 0) * 1e6:.1f} µs above it"
-        for one in lost[:most]
+        f"{program.task.name}: {_percent(program.share)} of the {program.bound} roof, "
+        f"{(program.above_s or 0) * 1e6:.1f} µs above it"
+        for program in slow[:most]
     ]
 
 
 def plot(placed: Sequence[Placed], roofs: Roofs, path: Path, title: str) -> bool:
     """Draw the roofline, and what each task loses, as PNG; returns False where matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    figure = Figure(figsize=(12, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    _draw_roofs(left, placed, roofs)
-    _draw_bars(right, placed[:_BARS])
-    figure.suptitle(f"{title}; roofs: {roofs.told}", fontsize="medium")
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
-    return True
+
+    def draw(figure: Any) -> None:
+        roofline, bars = figure.subplots(1, 2, width_ratios=(3, 2))
+        _draw_roofs(roofline, placed, roofs)
+        _draw_bars(bars, placed[:_BARS])
+        figure.suptitle(f"{title}; roofs: {roofs.source}", fontsize="medium")
+
+    return draw_chart(path, (12, 5.2), draw, dpi=110)
 
 
 def _draw_roofs(axes: Any, placed: Sequence[Placed], roofs: Roofs) -> None:
-    shown = [
-        (number, one, one.task.work.intensity, one.gflops)
-        for number, one in enumerate(placed, start=1)
-        if one.task.work.intensity and one.gflops
+    points = [
+        (number, program, program.task.work.intensity, program.gflops)
+        for number, program in enumerate(placed, start=1)
+        if program.task.work.intensity and program.gflops
     ]
-    total = sum(one.task.weight * one.latency_s for one in placed)
-    intensities = [intensity for _, _, intensity, _ in shown if intensity] or [1.0]
+    total = sum(program.task.weight * program.latency_s for program in placed)
+    intensities = [intensity for _, _, intensity, _ in points if intensity] or [1.0]
     peak = roofs.flops / 1e9 if roofs.flops else None
     ridges = [roofs.flops / level.bandwidth for level in roofs.levels if roofs.flops]
     low, high = min([*intensities, *ridges]) / 3, max([*intensities, *ridges]) * 3
@@ -151,14 +144,14 @@ def _draw_roofs(axes: Any, placed: Sequence[Placed], roofs: Roofs) -> None:
     if peak is not None:
         axes.axhline(peak, color="black", linewidth=1.5, label=f"peak, {peak:.4g} GFLOP/s")
     for bound, color in _COLORS.items():
-        mine = [(i, g, one) for _, one, i, g in shown if one.bound is bound]
-        if mine:
-            size = [20 + 600 * one.task.weight * one.latency_s / total for _, _, one in mine]
+        group = [point for point in points if point[1].bound is bound]
+        if group:
+            size = [20 + 600 * p.task.weight * p.latency_s / total for _, p, _, _ in group]
             axes.scatter(
-                [i for i, _, _ in mine], [g for _, g, _ in mine], s=size, color=color, alpha=0.6,
+                [point[2] for point in group], [point[3] for point in group], s=size, color=color, alpha=0.6,
                 label=f"bound by {bound}",
             )  # fmt: skip
-    for number, _, intensity, gflops in shown[:12]:
+    for number, _, intensity, gflops in points[:12]:
         axes.annotate(
             str(number), (intensity, gflops), ha="center", va="center", fontsize="x-small"
         )
@@ -175,40 +168,44 @@ def _draw_roofs(axes: Any, placed: Sequence[Placed], roofs: Roofs) -> None:
 
 
 def _draw_bars(axes: Any, placed: Sequence[Placed]) -> None:
-    for place, one in enumerate(placed):
-        weight = one.task.weight * 1e6
-        roof = min(one.roof_s or 0.0, one.latency_s)
-        color = _COLORS[one.bound]
+    for place, program in enumerate(placed):
+        weight = program.task.weight * 1e6
+        roof = min(program.roof_s or 0.0, program.latency_s)
+        color = _COLORS[program.bound]
         axes.barh(place, roof * weight, color=color)
         axes.barh(
-            place, (one.latency_s - roof) * weight, left=roof * weight, color=color, alpha=0.3
+            place, (program.latency_s - roof) * weight, left=roof * weight, color=color, alpha=0.3
         )
-        told = "" if one.share is None else f" {_percent(one.share)}"
-        axes.annotate(told, (one.latency_s * weight, place), va="center", fontsize="x-small")
-    names = [f"{n} {one.task.name[:34]}" for n, one in enumerate(placed, start=1)]
+        share = "" if program.share is None else f" {_percent(program.share)}"
+        axes.annotate(share, (program.latency_s * weight, place), va="center", fontsize="x-small")
+    names = [f"{n} {program.task.name[:34]}" for n, program in enumerate(placed, start=1)]
     axes.set_yticks(range(len(placed)), names, fontsize="x-small")
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.set_xlabel("µs in the network: at the roof (dark), above it (pale)")
 
 
-def _cells(number: int, one: Placed) -> list[str]:
-    work = one.task.work
-    above = UNKNOWN if one.above_s is None else f"{one.above_s * 1e6:.1f}"
-    bound = f"{one.bound} ({one.level})" if one.bound is Bound.memory else str(one.bound)
-    program = "" if one.task.program in ("tuned", "stored") else f"({one.task.program}) "
+def _cells(number: int, program: Placed) -> list[str]:
+    work = program.task.work
+    above = UNKNOWN if program.above_s is None else f"{program.above_s * 1e6:.1f}"
+    bound = (
+        f"{program.bound} ({program.level})"
+        if program.bound is Bound.memory
+        else str(program.bound)
+    )
+    origin = "" if program.task.program in ("tuned", "stored") else f"({program.task.program}) "
     return [
         str(number),
-        f"{program}{one.task.name}",
+        f"{origin}{program.task.name}",
         bound,
-        f"{one.task.weight:g}",
+        f"{program.task.weight:g}",
         _number(None if work.flop is None else work.flop / 1e6),
         _number(None if work.traffic is None else work.traffic / 1024),
         _number(work.intensity),
-        f"{one.latency_s * 1e6:.2f}",
-        _number(one.gflops),
-        _number(one.gbs),
-        UNKNOWN if one.share is None else _percent(one.share),
+        f"{program.latency_s * 1e6:.2f}",
+        _number(program.gflops),
+        _number(program.gbs),
+        UNKNOWN if program.share is None else _percent(program.share),
         above,
     ]
 

@@ -20,6 +20,7 @@ both on the host, for each cache: a task's roof is then that of the smallest cac
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -87,13 +88,13 @@ class Roofs:
         flops: 32-bit operations a second; None: not known.
         levels: memories from the nearest, the last one holds everything; none: not known.
         floor_s: what a call takes at least.
-        told: where the figures come from.
+        source: where the figures come from.
     """
 
     flops: float | None
     levels: tuple[Level, ...]
     floor_s: float
-    told: str
+    source: str
 
     def level(self, size: float) -> Level | None:
         """Return the smallest memory that holds so many bytes."""
@@ -191,12 +192,12 @@ def roofs_of(hardware: HardwareConfig, memory_gbs: float | None = None) -> Roofs
         levels.append(Level("nearest cache", size, bandwidth * scale))
     if memory_gbs is not None:
         levels.append(Level("memory", math.inf, memory_gbs * 1e9))
-    told = [
+    figures = [
         "peak not known" if peak is None else f"{peak * hardware.cores:.4g} GFLOP/s",
         *(f"{level.bandwidth / 1e9:.4g} GB/s to the {level.name}" for level in levels),
     ]
     flops = None if peak is None else peak * scale
-    return Roofs(flops, tuple(levels), FLOOR_S, f"{', '.join(told)} (conf/hardware)")
+    return Roofs(flops, tuple(levels), FLOOR_S, f"{', '.join(figures)} (conf/hardware)")
 
 
 def place(task: Task, roofs: Roofs) -> Placed:
@@ -212,7 +213,7 @@ def place(task: Task, roofs: Roofs) -> Placed:
     if not terms:
         return Placed(task, None, Bound.unknown, "")
     terms[Bound.overhead] = roofs.floor_s
-    bound = max(terms, key=lambda one: terms[one])
+    bound = max(terms, key=lambda term: terms[term])
     name = level.name if Bound.memory in terms and level is not None else ""
     return Placed(task, terms[bound], bound, name)
 
@@ -221,7 +222,7 @@ def by_gain(tasks: Sequence[Task], roofs: Roofs) -> list[Placed]:
     """Place the measured tasks, those with the most time above their roof first, those without a roof last."""
     placed = [place(task, roofs) for task in tasks if task.latency_s is not None]
     return sorted(
-        placed, key=lambda one: -math.inf if one.above_s is None else one.above_s, reverse=True
+        placed, key=lambda task: -math.inf if task.above_s is None else task.above_s, reverse=True
     )
 
 
@@ -235,7 +236,8 @@ def work_of(mod: Any, flop: float | None = None) -> Work:
     from tvm.s_tir.analysis import estimate_tir_flops
 
     function = mod["main"]
-    bits = [32, *(_bits(str(one.dtype)) for one in function.params if _is_number(str(one.dtype)))]
+    dtypes = [str(parameter.dtype) for parameter in function.params]
+    bits = [32, *(_bits(dtype) for dtype in dtypes if dtype != "bool" and "64" not in dtype)]
     counted = float(estimate_tir_flops(mod)) if flop is None else flop
     return Work(counted, compulsory_bytes(function), 32 / min(bits))
 
@@ -253,7 +255,7 @@ def compulsory_bytes(function: Any) -> float | None:
     from tvm import tirx
     from tvm.s_tir import SBlock
 
-    if any(not isinstance(one.ty, tirx.BufferType) for one in function.params):
+    if any(not isinstance(argument.ty, tirx.BufferType) for argument in function.params):
         return None
     touched = [[0.0, 0.0] for _ in function.params]
 
@@ -302,10 +304,6 @@ def _size(extent: Any) -> float:
         return math.inf
 
 
-def _is_number(dtype: str) -> bool:
-    return dtype != "bool" and "64" not in dtype
-
-
 def _bits(dtype: str) -> int:
-    digits = "".join(one if one.isdigit() else " " for one in dtype).split()
+    digits = re.search(r"\d+", dtype)
     return int(digits[0]) if digits else 8

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from tvm.ir import load_json
 
 from tencost.config import Config, HardwareConfig
-from tencost.errors import ProfileError
+from tencost.errors import ProfileError, RecordError, UntrustedError
+from tencost.networks.network import load_network, variant_name
+from tencost.programs.trace.allowed import check_module
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.records.counters.stored import load_profiles
+from tencost.records.formats.metaschedule import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    Reject,
+    read_programs,
+    read_workloads,
+)
+from tencost.store.ids import program_id, record_id
+from tencost.tune.recording import by_workload
+from tencost.tune.reporting import note, say
+from tencost.tune.roofline.host_roofs import measure_roofs
 from tencost.tune.roofline.report import plot, print_table, summary, write_csv
 from tencost.tune.roofline.roofline import (
     Placed,
@@ -25,8 +40,8 @@ from tencost.tune.roofline.roofline import (
     work_of,
 )
 from tencost.tune.roofline.run_files import run_files
+from tencost.workers.hardware import check_runnable, resolve_hardware
 
-RECORD_FILE, WORKLOAD_FILE = "database_tuning_record.json", "database_workload.json"
 SESSION_FILE = "session.json"
 FAILED_S = 1e9
 """TVM writes a larger time for a program that failed."""
@@ -43,10 +58,10 @@ class Best:
 
 @dataclass(frozen=True)
 class Source:
-    """Best programs by workload id, and where they were found."""
+    """Best programs by workload id, and where they are from."""
 
     best: Mapping[str, Best]
-    told: str
+    place: str
     others: Sequence[Task] = ()
     """Tasks that a store has for the network under workloads that it does not have today."""
 
@@ -80,222 +95,169 @@ def run(
         ProfileError: no program of the network was measured on the hardware, or no roof is known.
         HardwareError: roofs of other hardware cannot be measured here.
     """
-    from tencost.networks.network import load_network, variant_name
-    from tencost.programs.trace.intrinsics import register_cpu_intrinsics
-    from tencost.store.ids import workload_id
-    from tencost.workers.hardware import resolve_hardware
-
     console = Console()
     hardware = resolve_hardware(cfg.hardware)
     name = variant_name(cfg.network)
-    roofs = _roofs(hardware, memory_gbs) if measured else roofs_of(hardware, memory_gbs)
+    roofs = _measured_roofs(hardware, memory_gbs) if measured else roofs_of(hardware, memory_gbs)
     counted = {} if profiles is None else counted_bytes(load_profiles(profiles).profiles)
     register_cpu_intrinsics()
-    network = load_network(cfg.network, root)
-
-    from tvm.ir import save_json
-
-    own = {
-        workload_id(str(save_json(task.mod))): task for task in network.tasks(hardware.target, 0.0)
-    }
-    found = _source(cfg, root, name, hardware, run, store=store, own=set(own))
-    tasks = [
-        task_of(
-            task.name, task.weight, work_of(task.mod, task.flop), found.best.get(identity), counted
-        )
-        for identity, task in own.items()
-    ]
-    tasks += found.others
+    workloads = by_workload(load_network(cfg.network, root).tasks(hardware.target, 0.0))
+    folder = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
+    if run is None and not store and (folder / RECORD_FILE).exists():
+        run = str(folder)
+    if run is None:
+        source = _of_store(cfg.paths.live_store(root), name, hardware, set(workloads))
+    else:
+        with run_files(run, (RECORD_FILE, WORKLOAD_FILE, SESSION_FILE), root) as files:
+            source = Source(_of_folder(files, run, hardware), run)
+    tasks = []
+    for identity, task in workloads.items():
+        work, best = work_of(task.mod, task.flop), source.best.get(identity)
+        if best is None:
+            tasks.append(Task(task.name, task.weight, work, None))
+            continue
+        if best.record_id in counted:
+            work = replace(work, traffic=counted[best.record_id], measured=True)
+        tasks.append(Task(task.name, task.weight, work, best.latency_s, best.program))
+    tasks += source.others
     placed = by_gain(tasks, roofs)
     if not placed:
         raise ProfileError(
-            f"expected programs of {name}'s {len(own)} tasks, found none in {found.told}: it is of another network, or "
-            f"of another TVM. Tune it: tencost tune network={name} hardware={hardware.name}"
+            f"expected programs of {name}'s {len(workloads)} tasks, found none in {source.place}: it is of another "
+            f"network, or of another TVM. Tune it: tencost tune network={name} hardware={hardware.name}"
         )
     folder = to or root / cfg.paths.reports / "roofline" / f"{name}-{hardware.name}"
     title = f"{name} on {hardware.name}"
-    left = [task for task in tasks if task.latency_s is None]
+    unmeasured = [task for task in tasks if task.latency_s is None]
     write_csv(folder / "roofline.csv", placed)
     drawn = plot(placed, roofs, folder / "roofline.png", title)
-    print_table(placed, left, roofs, title, found.told, console)
+    print_table(placed, unmeasured, roofs, title, source.place, console)
     if not drawn:
-        console.print("no plot: it needs matplotlib, which is not installed", style="yellow")
-    console.print(f"written to {folder}", markup=False, highlight=False, soft_wrap=True)
-    if measured:
-        hardware = as_measured(hardware, roofs)
-    _track(cfg, root, hardware, name, folder, placed, found.told, roofs.told)
+        note(console, "no plot: it needs matplotlib, which is not installed")
+    say(console, f"written to {folder}")
+    if measured:  # one core's, with the bandwidth of its nearest cache
+        peak_gflops = None if roofs.flops is None else round(roofs.flops / 1e9, 1)
+        bandwidth_gbs = round(roofs.levels[0].bandwidth / 1e9, 1) if roofs.levels else None
+        hardware = replace(hardware, peak_gflops=peak_gflops, bandwidth_gbs=bandwidth_gbs)
+    _track(replace(cfg, hardware=hardware), root, name, folder, placed, source.place, roofs.source)
     return placed
 
 
-def as_measured(hardware: HardwareConfig, roofs: Roofs) -> HardwareConfig:
-    """Return a hardware of one core with the peak and the nearest cache's bandwidth that were measured on it."""
-    return replace(
-        hardware,
-        peak_gflops=None if roofs.flops is None else round(roofs.flops / 1e9, 1),
-        bandwidth_gbs=round(roofs.levels[0].bandwidth / 1e9, 1) if roofs.levels else None,
-    )
-
-
-def task_of(
-    name: str, weight: float, work: Work, best: Best | None, counted: Mapping[str, float]
-) -> Task:
-    """Return a task with its best program, whose bytes are the counted ones where they are among them.
-
-    Args:
-        name: of the task.
-        weight: how often the network calls it.
-        work: what it has to do.
-        best: its best program.
-        counted: bytes by record id.
-    """
-    if best is None:
-        return Task(name, weight, work, None)
-    if best.record_id in counted:
-        work = replace(work, traffic=counted[best.record_id], measured=True)
-    return Task(name, weight, work, best.latency_s, best.program)
-
-
-def _roofs(hardware: HardwareConfig, memory_gbs: float | None) -> Roofs:
-    from tencost.tune.roofline.host_roofs import measure_roofs
-    from tencost.workers.hardware import check_runnable
-
+def _measured_roofs(hardware: HardwareConfig, memory_gbs: float | None) -> Roofs:
     if memory_gbs is not None:
         raise ProfileError("expected one of --measured and --memory-gbs, found both")
     check_runnable(hardware)
     return measure_roofs(hardware)
 
 
-def _source(
-    cfg: Config,
-    root: Path,
-    name: str,
-    hardware: HardwareConfig,
-    run: str | None,
-    *,
-    store: bool,
-    own: set[str],
-) -> Source:
-    folder = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
-    if run is None and not store and (folder / RECORD_FILE).exists():
-        run = str(folder)
-    if run is None:
-        return of_store(cfg.paths.live_store(root), name, hardware, own)
-    with run_files(run, (RECORD_FILE, WORKLOAD_FILE, SESSION_FILE), root) as files:
-        return Source(of_folder(files, run, hardware), run)
-
-
-def of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
-    """Return the best programs of a work folder, what is not tuned among them, by workload id.
+def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
+    """Return the best programs of a work folder, those that are not tuned among them, by workload id.
 
     Raises:
         ProfileError: there is no database, or it is of other hardware.
     """
-    from tencost.records.formats.metaschedule import Reject, read_programs, read_workloads
-    from tencost.store.ids import program_id, record_id
-
     if not (folder / RECORD_FILE).exists() or not (folder / WORKLOAD_FILE).exists():
         raise ProfileError(
             f"run {name}: expected {WORKLOAD_FILE} and {RECORD_FILE}, found no such pair. Name the folder that "
             "`tencost tune` printed as database, or the id of a run that ended."
         )
-    best: dict[str, Best] = {}
-
-    for workload, seconds, what in _untuned(folder / SESSION_FILE, name, hardware):
-        if workload not in best or seconds < best[workload].latency_s:
-            best[workload] = Best(seconds, what)
+    best = _untuned(folder / SESSION_FILE, name, hardware)
     workloads, _ = read_workloads(folder / WORKLOAD_FILE)
     for program in read_programs(folder / RECORD_FILE, workloads):
-        if not isinstance(program, Reject) and program.run_secs:
-            workload, seconds = program.workload.workload_id, statistics.median(program.run_secs)
-            known = best[workload].latency_s if workload in best else FAILED_S
-            if 0 < seconds < known:
-                identity = program_id(workload, program.target["kind"], program.trace)
-                own = record_id(identity, program.target, hardware.name)
-                best[workload] = Best(seconds, "tuned", own)
+        if isinstance(program, Reject) or not program.run_secs:
+            continue
+        workload, seconds = program.workload.workload_id, statistics.median(program.run_secs)
+        if 0 < seconds < (best[workload].latency_s if workload in best else FAILED_S):
+            identity = program_id(workload, program.target["kind"], program.trace)
+            record = record_id(identity, program.target, hardware.name)
+            best[workload] = Best(seconds, "tuned", record)
     return best
 
 
-def _untuned(file: Path, name: str, hardware: HardwareConfig) -> Iterator[tuple[str, float, str]]:
-    """Yield (workload id, seconds, what) of a session's default schedules and those by rule; none without a session."""
+def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
+    """Return the faster of a session's default schedules and those by rule, by workload id; none without a session."""
+    best: dict[str, Best] = {}
     if not file.exists():
-        return
+        return best
     try:
         session = json.loads(file.read_text(encoding="utf-8"))
-        there = str(session["hardware"])
+        measured_on = str(session["hardware"])
         kinds = {"default schedule": session["baseline_s"], "by rule": session.get("rule_s", {})}
-        known = [
-            (str(key), float(value), what)
-            for what, times in kinds.items()
-            for key, value in times.items()
-        ]
+        for program, times in kinds.items():
+            for workload, seconds in times.items():
+                if workload not in best or float(seconds) < best[workload].latency_s:
+                    best[str(workload)] = Best(float(seconds), program)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProfileError(
             f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error})."
         ) from error
-    if there != hardware.name:
+    if measured_on != hardware.name:
         raise ProfileError(
-            f"run {name}: expected programs measured on {hardware.name}, found those of {there}. hardware={there}"
+            f"run {name}: expected programs measured on {hardware.name}, found those of {measured_on}. "
+            f"hardware={measured_on}"
         )
-    yield from known
+    return best
 
 
-def of_store(uri: str, network: str, hardware: HardwareConfig, own: set[str]) -> Source:
+def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[str]) -> Source:
     """Return the best programs that a record store has for the hardware's target.
 
     Args:
         uri: of the store.
         network: whose tasks are looked for, too, under workloads that it does not have today.
         hardware: what they were measured on.
-        own: ids of the workloads that the network has today.
+        workloads: ids of the workloads that the network has today.
 
     Raises:
         ProfileError: there is no store, or nothing of this hardware in it.
     """
-    from tencost.errors import RecordError
-    from tencost.records.query import best
+    from tencost.records.query import best as best_rows
     from tencost.register.start_records import as_recorded
     from tencost.store.record_store import RecordStore
 
-    store = RecordStore(uri)
     target = as_recorded(hardware.target)
     try:
-        rows = best(store, hardware=hardware.name, target=target, columns=("networks",)).to_dicts()
+        rows = best_rows(
+            RecordStore(uri), hardware=hardware.name, target=target, columns=("networks",)
+        ).to_dicts()
     except RecordError as error:
         raise ProfileError(
             f"expected programs of {network} on {hardware.name} in the live store or in a work folder, found none: "
             f"{error}"
         ) from error
-    found, others = {}, []
-    for row in rows:
-        seconds = float(row["latency_s"])
-        weights = [item["weight"] for item in row["networks"] or () if item["network"] == network]
-        if row["workload_id"] in own:
-            found[row["workload_id"]] = Best(seconds, "stored", row["record_id"])
-        elif weights:
-            others.append((row["workload_id"], row["task_name"], float(weights[0]), seconds))
-    works = _works(uri, {workload for workload, *_ in others}) if others else {}
-    unknown = Work(None, None)
-    return Source(
-        found,
-        uri,
-        [
-            Task(name, weight, works.get(workload, unknown), seconds, "stored")
-            for workload, name, weight, seconds in others
-        ],
-    )
+    best = {
+        row["workload_id"]: Best(float(row["latency_s"]), "stored", row["record_id"])
+        for row in rows
+        if row["workload_id"] in workloads
+    }
+    weights = {
+        row["workload_id"]: float(use["weight"])
+        for row in rows
+        for use in reversed(row["networks"] or ())
+        if use["network"] == network and row["workload_id"] not in workloads
+    }
+    works = _works(uri, set(weights)) if weights else {}
+    others = [
+        Task(
+            row["task_name"],
+            weights[row["workload_id"]],
+            works.get(row["workload_id"], Work(None, None)),
+            float(row["latency_s"]),
+            "stored",
+        )
+        for row in rows
+        if row["workload_id"] in weights
+    ]
+    return Source(best, uri, others)
 
 
-def _works(uri: str, wanted: set[str]) -> dict[str, Work]:
+def _works(uri: str, workloads: set[str]) -> dict[str, Work]:
     """Return what workloads have to do whose modules stand beside a store, by id; of others nothing is known."""
-    from tvm.ir import load_json
-
-    from tencost.errors import UntrustedError
-    from tencost.programs.trace.allowed import check_module
     from tencost.store.modules import read_modules
 
     works = {}
     for row in read_modules(uri).to_dicts():
-        if row["workload_id"] in wanted:
+        if row["workload_id"] in workloads:
             try:
                 check_module(row["mod_json"], f"{uri}, workload {row['workload_id']}")
                 works[row["workload_id"]] = work_of(load_json(row["mod_json"]))
@@ -307,7 +269,6 @@ def _works(uri: str, wanted: set[str]) -> dict[str, Work]:
 def _track(
     cfg: Config,
     root: Path,
-    hardware: HardwareConfig,
     name: str,
     folder: Path,
     placed: Sequence[Placed],
@@ -316,11 +277,12 @@ def _track(
 ) -> None:
     from tencost.tracking.runs import flatten, start_run
 
+    hardware = cfg.hardware
     parameters = {"programs": source, "roofs": roofs}
     flatten("network", asdict(cfg.network), parameters)
     flatten("hardware", asdict(hardware), parameters)
     with start_run(
-        replace(cfg, hardware=hardware),
+        cfg,
         root,
         stage="evaluate roofline",
         name=f"roofline · {name}-{hardware.name}",

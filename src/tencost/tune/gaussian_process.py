@@ -1,12 +1,13 @@
-"""What measured programs say of those like them, and how sure that is: a Gaussian process on decisions.
+"""Errors of the scores of measured programs, told of programs like them: a Gaussian process on decisions.
 
     value = score + mean of (label - score) nearby,   label = fastest latency of the task / latency, 0 for a failure
 
 The registered model ranks a task's good programs alike; trees over hundreds of columns need hundreds of programs to
 tell them apart. A Gaussian process with an exponential kernel on the few columns that the search decides
-(:func:`tencost.tune.nearby.columns`) does it with some dozens. Its standard deviation says where nothing like a program
-was measured: a batch is picked one by one by value + DARING x deviation, where the deviation counts what is already
-picked as measured (batch GP-UCB, Desautels et al., JMLR 15, 2014): no batch holds one program many times.
+(:func:`tencost.tune.evolutionary_search.columns`) does it with some dozens. Its standard deviation is large where
+nothing like a program was measured: a batch is picked one by one by value + EXPLORATION x deviation, where the
+deviation counts what is already picked as measured (batch GP-UCB, Desautels et al., JMLR 15, 2014): no batch holds one
+program many times.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ NOISE = 0.2
 """Variance of what columns do not say, as a share of the variance of the errors."""
 LEAST_SPREAD = 0.02
 """Errors of the scores are taken to spread at least so much."""
-DARING = 0.5
+EXPLORATION = 0.5
 """Deviations that a program's value is raised by when a batch is picked."""
-MAX_KNOWN = 256
+MAX_PROGRAMS = 256
 """The latest measured programs that are learnt from, which bounds the time of a fit."""
 
 
-class Kriging:
+class GaussianProcess:
     """Corrections of scores near measured programs; made anew for each round.
 
     Args:
@@ -37,8 +38,8 @@ class Kriging:
     """
 
     def __init__(self, columns: FloatArray, errors: Doubles) -> None:
-        self._columns = columns[-MAX_KNOWN:].astype(np.float64)
-        errors = errors[-MAX_KNOWN:]
+        self._columns = columns[-MAX_PROGRAMS:].astype(np.float64)
+        errors = errors[-MAX_PROGRAMS:]
         self._middle, self._scale = np.zeros(columns.shape[1]), np.ones(columns.shape[1])
         self._spread, self._mean = LEAST_SPREAD, 0.0
         if len(errors):
@@ -71,21 +72,19 @@ class Kriging:
             seen = np.linalg.solve(self._factor, self._kernel(self._columns, points))
             unknown -= seen.T @ seen
         picked: list[int] = []
-        open_ = np.ones(len(values), bool)
+        values = values.copy()
         for _ in range(min(count, len(values))):
             deviation = self._spread * np.sqrt(np.maximum(np.diagonal(unknown), 0.0))
-            liked = np.where(open_, values + DARING * deviation, -np.inf)
-            at = int(np.argmax(liked))
-            picked.append(at)
-            open_[at] = False
-            share = unknown[at] / (unknown[at, at] + NOISE)
-            unknown = unknown - np.outer(unknown[at], share)
+            best = int(np.argmax(values + EXPLORATION * deviation))
+            picked.append(best)
+            values[best] = -np.inf
+            share = unknown[best] / (unknown[best, best] + NOISE)
+            unknown = unknown - np.outer(unknown[best], share)
         return picked
 
     def _kernel(self, ours: Doubles, theirs: Doubles) -> Doubles:
         """Return the exponential kernel, float64 [N, M]."""
         a, b = (ours - self._middle) / self._scale, (theirs - self._middle) / self._scale
         squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
-        distance = np.sqrt(np.maximum(squares, 0.0) / a.shape[1])
-        found: Doubles = np.exp(-distance / LENGTH)
-        return found
+        kernel: Doubles = np.exp(-np.sqrt(np.maximum(squares, 0.0) / a.shape[1]) / LENGTH)
+        return kernel

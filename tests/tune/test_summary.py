@@ -10,11 +10,12 @@ import pytest
 from rich.console import Console
 
 from tencost.networks.network import NetworkTask
-from tencost.tune.breakdown import break_down
-from tencost.tune.closing import print_summary, weak_report, weak_tasks
-from tencost.tune.conditions import Conditions, busy_of
+from tencost.tune.batches import Score
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
+from tencost.tune.summary import Conditions, print_summary, weak_tasks
+from tencost.tune.verify import break_down
+from tencost.workers.noise import is_busy
 
 pytestmark = pytest.mark.tvm
 
@@ -22,17 +23,11 @@ pytestmark = pytest.mark.tvm
 def make_round(task: str, base: float | None, programs: int) -> Round:
     return Round(
         task=task,
-        num_measured=programs,
-        num_failed=0,
-        spearman=0.5,
-        kendall=0.5,
-        base_spearman=base,
-        residual_spearman=0.5,
-        scratch_spearman=None,
         arm=Arm.residual,
         next_arm=Arm.residual,
-        fit_seconds=0.0,
         residual_weight=0.5,
+        num_measured=programs,
+        scores={Arm.registered: Score(None, None, base)},
     )
 
 
@@ -103,33 +98,37 @@ def test_a_network_is_compared_with_its_tasks_turn_by_turn() -> None:
     }
     network = [10.0, 20.0, 40.0]  # a host that became four times slower
     times = {"a": [3.0, 6.0, 12.0], "tuned": network}
-    parts = break_down(network, tasks, times, {"a": 99.0, "b": 1.0})
-    assert (parts.tasks.lower_s, parts.tasks.median_s, parts.tasks.upper_s) == (10.0, 13.0, 19.0)
-    assert parts.beyond.median_s == 20.0 - 13.0
-    assert (parts.beyond.lower_s, parts.beyond.upper_s) == (5.0, 11.0)
-    assert parts.report()["network_unexplained_s"] == 7.0
+    assert break_down(network, tasks, times, {"a": 99.0, "b": 1.0}) == {
+        "tasks_total_latency_s": 13.0,
+        "tasks_total_latency_q1_s": 10.0,
+        "tasks_total_latency_q3_s": 19.0,
+        "network_unexplained_s": 20.0 - 13.0,
+        "network_unexplained_q1_s": 5.0,
+        "network_unexplained_q3_s": 11.0,
+    }
 
 
 def test_tasks_that_the_model_does_not_rank_are_named() -> None:
     (weak,) = weak_tasks(HISTORY)
-    assert (weak.task, weak.spearman, weak.programs) == ("matmul", -0.3, 24)
-    text = told(**weak_report(HISTORY))
+    assert weak == {"task": "matmul", "spearman": -0.3, "programs": 24}
+    text = told(not_ranked=weak_tasks(HISTORY))
     assert "the model does not rank this task's programs: matmul (-0.30 over 24 programs)." in text
-    assert "does not rank" not in told(**weak_report(HISTORY[2:]))
+    assert "does not rank" not in told(not_ranked=weak_tasks(HISTORY[2:]))
 
 
 def test_a_busy_host_is_said() -> None:
     load = {"cpus": [3], "cpus_online": 4, "load_1m": 0.1, "busy_share": 0.4, "steal_share": 0.0}
-    busy = busy_of(load)
+    busy = is_busy(load)
+    assert busy is not None
     assert "other processes use 40% of CPU 3" in busy
-    assert busy_of({**load, "busy_share": 0.01}) == busy_of({}) == ""
-    assert "busy at the start: other processes" in Conditions(busy).told
+    assert is_busy({**load, "busy_share": 0.01}) is None
+    assert "busy at the start: other processes" in Conditions(busy).message
     slower = Conditions("", (1e-4, 1.4e-4))
-    assert slower.told == "the reference kernel took 1.40 times its best at the end"
-    assert "at the start" in Conditions("", (1.4e-4, 1e-4)).told
-    assert Conditions("", (1e-4, 1.05e-4)).told == Conditions("", (1e-4,)).told == ""
-    assert "1.12 times its best" in Conditions("", (1e-4, 1.12e-4)).told
-    assert "1.40 times its best at the end: times scatter" in told(host_told=slower.told)
+    assert slower.message == "the reference kernel took 1.40 times its best at the end"
+    assert "at the start" in Conditions("", (1.4e-4, 1e-4)).message
+    assert Conditions("", (1e-4, 1.05e-4)).message == Conditions("", (1e-4,)).message == ""
+    assert "1.12 times its best" in Conditions("", (1e-4, 1.12e-4)).message
+    assert "1.40 times its best at the end: times scatter" in told(host_told=slower.message)
 
 
 def test_the_host_is_looked_at_where_programs_run() -> None:
@@ -138,7 +137,7 @@ def test_the_host_is_looked_at_where_programs_run() -> None:
 
     pool = WorkerPool(MeasureOptions(), workers=1)
     try:
-        seen = Conditions.at_start(pool).at_end(pool)
+        seen = Conditions.at_start(pool).probed(pool)
     finally:
         pool.close()
     assert len(seen.probe_s) == 2

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tencost.tune.turns import CAP, FAITH, HALF, BySeconds, History, Turn
+from tencost.tune.task_scheduler import CAP, FAITH, HALF, History, SecondsScheduler, Turn
 
 pytestmark = pytest.mark.tvm
 
@@ -24,8 +24,8 @@ class Tuning:
         self.latency_s = [1.0 for _ in seconds]
         self.programs = [0 for _ in seconds]
         self.tasks_ = [SimpleNamespace(is_terminated=False) for _ in seconds]
-        monkeypatch.setattr("tencost.tune.turns.time.monotonic", lambda: self.now)
-        self.scheduler = BySeconds._cls(
+        monkeypatch.setattr("tencost.tune.task_scheduler.time.monotonic", lambda: self.now)
+        self.scheduler = SecondsScheduler._cls(
             [1.0] * len(seconds),
             lambda place: self.latency_s[place],
             lambda place: self.programs[place],

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from relax_networks import two_layers
 from tencost.networks.sources.saved import save_network
-from tencost.tune.keeping import Keeper
+from tencost.tune.library_export import LibraryExport
 
 pytestmark = pytest.mark.tvm
 
@@ -29,9 +29,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
 PROGRAMS_STAY = """
 import sys
-import tencost.tune.deploy, tencost.tune.in_network
+import tencost.tune.deploy
 tencost.tune.deploy.better_than_rules = lambda database, *given: database
-tencost.tune.in_network.faster_in_network = lambda network, hardware, tasks, database: database
+tencost.tune.deploy.faster_in_network = lambda network, hardware, tasks, database: database
 from tencost.cli.main import main
 main(sys.argv[1:])
 """
@@ -202,10 +202,10 @@ def test_more_cores_than_there_are(start: Callable[..., Run]) -> None:
     assert not (run.folder / "tuned").exists()
 
 
-def pressed(keeper: Keeper, times: int) -> bool:
+def pressed(keeper: LibraryExport, times: int) -> bool:
     """Press Ctrl-C so often while a keeper holds it back; return whether what comes after it was reached."""
     reached = False
-    with suppress(KeyboardInterrupt), keeper.held():
+    with suppress(KeyboardInterrupt), keeper.holding_interrupts():
         for _ in range(times):
             signal.raise_signal(signal.SIGINT)
         reached = True
@@ -214,14 +214,14 @@ def pressed(keeper: Keeper, times: int) -> bool:
 
 def test_one_ctrl_c_waits_for_the_library_and_a_second_one_does_not(tmp_path: Path) -> None:
     out = io.StringIO()
-    keeper = Keeper(tmp_path / "model.so", Console(file=out, width=300))
+    keeper = LibraryExport(tmp_path / "model.so", Console(file=out, width=300))
     before = signal.getsignal(signal.SIGINT)
     assert pressed(keeper, 1)
     assert not keeper.given_up
-    with pytest.raises(KeyboardInterrupt), keeper.held():
+    with pytest.raises(KeyboardInterrupt), keeper.holding_interrupts():
         signal.raise_signal(signal.SIGINT)
     assert not pressed(keeper, 2)
     assert keeper.given_up
     assert signal.getsignal(signal.SIGINT) is before
     assert "model.so first; Ctrl-C again gives it up" in out.getvalue()
-    assert not pressed(Keeper(None, Console(file=out)), 1)
+    assert not pressed(LibraryExport(None, Console(file=out)), 1)

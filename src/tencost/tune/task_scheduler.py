@@ -73,7 +73,7 @@ class History:
 
 
 @derived_object
-class BySeconds(ms.task_scheduler.PyTaskScheduler):
+class SecondsScheduler(ms.task_scheduler.PyTaskScheduler):
     """Task scheduler that knows seconds.
 
     Args:
@@ -103,39 +103,36 @@ class BySeconds(ms.task_scheduler.PyTaskScheduler):
 
     def next_task_id(self) -> int:
         scheduler = self._outer()
-        self._take_in(scheduler)
-        alive = [at for at, task in enumerate(scheduler.tasks_) if not task.is_terminated]
-        self._waiting = [at for at in self._waiting if at in alive]
+        self._end_round(scheduler)
+        alive = [place for place, task in enumerate(scheduler.tasks_) if not task.is_terminated]
+        self._waiting = [place for place in self._waiting if place in alive]
         place = self._waiting.pop(0) if self._waiting else self._best(alive)
         if place >= 0:
-            self._running = (
-                place, time.monotonic(), self._measured(place), self._latency_s(place)
-            )  # fmt: skip
+            programs, latency_s = self._measured(place), self._latency_s(place)
+            self._running = (place, time.monotonic(), programs, latency_s)
         return place
 
     def _best(self, alive: Sequence[int]) -> int:
         """Return the task that promises most; -1 where there is none, or none that promises enough."""
         if not alive:
             return -1
-        worth = {
-            at: self._weights[at] * self._latency_s(at) * self.histories[at].promise()
-            for at in alive
-        }
-        best = max(alive, key=lambda at: worth[at])
-        total = sum(weight * self._latency_s(at) for at, weight in enumerate(self._weights))
+        weighted = [weight * self._latency_s(place) for place, weight in enumerate(self._weights)]
+        worth = {place: weighted[place] * self.histories[place].promise() for place in alive}
+        best = max(alive, key=lambda place: worth[place])
+        total = sum(weighted)
         if 60.0 * worth[best] < self._min_gain * total:
             self.settled = True
             return -1
         return best
 
-    def _take_in(self, scheduler: Any) -> None:
-        """Take in the round that is over."""
+    def _end_round(self, scheduler: Any) -> None:
+        """Note what the round that is over gained and cost."""
         if self._running is None:
             return
         place, started, programs, latency = self._running
         self._running = None
         scheduler.touch_task(place)
-        found = self._measured(place) - programs
-        if found:
-            turn = Turn(found, time.monotonic() - started, latency, self._latency_s(place))
+        measured = self._measured(place) - programs
+        if measured:
+            turn = Turn(measured, time.monotonic() - started, latency, self._latency_s(place))
             self.histories[place].turns.append(turn)

@@ -1,4 +1,4 @@
-"""Which programs of a tuning database compute something else than their workload; they are marked as failed.
+"""Programs of a tuning database that compute something else than their workload; they are marked as failed.
 
 While tuning, a program is compared with its workload before it becomes the best one. A database may hold others: from
 a run with tuner.check_outputs=false, from an earlier version, or copied from elsewhere.
@@ -58,7 +58,7 @@ def wrong_programs(
         if isinstance(program, LoggedProgram):
             programs.setdefault(program.workload.workload_id, []).append(program)
     references = References([task.mod for task in tasks.values()])
-    found = []
+    wrong = []
     for place, (identity, task) in enumerate(tasks.items()):
         reference = references[place]
         for program in _fastest_first(programs.get(identity, [])):
@@ -66,23 +66,23 @@ def wrong_programs(
             timing = pool.measure_one(Job(traced, program.target, program.args_info, reference))
             if timing.status is not Status.wrong_answer:
                 break
-            found.append(WrongProgram(task.name, program, timing))
-    return found
+            wrong.append(WrongProgram(task.name, program, timing))
+    return wrong
 
 
 def mark_failed(folder: Path, wrong: Sequence[WrongProgram]) -> None:
     """Write those programs' times as a failure's, in one step; every line stays where it is."""
     file = folder / RECORD_FILE
     lines = file.read_text(encoding="utf-8").split("\n")
-    for one in wrong:
-        workload, record = json.loads(lines[one.program.line - 1])
+    for number in (wrong_program.program.line - 1 for wrong_program in wrong):
+        workload, record = json.loads(lines[number])
         record[1] = FAILED
-        lines[one.program.line - 1] = json.dumps([workload, record], separators=(",", ":"))
+        lines[number] = json.dumps([workload, record], separators=(",", ":"))
     with whole_file(file, durable=True) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
 
 
 def _fastest_first(programs: Sequence[LoggedProgram]) -> list[LoggedProgram]:
     """Return the programs that ran, in MetaSchedule's order: by mean."""
-    ran = [one for one in programs if timing_from_log(one.run_secs).status is Status.ok]
-    return sorted(ran, key=lambda one: statistics.fmean(one.run_secs or ()))
+    ran = [prog for prog in programs if timing_from_log(prog.run_secs).status is Status.ok]
+    return sorted(ran, key=lambda program: statistics.fmean(program.run_secs or ()))

@@ -10,7 +10,7 @@ import pytest
 
 from tencost.networks.network import load_network
 from tencost.networks.sources.onnx import example
-from tencost.tune.peer import OnnxRuntime, onnx_runtime
+from tencost.tune.hosts import OnnxRuntime, onnx_runtime
 
 
 def test_onnx_runtime_runs_the_network(tmp_path: Path) -> None:
@@ -21,8 +21,8 @@ def test_onnx_runtime_runs_the_network(tmp_path: Path) -> None:
     assert isinstance(peer, OnnxRuntime)
     assert not told
     assert 0 < peer.seconds(number=3) < 1
-    (found,) = peer._session.run(None, peer._feeds)
-    assert np.allclose(found, network.expected[0], rtol=1e-5)
+    (output,) = peer.outputs()
+    assert np.allclose(output, network.expected[0], rtol=1e-5)
 
 
 def test_what_it_cannot_run_is_said_in_one_line(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_what_it_cannot_run_is_said_in_one_line(tmp_path: Path) -> None:
 def test_without_its_packages_nothing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tencost.tune.peer.PACKAGES", ("no_such_package",))
+    monkeypatch.setattr("tencost.tune.hosts.ONNX_PACKAGES", ("no_such_package",))
     told: list[str] = []
     assert onnx_runtime(example(tmp_path), tmp_path, {}, 1, told.append) is None
     assert not told

@@ -1,0 +1,327 @@
+"""A compiled network as one library with its weights, and programs that run it with TVM's runtime alone.
+
+Beside <name>.so lie, for somebody who has nothing of tencost:
+
+    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm",
+                   "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...]}
+    <name>.npz    the inputs that the network was imported with, and what PyTorch or ONNX Runtime computes for them:
+                  input_<number> and expected_<number>
+    <name>.py     runs it on the arrays of an .npz; without one on those of <name>.npz, and tells the difference
+    <name>.cc     the same in C++: raw values in, raw values out; its first lines say how it is compiled
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from rich.console import Console
+from tvm.support.cc import get_cc
+
+from tencost import signals
+from tencost.config import HardwareConfig, RunnerKind
+from tencost.errors import ConfigError, HardwareError, TuneError
+from tencost.networks.network import Array, Network
+from tencost.networks.source import first_sentence
+from tencost.tune.reporting import native_messages_to, say
+from tencost.workers import threads
+from tencost.workers.remote import linking
+from tencost.writing import scratch_beside, whole_file
+
+DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
+"""NumPy's kinds of numbers in C++."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a library's programs are from: a database, the network's workloads, those with a program of it."""
+
+    database: str
+    tasks: int
+    tuned: int
+
+
+class LibraryExport:
+    """`tencost tune --to model.so`: the best network so far, written at the end and wherever Ctrl-C ends a run.
+
+    Args:
+        to: the library; None: nowhere.
+        console: gets the messages.
+
+    Attributes:
+        is_written: whether this run has written it.
+        given_up: whether a second Ctrl-C kept it from being written.
+    """
+
+    def __init__(self, to: Path | None, console: Console) -> None:
+        self.to = to
+        self.is_written = self.given_up = False
+        self._console = console
+
+    def write(self, network: Network, hardware: HardwareConfig, built: Any, origin: Origin) -> None:
+        """Write a compiled network, whose output agreed, with its runners; raises TuneError as `write_library`."""
+        if self.to is None:
+            return
+        write_library(self.to, network, hardware, built, origin)
+        self.is_written = True
+        runner = self.to.with_suffix(".py")
+        message = (
+            f"{self.to}: {origin.tuned} of {origin.tasks} tasks tuned; run it: python {runner}"
+        )
+        say(self._console, message)
+
+    def say_why_not(self, why: str) -> None:
+        """Say why nothing was written, where something should have been."""
+        if self.to is not None and not self.is_written:
+            say(self._console, f"{self.to} is not written: {why}")
+
+    @contextmanager
+    def holding_interrupts(self) -> Iterator[None]:
+        """Hold the first Ctrl-C back until the library is written; the second gives it up. Without one, hold nothing.
+
+        Raises:
+            KeyboardInterrupt: at the block's end for the first, at once for the second.
+        """
+        if self.to is None:
+            yield
+            return
+        pressed: list[bool] = []
+
+        def handle() -> None:
+            if pressed:
+                self.given_up = True
+                raise KeyboardInterrupt
+            pressed.append(True)
+            say(self._console, f"writing {self.to} first; {signals.name()} again gives it up")
+
+        with signals.handled(handle):
+            yield
+        if pressed:
+            raise KeyboardInterrupt
+
+
+def check_place(library: Path) -> None:
+    """Refuse, before minutes of compiling, a place where nothing can be written."""
+    if library.suffix != ".so" or library.is_dir():
+        place = f"the folder {library}" if library.is_dir() else library
+        raise ConfigError(f"--to: expected the name of a shared library, model.so, found {place}")
+    try:
+        with scratch_beside(library):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--to: expected a folder that can be written to at {library.parent}, found another: {error}"
+        ) from error
+
+
+def check_linker(hardware: HardwareConfig) -> None:
+    """Refuse hardware that the runners cannot run on, and a host that cannot link."""
+    kind = hardware.target.get("kind")
+    if kind != "llvm":
+        raise HardwareError(
+            f"expected a CPU (target kind llvm), as the runners are for CPUs; found {kind!r} as that of hardware "
+            f"{hardware.name!r}. Choose another: hardware=local"
+        )
+    cc, triple = _cc(hardware), str(hardware.target.get("mtriple", ""))
+    if cc:
+        linking(cc)
+        return
+    is_remote = hardware.runner is RunnerKind.rpc
+    if is_remote and triple and not triple.startswith(platform.machine()):
+        raise HardwareError(
+            f"expected a compiler that links for {triple}, found hardware.cc empty, and this host is "
+            f"{platform.machine()}. Name a cross compiler: hardware.cc={triple}-g++"
+        )
+    compiler = get_cc()
+    if not compiler or shutil.which(compiler) is None:
+        raise HardwareError(
+            f"expected a C++ compiler that links the library, found {compiler or 'none'}. Install g++ or clang, or "
+            "name one: CXX=..."
+        )
+
+
+def _cc(hardware: HardwareConfig) -> str:
+    """Return what links for a device elsewhere; on the device itself its own compiler does, whatever is described."""
+    return hardware.cc if hardware.runner is RunnerKind.rpc else ""
+
+
+def write_library(
+    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: Origin
+) -> None:
+    """Write a compiled network as a library with its runners; raises TuneError, and what was there stays."""
+    try:
+        with native_messages_to(Path(os.devnull)):
+            _write(library, network, hardware, built, origin)
+    except (OSError, RuntimeError) as error:  # TVM's linker raises the latter
+        raise TuneError(
+            f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
+            "that, or write elsewhere: --to"
+        ) from error
+
+
+def _write(
+    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: Origin
+) -> None:
+    """Write all files, the library last: where it is, the others are of it."""
+    inputs = list(network.inputs.values())
+    about = {
+        "network": network.name,
+        "hardware": hardware.name,
+        "target": hardware.target,
+        "cores": hardware.cores,
+        "database": origin.database,
+        "tasks": origin.tasks,
+        "tuned_tasks": origin.tuned,
+        "tvm": tvm.__version__,
+        "inputs": _signature(list(network.inputs), inputs),
+        "outputs": _signature(network.outputs, network.expected),
+    }
+    samples = {f"input_{number}": array for number, array in enumerate(inputs)}
+    samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
+    # Nested, so that an earlier library goes only once all that takes its place is there.
+    with (
+        whole_file(library) as partial,
+        whole_file(library.with_suffix(".json")) as description,
+        whole_file(library.with_suffix(".npz")) as arrays,
+        whole_file(library.with_suffix(".py")) as python,
+        whole_file(library.with_suffix(".cc")) as cpp,
+    ):
+        description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        with arrays.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **samples)
+        python.write_text(_python_runner(library.stem, hardware.cores), encoding="utf-8")
+        cpp.write_text(_cpp_runner(library.stem, inputs, hardware.cores), encoding="utf-8")
+        whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
+        built.export_library(str(whole), **linking(_cc(hardware)))
+        whole.rename(partial)
+        library.unlink(missing_ok=True)
+
+
+def _signature(names: Sequence[str], arrays: Sequence[Array]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "shape": list(array.shape), "dtype": array.dtype.name}
+        for name, array in zip(names, arrays, strict=True)
+    ]
+
+
+def _python_runner(name: str, cores: int) -> str:
+    """Return a program in Python that runs a library, without its suffix, on so many cores."""
+    environment = ", ".join(map(str, threads.variables(cores).items()))
+    return _PYTHON.replace("@name@", name).replace("@environment@", environment)
+
+
+def _cpp_runner(name: str, inputs: Sequence[Array], cores: int) -> str:
+    """Return a program in C++ that runs a library on files of raw values, one an input, and writes its outputs so.
+
+    Args:
+        name: of the library, without its suffix.
+        inputs: arrays whose shapes and types its inputs have.
+        cores: that it runs on.
+
+    Raises:
+        TuneError: an input of a type that C++ has no word for here.
+    """
+    lines = []
+    for number, array in enumerate(inputs):
+        kind = "bool" if array.dtype == np.bool_ else array.dtype.name.rstrip("0123456789")
+        if kind not in DLPACK_CODES:
+            raise TuneError(
+                f"input {number} of {name}.so: expected numbers of {', '.join(DLPACK_CODES)}, found {array.dtype}"
+            )
+        shape, bits = ", ".join(map(str, array.shape)), 8 * array.dtype.itemsize
+        lines.append(
+            f"  inputs.push_back(read(argv[{number + 1}], {{{shape}}}, {{{DLPACK_CODES[kind]}, {bits}, 1}}));"
+        )
+    variables = threads.variables(cores).items()
+    parts = {
+        "@stem@": name,
+        "@count@": str(len(inputs)),
+        "@files@": "".join(f" input_{number}.bin" for number in range(len(inputs))),
+        "@inputs@": "\n".join(lines),
+        "@environment@": "\n".join(f'  setenv("{key}", "{value}", 0);' for key, value in variables),
+    }
+    program = _CPP
+    for placeholder, text in parts.items():
+        program = program.replace(placeholder, text)
+    return program
+
+
+_PYTHON = '''\
+"""Runs @name@.so: python @name@.py [inputs.npz [outputs.npz]]; arrays input_0, input_1, ... as @name@.json says."""
+import os, pathlib, sys
+for variable in (@environment@): os.environ.setdefault(*variable)
+import numpy, tvm
+from tvm import relax
+here = pathlib.Path(__file__).resolve().with_suffix("")
+arrays = numpy.load(sys.argv[1] if sys.argv[1:] else f"{here}.npz")
+machine = relax.VirtualMachine(tvm.runtime.load_module(f"{here}.so"), tvm.cpu())
+inputs = [tvm.runtime.tensor(arrays[f"input_{number}"]) for number in range(sum("input" in name for name in arrays))]
+outputs = [output.numpy() for output in machine["main"](*inputs)]
+if sys.argv[2:]: numpy.savez(sys.argv[2], **{f"output_{number}": output for number, output in enumerate(outputs)})
+for number, output in enumerate(outputs):
+    expected = arrays[f"expected_{number}"] if f"expected_{number}" in arrays else None
+    told = "" if expected is None else f", {abs(output.astype(float) - expected).max():.2g} from what is expected"
+    print(f"output {number}: {output.dtype} {output.shape}{told}")
+'''
+
+_CPP = """\
+/*
+P=$(python -c 'import tvm; print(tvm.__path__[0])')
+g++ -std=c++17 -O2 @stem@.cc -o @stem@ -I$P/include -I${P}_ffi/include -L$P/lib -L${P}_ffi/lib \\
+    -ltvm_runtime -ltvm_ffi -Wl,-rpath,$P/lib:${P}_ffi/lib
+python -c "import numpy; [a.tofile(f'{n}.bin') for n, a in numpy.load('@stem@.npz').items()]"
+./@stem@@files@
+
+It reads raw values (C order; @stem@.json has shapes and types) and writes output_0.bin, ... into the working folder.
+*/
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+namespace ffi = tvm::ffi;
+struct Memory {
+  void AllocData(DLTensor* t) { t->data = std::aligned_alloc(64, (ffi::GetDataSize(*t) / 64 + 1) * 64); }
+  void FreeData(DLTensor* t) { std::free(t->data); }
+};
+ffi::Any read(const char* path, ffi::Shape shape, DLDataType type) {
+  ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(Memory(), shape, type, DLDevice{kDLCPU, 0});
+  long size = ffi::GetDataSize(tensor);
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(static_cast<char*>(tensor.data_ptr()), size) || file.peek() != EOF) {
+    std::fprintf(stderr, "%s: expected %ld bytes\\n", path, size);
+    std::exit(2);
+  }
+  return tensor;
+}
+int main(int argc, char** argv) {
+  if (argc != @count@ + 1) return std::fprintf(stderr, "expected @count@ files of raw values\\n"), 2;
+@environment@
+  std::string here = argv[0];
+  here = here.find('/') == std::string::npos ? "./" : here.substr(0, here.rfind('/') + 1);
+  ffi::Module machine =
+      ffi::Module::LoadFromFile(here + "@stem@.so")->GetFunction("vm_load_executable").value()().cast<ffi::Module>();
+  machine->GetFunction("vm_initialization").value()(static_cast<int>(kDLCPU), 0, 2);
+  std::vector<ffi::Any> inputs;
+@inputs@
+  std::vector<ffi::AnyView> views(inputs.begin(), inputs.end());
+  ffi::Any found;
+  machine->GetFunction("main").value().CallPacked(views.data(), views.size(), &found);
+  int number = 0;
+  for (ffi::Tensor output : found.cast<ffi::Array<ffi::Tensor>>())
+    std::ofstream("output_" + std::to_string(number++) + ".bin", std::ios::binary)
+        .write(static_cast<char*>(output.data_ptr()), ffi::GetDataSize(output));
+}
+"""
