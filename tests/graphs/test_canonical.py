@@ -7,6 +7,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +89,13 @@ def with_relus_merged(graph: GraphSet) -> GraphSet:
     kept = np.unique(same)
     place = np.searchsorted(kept, same)
     edges = np.unique(place[graph.edges], axis=1).astype(np.int32)
-    starts = np.array([0, len(kept)]), np.array([0, edges.shape[1]])
-    return GraphSet(
-        graph.graph_id,
-        graph.family,
-        graph.name,
-        graph.position,
-        graph.operator[kept],
-        graph.columns[kept],
-        starts[0],
-        edges,
-        starts[1],
+    return replace(
+        graph,
+        operator=graph.operator[kept],
+        columns=graph.columns[kept],
+        node_start=np.array([0, len(kept)]),
+        edges=edges,
+        edge_start=np.array([0, edges.shape[1]]),
     )
 
 

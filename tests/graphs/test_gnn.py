@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -69,11 +69,10 @@ def test_a_graph_does_not_depend_on_the_graphs_beside_it_nor_on_its_nodes_order(
     assert alone.numpy() == pytest.approx(together.numpy(), rel=1e-4, abs=1e-5)
     first = graphs.take([0])
     order = np.random.default_rng(0).permutation(len(first.operator))
-    shuffled = GraphSet(
-        first.graph_id, first.family, first.name, first.position, first.operator[order],
-        first.columns[order], first.node_start, np.argsort(order)[first.edges].astype(np.int32),
-        first.edge_start,
-    )  # fmt: skip
+    edges = np.argsort(order)[first.edges].astype(np.int32)
+    shuffled = replace(
+        first, operator=first.operator[order], columns=first.columns[order], edges=edges
+    )
     assert outputs(config, shuffled).numpy() == pytest.approx(alone[:1].numpy(), rel=1e-4, abs=1e-5)
 
 
@@ -98,10 +97,7 @@ def test_every_weight_is_learnt(convolution: str) -> None:
 def test_directions_are_told_apart(convolution: str) -> None:
     """A network sees whether edges are turned around; only an undirected convolution does not."""
     graphs = VALID.graphs.take(range(4))
-    turned = GraphSet(
-        graphs.graph_id, graphs.family, graphs.name, graphs.position, graphs.operator,
-        graphs.columns, graphs.node_start, graphs.edges[::-1], graphs.edge_start,
-    )  # fmt: skip
+    turned = replace(graphs, edges=graphs.edges[::-1])
 
     def difference(direction: str) -> float:
         config = settings(convolution=convolution, direction=direction)

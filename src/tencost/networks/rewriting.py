@@ -215,10 +215,14 @@ def with_weights_computed(mod: Any, params: list[Any]) -> tuple[Any, list[Any]]:
                 super().visit_var_binding_(binding)
 
         def visit_dataflow_var_(self, variable: Any) -> Any:
-            return replacements.get(variable) or super().visit_dataflow_var_(variable)
+            if variable in replacements:
+                return replacements[variable]
+            return super().visit_dataflow_var_(variable)
 
         def visit_var_(self, variable: Any) -> Any:
-            return replacements.get(variable) or super().visit_var_(variable)
+            return (
+                replacements[variable] if variable in replacements else super().visit_var_(variable)
+            )
 
     body = Replace(mod).visit_expr(main.body)
     used = set(relax.analysis.free_vars(body))
