@@ -16,6 +16,7 @@ from tencost.models.programs.ranker import make_ranker
 from tencost.register import registry
 
 MakeBundle = Callable[..., Path]
+Register = Callable[..., registry.Version]
 
 
 @pytest.fixture
@@ -46,6 +47,29 @@ def run_id(client: Any, project: Path) -> str:
     run = client.create_run(experiment)
     client.set_terminated(run.info.run_id)
     return str(run.info.run_id)
+
+
+@pytest.fixture
+def register(client: Any, run_id: str) -> Register:
+    """Register a bundle, as champion if that is asked for; returns its version."""
+
+    def register(bundle: Path, *, champion: bool = False) -> registry.Version:
+        version, _ = registry.register_bundle(
+            client, bundle, run_id=run_id, hardware_text="a toy", description=""
+        )
+        if champion:
+            registry.promote(client, version)
+        return version
+
+    return register
+
+
+@pytest.fixture
+def registered(register: Register, make_bundle: MakeBundle) -> Path:
+    """A bundle that is version 1 and champion."""
+    bundle = make_bundle()
+    register(bundle, champion=True)
+    return bundle
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import orjson
 import pytest
 
 from tencost.errors import ConfigError, RegistryError
-from tencost.register import registry
 from tencost.register.pull import StaleBundleWarning, pull
 
 MakeBundle = Callable[..., Path]
@@ -153,16 +152,6 @@ def test_a_time_out_that_is_none(
     monkeypatch.setenv("TENCOST_REGISTRY_TIMEOUT", value)
     with pytest.raises(ConfigError, match="TENCOST_REGISTRY_TIMEOUT must be whole seconds"):
         pull(CHAMPION, tmp_path / "cache")
-
-
-@pytest.fixture
-def registered(client: Any, run_id: str, make_bundle: MakeBundle) -> Path:
-    bundle = make_bundle()
-    version, _ = registry.register_bundle(
-        client, bundle, run_id=run_id, hardware_text="a toy", description=""
-    )
-    registry.promote(client, version)
-    return bundle
 
 
 INDEXES: list[Any] = [

@@ -19,20 +19,14 @@ NAME = "tencost-toy-1c"
 
 
 @pytest.fixture
-def versions(client: Any, run_id: str, make_bundle: MakeBundle) -> list[registry.Version]:
+def versions(
+    register: Callable[..., registry.Version], make_bundle: MakeBundle
+) -> list[registry.Version]:
     """Three versions; the second is the champion."""
-    made = [
-        registry.register_bundle(
-            client,
-            make_bundle(f"b{number}", center=float(number)),
-            run_id=run_id,
-            hardware_text="a toy",
-            description="",
-        )[0]
+    return [
+        register(make_bundle(f"b{number}", center=float(number)), champion=number == 1)
         for number in range(3)
     ]
-    registry.promote(client, made[1])
-    return made
 
 
 def test_a_version_goes_from_staging_to_production(
@@ -44,10 +38,10 @@ def test_a_version_goes_from_staging_to_production(
     assert (version.number, before) == (1, None)
     version, before = point_alias(client, NAME, "production", 3)
     assert (version.number, before) == (3, 1)
-    found = {item.number: item for item in registry.list_versions(client, NAME)}
-    assert found[2].aliases == ("champion", "staging")
-    assert set(found[3].aliases) == {"challenger", "production"}
-    assert "alias.production" in found[1].tags  # when it was there
+    first, second, third = registry.list_versions(client, NAME)
+    assert second.aliases == ("champion", "staging")
+    assert set(third.aliases) == {"challenger", "production"}
+    assert "alias.production" in first.tags  # when it was there
     assert pull(f"models:/{NAME}@production", tmp_path / "cache", root=project).name == "3"
     assert pull(f"models:/{NAME}@staging", tmp_path / "cache", root=project).name == "2"
 

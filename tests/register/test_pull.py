@@ -25,17 +25,6 @@ NAME = "tencost-toy-1c"
 
 
 @pytest.fixture
-def registered(client: Any, run_id: str, make_bundle: MakeBundle) -> Path:
-    """A bundle that is version 1 and champion."""
-    bundle = make_bundle()
-    version, _ = registry.register_bundle(
-        client, bundle, run_id=run_id, hardware_text="a toy", description=""
-    )
-    registry.promote(client, version)
-    return bundle
-
-
-@pytest.fixture
 def get(project: Path, tmp_path: Path) -> Callable[[str], Path]:
     return lambda uri: pull(uri, tmp_path / "cache", root=project)
 
@@ -109,14 +98,14 @@ def test_an_unknown_model_is_answered_with_what_registers_it(
 
 
 def test_alias_follows_the_registry(
-    registered: Path, get: Callable[[str], Path], client: Any, run_id: str, make_bundle: MakeBundle
+    registered: Path,
+    get: Callable[[str], Path],
+    client: Any,
+    register: Callable[..., registry.Version],
+    make_bundle: MakeBundle,
 ) -> None:
     first = get(f"models:/{NAME}@champion")
-    other = make_bundle("other", center=2.0)
-    version, _ = registry.register_bundle(
-        client, other, run_id=run_id, hardware_text="a toy", description=""
-    )
-    registry.promote(client, version)
+    register(make_bundle("other", center=2.0), champion=True)
     second = get(f"models:/{NAME}@champion")
     assert second != first
     assert load_bundle(second).info.calibration.center == 2.0

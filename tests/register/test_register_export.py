@@ -24,14 +24,13 @@ TRACE = [[["SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v0"]]], [[0, 1]]]
 
 
 @pytest.fixture
-def registered(client: Any, run_id: str, make_bundle: MakeBundle, tmp_path: Path) -> Path:
+def registered(
+    register: Callable[..., registry.Version], make_bundle: MakeBundle, tmp_path: Path
+) -> Path:
     """A bundle with starting points that is version 1 and champion."""
     book = StartBook.of("toy-1c", {"kind": "llvm"}, [("w", 1e-3, TRACE), ("v", 2e-3, TRACE)])
     bundle = ship(make_bundle(), book, tmp_path / "shipped")
-    version, _ = registry.register_bundle(
-        client, bundle, run_id=run_id, hardware_text="a toy", description=""
-    )
-    registry.promote(client, version)
+    register(bundle, champion=True)
     return bundle
 
 
