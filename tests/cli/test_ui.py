@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tencost import cli
-from tencost.cli.stages import _port_to_listen_on
+from tencost.cli.servers import _port_to_listen_on
 
 
 @pytest.fixture

@@ -13,21 +13,19 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any
 
-import click
-
 REQUIRED = "???"
 """How OmegaConf writes that a value must be given."""
-LONGEST = 40
+_LONGEST = 40
 """Characters of a default that a help shows; `--cfg job` shows all."""
 
 
 @dataclass(frozen=True)
-class Told:
+class FieldHelp:
     """A field as a help shows it."""
 
     name: str
@@ -36,11 +34,11 @@ class Told:
     sentence: str
 
     def row(self) -> tuple[str, str]:
-        default = self.default if len(self.default) <= LONGEST else f"{self.default[:LONGEST]}..."
+        default = self.default if len(self.default) <= _LONGEST else f"{self.default[:_LONGEST]}..."
         return self.name, f"{self.sentence} [{self.type}; default: {default}]"
 
 
-def told_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> Iterator[Told]:
+def described_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> Iterator[FieldHelp]:
     """Yield the fields of a dataclass, those of dataclasses in it below it.
 
     Args:
@@ -49,15 +47,20 @@ def told_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> Iterato
         values: what a file sets; these are shown as defaults.
     """
     hints = typing.get_type_hints(schema)
-    sentences = _sentences(schema)
-    for item in fields(schema):
-        hint = hints[item.name]
-        default = shown(values[item.name]) if item.name in values else shown(_default(item))
-        name = f"{prefix}{item.name}"
-        yield Told(name, type_text(hint), default, sentences.get(item.name, ""))
+    sentences: dict[str, str] = {}
+    for base in reversed(schema.__mro__):
+        if is_dataclass(base):
+            sentences |= _sentences(base.__module__).get(base.__qualname__, {})
+    for field in fields(schema):
+        default: Any = REQUIRED if field.default is MISSING else field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        default = values.get(field.name, default)
+        name, hint = f"{prefix}{field.name}", hints[field.name]
+        yield FieldHelp(name, type_text(hint), shown(default), sentences.get(field.name, ""))
         for inner in typing.get_args(hint):
             if is_dataclass(inner) and isinstance(inner, type):
-                yield from told_fields(inner, f"{name}.<name>.", {})
+                yield from described_fields(inner, f"{name}.<name>.", {})
 
 
 def type_text(hint: Any) -> str:
@@ -93,32 +96,9 @@ def shown(value: Any) -> str:
     return str(value) if value != "" else "''"
 
 
-def write_fields(title: str, told: Iterator[Told], formatter: click.HelpFormatter) -> None:
-    """Write a part of a help: one field a row."""
-    rows = [item.row() for item in told]
-    if rows:
-        with formatter.section(title):
-            formatter.write_dl(rows, col_max=26)
-
-
-def _default(item: Field[Any]) -> Any:
-    if item.default is not MISSING:
-        return item.default
-    return item.default_factory() if item.default_factory is not MISSING else REQUIRED
-
-
-def _sentences(schema: type) -> dict[str, str]:
-    """Return field -> sentence, those of base classes included; nothing where the source is not at hand."""
-    found: dict[str, str] = {}
-    for base in reversed(schema.__mro__):
-        if is_dataclass(base):
-            found.update(_documented(base.__module__).get(base.__qualname__, {}))
-    return found
-
-
 @cache
-def _documented(module: str) -> dict[str, dict[str, str]]:
-    """Return class -> field -> the string under it, of a module's source."""
+def _sentences(module: str) -> dict[str, dict[str, str]]:
+    """Return class -> field -> the string under it, of a module's source; nothing where that is not at hand."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except OSError:
@@ -130,11 +110,9 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
 
 def _pairs(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for statement, below in itertools.pairwise(body):
-        if (
-            isinstance(statement, ast.AnnAssign)
-            and isinstance(statement.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            yield statement.target.id, " ".join(below.value.value.split())
+        match statement, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, " ".join(text.split())
