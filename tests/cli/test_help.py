@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 import yaml
 
 from tencost import cli
+from tencost.cli.grammar import Command
 from tencost.cli.main import TENCOST
 from tencost.cli.overrides import StageCommand, StageGroup, sections
 from tencost.config import Config, TunerConfig, composition
@@ -100,6 +103,19 @@ def parse(words: list[str]) -> click.Context:
         ctx = inner.make_context(name, rest, parent=ctx)
         command = inner
     return ctx
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, command in COMMANDS.items() if type(command) is Command]
+)
+def test_options_are_parameters_of_the_function_that_a_command_calls(path: str) -> None:
+    """Rows name it as text, so that no type checker sees it."""
+    command = COMMANDS[path]
+    function, parameters = command.function, [str(param.name) for param in command.params]
+    if isinstance(function, str):
+        module, _, name = function.partition(":")
+        function, parameters = getattr(import_module(module), name or "run"), [*parameters, "root"]
+    signature(function).bind(**dict.fromkeys(parameters))
 
 
 def test_an_example_that_does_not_work_would_be_found() -> None:

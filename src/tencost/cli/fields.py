@@ -18,8 +18,6 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-REQUIRED = "???"
-"""How OmegaConf writes that a value must be given."""
 _LONGEST = 40
 """Characters of a default that a help shows; `--cfg job` shows all."""
 
@@ -52,12 +50,14 @@ def described_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> It
         if is_dataclass(base):
             sentences |= _sentences(base.__module__).get(base.__qualname__, {})
     for field in fields(schema):
-        default: Any = REQUIRED if field.default is MISSING else field.default
+        default: Any = "???" if field.default is MISSING else field.default  # as OmegaConf says
         if field.default_factory is not MISSING:
             default = field.default_factory()
         default = values.get(field.name, default)
         name, hint = f"{prefix}{field.name}", hints[field.name]
-        yield FieldHelp(name, type_text(hint), shown(default), sentences.get(field.name, ""))
+        yield FieldHelp(
+            name, type_text(hint), on_command_line(default), sentences.get(field.name, "")
+        )
         for inner in typing.get_args(hint):
             if is_dataclass(inner) and isinstance(inner, type):
                 yield from described_fields(inner, f"{name}.<name>.", {})
@@ -65,13 +65,11 @@ def described_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> It
 
 def type_text(hint: Any) -> str:
     """Return a type as a person writes its values."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return "|".join(str(member.value) for member in hint)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return "|".join(
-            "null" if item is types.NoneType else type_text(item) for item in typing.get_args(hint)
-        )
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
+        return "|".join("null" if part is types.NoneType else type_text(part) for part in arguments)
     if origin is list:
         return "list" if arguments == (Any,) else f"list of {type_text(arguments[0])}"
     if origin is dict or (isinstance(hint, type) and is_dataclass(hint)):
@@ -79,21 +77,23 @@ def type_text(hint: Any) -> str:
     return "any" if hint is Any else str(getattr(hint, "__name__", hint))
 
 
-def shown(value: Any) -> str:
+def on_command_line(setting: Any) -> str:
     """Return a value as it is written on a command line."""
-    if value == REQUIRED:
-        return "none, must be given"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, list):
-        if any(isinstance(item, dict) for item in value):
-            return f"{len(value)} of them"
-        return f"[{','.join(map(shown, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
-    return str(value) if value != "" else "''"
+    match setting:
+        case "???":
+            return "none, must be given"
+        case None | True | False:
+            return {None: "null", True: "true", False: "false"}[setting]
+        case Enum():
+            return str(setting.value)
+        case list() if any(isinstance(element, dict) for element in setting):
+            return f"{len(setting)} of them"
+        case list():
+            return f"[{','.join(map(on_command_line, setting))}]"
+        case dict():
+            pairs = (f"{key}:{on_command_line(inner)}" for key, inner in setting.items())
+            return "{" + ",".join(pairs) + "}"
+    return str(setting) if setting != "" else "''"
 
 
 @cache

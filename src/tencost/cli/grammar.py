@@ -1,4 +1,4 @@
-"""How commands are declared: :class:`Command` and :class:`Group`, options by :func:`value` and :func:`flag`.
+"""How commands are declared: :class:`Command` and :class:`Group`, options by :func:`option` and :func:`flag`.
 
 Options are ``--name VALUE``, fields of the configuration ``group.field=value``. Click parses; the classes here add what
 the house wants beyond it. Every help has examples. An option is given once. A word that begins with a dash and a digit
@@ -88,7 +88,7 @@ class Place(Text):
 
 
 class ValueOption(click.Option):
-    """An option with a value; see :func:`value`."""
+    """An option with a value; see :func:`option`."""
 
     def __init__(self, *arguments: Any, old: Sequence[str] = (), **keywords: Any) -> None:
         if isinstance(keywords["type"], Whole | Text):
@@ -102,7 +102,7 @@ class ValueOption(click.Option):
         return [*names, *(name.replace("-", "_") for name in names), *self._old]
 
 
-def value(
+def option(
     name: str, kind: Any, help: str, default: Any = None, *, parameter: str = "", **keywords: Any
 ) -> ValueOption:
     """Declare an option with a value.
@@ -122,7 +122,7 @@ def value(
 
 
 def flag(name: str, help: str, *, parameter: str = "") -> click.Option:
-    """Declare an option without a value; see :func:`value`."""
+    """Declare an option without a value; see :func:`option`."""
     names = [*name.split("/"), *([parameter] if parameter else [])]
     return click.Option(names, is_flag=True, help=help)
 
@@ -222,10 +222,10 @@ class Command(_WithExamples):
         """Return the words with every old spelling replaced, and print how it is written now."""
         names: dict[str, str] = {}
         takers = set()
-        for option in options_of(ctx):
-            if isinstance(option, ValueOption):
-                names |= dict.fromkeys(option.old_words(every=self.old_spelling), option.opts[-1])
-                takers.update(option.opts)
+        for param in options_of(ctx):
+            if isinstance(param, ValueOption):
+                names |= dict.fromkeys(param.old_words(every=self.old_spelling), param.opts[-1])
+                takers.update(param.opts)
         words = list(args)
         replaced: list[tuple[str, str]] = []
         for index, word in enumerate(args):
@@ -250,7 +250,7 @@ class Command(_WithExamples):
                 if isinstance(text, str | list | tuple):  # else Click's sentinel: no word
                     plain += [text] if isinstance(text, str) else text
         options = options_of(ctx)
-        valid = [name for option in options for name in option.opts]
+        valid = [name for param in options for name in param.opts]
         for word in plain:
             if re.match(r"-[^0-9]", word) and word not in literal:
                 raise click.NoSuchOption(word.partition("=")[0], possibilities=valid, ctx=ctx)
@@ -260,15 +260,15 @@ class Command(_WithExamples):
                 )
         if extra:
             raise click.UsageError(f"expected no more words, found {' '.join(extra)!r}", ctx)
-        for option in options:
-            text, times = parsed.get(option.name or ""), order.count(option)
+        for param in options:
+            text, times = parsed.get(param.name or ""), order.count(param)
             if isinstance(text, str) and text.startswith("--"):
                 raise click.UsageError(
-                    f"expected a value after {option.opts[-1]}, found the option {text}", ctx
+                    f"expected a value after {param.opts[-1]}, found the option {text}", ctx
                 )
-            if times > 1 and not option.multiple:
+            if times > 1 and not param.multiple:
                 raise click.UsageError(
-                    f"expected {option.opts[-1]} once, found it {times} times", ctx
+                    f"expected {param.opts[-1]} once, found it {times} times", ctx
                 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Group, Place, Text, Whole, flag, value
+from tencost.cli.grammar import Group, Place, Text, Whole, flag, option
 from tencost.cli.overrides import StageCommand
 from tencost.config import Config
 
@@ -75,8 +75,8 @@ _STAGES = [
         "the validation part. Trials are runs in MLflow; worse ones end early.",
         uses=f"{_FITTED} paths.searches",
         params=(
-            value("--trials", Whole(1), "How many settings to try.", default=50),
-            value(
+            option("--trials", Whole(1), "How many settings to try.", default=50),
+            option(
                 "--cpus",
                 Whole(1),
                 "CPUs that all trials together use; all by default. A trial uses model.num_threads.",
@@ -112,22 +112,22 @@ _STAGES = [
         uses="network hardware",
         defaults=("hardware=local",),
         params=(
-            value("--to", Place("FOLDER"), "The folder to measure into; measured/graphs-<hardware> unless given."),
-            value("--count", Whole(1), "Networks at most."),
-            value(
+            option("--to", Place("FOLDER"), "The folder to measure into; measured/graphs-<hardware> unless given."),
+            option("--count", Whole(1), "Networks at most."),
+            option(
                 "--variants",
                 Whole(1),
                 "Make that many variants of network=... (width, depth) instead of the standard ones.",
             ),
-            value("--cpus", Text("LIST"), "CPUs to run on: 3, or 0,1."),
-            value("--threads", Whole(1), "Threads a network.", default=1),
-            value(
+            option("--cpus", Text("LIST"), "CPUs to run on: 3, or 0,1."),
+            option("--threads", Whole(1), "Threads a network.", default=1),
+            option(
                 "--rounds",
                 Whole(1),
                 "How often all networks are timed in turn; the quietest round of each counts.",
                 default=1,
             ),
-            value(
+            option(
                 "--clock",
                 click.Choice(["wall", "cpu"]),
                 "What is counted: time on the wall, or the CPU's (one thread, on a host that others use, too).",
@@ -146,7 +146,7 @@ _STAGES = [
         uses="network hardware model_uri",
         defaults=(_DEVICE,),
         params=(
-            value("--top", Whole(0), "How many of the costliest operators are shown.", default=10),
+            option("--top", Whole(0), "How many of the costliest operators are shown.", default=10),
             flag("--json", "Print JSON.", parameter="as_json"),
         ),
         examples=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tencost.cli.grammar import Group, Text, value
+from tencost.cli.grammar import Group, Text, option
 from tencost.cli.overrides import StageCommand
 
 _STAGE = "tencost.measure.stage"
@@ -63,7 +63,7 @@ _STEPS = [
         "Write a network to a file, for a machine without PyTorch.",
         uses="network",
         params=(
-            value(
+            option(
                 "--to",
                 Text("FILE.npz"),
                 "The file, or a folder (there already, or with a slash at the end) that gets <name>.npz.",

@@ -59,12 +59,12 @@ def completions(incomplete: str, uses: Sequence[str]) -> Iterator[str]:
     from tencost.config import composition
 
     mark = incomplete[:1] if incomplete[:1] in HYDRA_MARKS else ""
-    key, equals, value = incomplete[len(mark) :].partition("=")
+    key, equals, written = incomplete[len(mark) :].partition("=")
     choices = composition.group_choices()
     choices |= {word: choices.pop(group) for word, group in _groups_by_word(uses).items()}
     words = [spoken(group, uses) for group in uses]
     if equals:
-        before, comma, begun = value.rpartition(",")
+        before, comma, begun = written.rpartition(",")
         for choice in choices.get(key, []):
             if choice.startswith(begun) and choice not in before.split(","):
                 yield f"{mark}{key}={before}{comma}{choice}"
@@ -278,9 +278,9 @@ class StageGroup(grammar.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         offered = super().shell_complete(ctx, incomplete)
-        names = {item.value for item in offered}
+        names = {completion.value for completion in offered}
         options = self.stage.shell_complete(ctx, incomplete)
-        offered += [item for item in options if item.value not in names]
+        offered += [completion for completion in options if completion.value not in names]
         return offered + [CompletionItem(word) for word in completions(incomplete, self.stage.uses)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -298,7 +298,7 @@ def _common_options() -> list[click.Option]:
         grammar.flag(
             "-m/--multirun", "Run every combination of comma-separated choices: model=xgb,mlp."
         ),
-        grammar.value(
+        grammar.option(
             "-c/--cfg",
             click.Choice(["job"]),
             "Print the configuration with all defaults as YAML instead of running.",

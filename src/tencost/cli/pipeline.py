@@ -23,7 +23,7 @@ import click
 import psutil
 
 from tencost import signals
-from tencost.cli.grammar import Command, Place, Text, value
+from tencost.cli.grammar import Command, Place, Text, option
 from tencost.writing import whole_file
 
 _SECONDS = Path(".dvc", "tmp", "tencost_seconds.json")
@@ -62,13 +62,13 @@ INIT = Command(
     ),
     params=(
         click.Argument(["folder"], type=Place("FOLDER"), metavar="FOLDER"),
-        value(
+        option(
             "--hardware",
             Text("NAME"),
             "Name of the device that programs are measured on; of logs, where they do not name it.",
             default="mine",
         ),
-        value("--logs", Place("PATH"), "A folder or an archive of logs that are there already."),
+        option("--logs", Place("PATH"), "A folder or an archive of logs that are there already."),
     ),
 )
 

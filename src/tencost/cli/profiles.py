@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Group, Place, Text, Whole, project, value
+from tencost.cli.grammar import Command, Group, Place, Text, Whole, option, project
 from tencost.cli.overrides import StageCommand
 from tencost.cli.records import HARDWARE
 
 _FOLDER = Path("data", "profiles")
-_TOP = value("--top", Whole(1), "How many of them count as the fastest.", default=32)
+_TOP = option("--top", Whole(1), "How many of them count as the fastest.", default=32)
 
 
 def _import(to: Path, **options: Any) -> None:
@@ -41,27 +41,27 @@ _COMMANDS = [
         ),
         params=(
             click.Argument(["paths"], nargs=-1, required=True, type=Place("FILES"), metavar="FILES..."),
-            value(
+            option(
                 "--programs",
                 Place("MANIFEST"),
                 "A CSV file that says which file or kernel is which record: columns file, kernel, record_id.",
                 parameter="manifest",
             ),
-            value("--hardware", HARDWARE, "The device of launches that do not name theirs."),
-            value(
+            option("--hardware", HARDWARE, "The device of launches that do not name theirs."),
+            option(
                 "--to",
                 Place("FOLDER"),
                 "The folder that the table is written to; an earlier one there is replaced.",
                 default=str(_FOLDER),
             ),
-            value(
+            option(
                 "--store",
                 Text("URI"),
                 "The record store to join with. [default: the live one and those of all builds]",
                 parameter="store_uri",
             ),
-            value("--warm-up", Whole(0), "Launches of each kernel of a program that are left out.", default=0),
-            value(
+            option("--warm-up", Whole(0), "Launches of each kernel of a program that are left out.", default=0),
+            option(
                 "--runs",
                 Whole(1),
                 "How often each program ran while it was profiled. [default: found from the order of its kernels]",
@@ -78,7 +78,7 @@ _COMMANDS = [
         ),
         params=(
             click.Argument(["table"], required=False, type=Place("TABLE")),
-            value("--metric", Text("NAME"), "Only this metric; as often as needed.", multiple=True),
+            option("--metric", Text("NAME"), "Only this metric; as often as needed.", multiple=True),
         ),
     ),
     StageCommand(
@@ -90,15 +90,15 @@ _COMMANDS = [
         uses="profile_features dataset features seeds experiment_name paths.records paths.features paths.reports",
         defaults=("seeds=[0,1,2,3,4]",),
         params=(
-            value(
+            option(
                 "--profiles",
                 Place(),
                 "What was imported, or files of profiles and folders of them. [default: data/profiles]",
                 multiple=True,
             ),
-            value("--programs", Whole(2), "Programs drawn at a time.", default=128),
+            option("--programs", Whole(2), "Programs drawn at a time.", default=128),
             _TOP,
-            value("--draws", Whole(1), "Draws of each seed.", default=20),
+            option("--draws", Whole(1), "Draws of each seed.", default=20),
         ),
         examples=(
             "tencost profiles transfer --profiles ktt_data/ profile_features=ncu_raw",
@@ -115,9 +115,9 @@ _COMMANDS = [
         "paths.reports",
         defaults=("model=mlp", "seeds=[0,1,2]"),
         params=(
-            value("--batch", Whole(2), "Programs measured at a time.", default=64),
+            option("--batch", Whole(2), "Programs measured at a time.", default=64),
             _TOP,
-            value("--epochs", Whole(1), "Passes over all that was measured, after each batch.", default=20),
+            option("--epochs", Whole(1), "Passes over all that was measured, after each batch.", default=20),
         ),
         examples=(
             "tencost profiles pretraining experiment=roller_v100 features=ansor_tiles",

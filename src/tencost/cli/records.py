@@ -8,20 +8,20 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Group, Names, Place, Text, Whole, flag, project, value
+from tencost.cli.grammar import Command, Group, Names, Place, Text, Whole, flag, option, project
 from tencost.cli.overrides import StageCommand, StageGroup
 
 HARDWARE = Text("NAME", group="hardware")
 _DATASET = Text("NAME", group="dataset")
-_OF_DEVICE = value("--hardware", HARDWARE, "Of this device only.")
+_OF_DEVICE = option("--hardware", HARDWARE, "Of this device only.")
 _STORE_HELP = "The record store: a folder, or any URI that Delta Lake takes. [default: the live one, data/store]"
-_STORE = value("--store", Text("URI"), _STORE_HELP, parameter="store_uri")
-_TARGET = value(
+_STORE = option("--store", Text("URI"), _STORE_HELP, parameter="store_uri")
+_TARGET = option(
     "--target",
     Text("TEXT"),
     "What was compiled for, JSON or text; not needed where the hardware has records for one target.",
 )
-_GENERATOR = value(
+_GENERATOR = option(
     "--generator",
     Text("TEXT"),
     "Records of this code generator only, as `query stats --by generator` names it. [default: of each workload the "
@@ -29,23 +29,23 @@ _GENERATOR = value(
 )
 _PLACE = (
     _STORE,
-    value("--dataset", _DATASET, "Instead of --store: the one that a build made, data/records/<name>/store."),
-    value("--version", Whole(0), "A version of the table. [default: the latest]"),
+    option("--dataset", _DATASET, "Instead of --store: the one that a build made, data/records/<name>/store."),
+    option("--version", Whole(0), "A version of the table. [default: the latest]"),
 )  # fmt: skip
 _FORM = (
     flag("--json", "Print a list of JSON objects, everything, times in seconds.", parameter="as_json"),
     flag("--csv", "Print CSV, everything, times in seconds.", parameter="as_csv"),
-    value("--limit", Whole(0), "Rows at most, 0 for all. [default: 20 of a table, all of the others]"),
+    option("--limit", Whole(0), "Rows at most, 0 for all. [default: 20 of a table, all of the others]"),
 )  # fmt: skip
 _DRY_RUN = flag("--dry-run", "Say what would change, and change nothing.")
 
 
 def _device(help: str = "The device, as the store names it.", **keywords: Any) -> click.Option:
-    return value("--hardware", HARDWARE, help, **keywords)
+    return option("--hardware", HARDWARE, help, **keywords)
 
 
 def _workload(whose: str = "One workload") -> click.Option:
-    return value(
+    return option(
         "--workload", Text("ID"), f"{whose}: its id, the beginning of one, or its task's name."
     )
 
@@ -89,14 +89,14 @@ _EXPORT = Group(
                 _device(required=True),
                 _TARGET,
                 _workload("Of one workload only"),
-                value("--n", Whole(1), "Schedules of each workload at most.", default=1),
+                option("--n", Whole(1), "Schedules of each workload at most.", default=1),
                 flag("--overwrite", "Replace the database in the folder."),
                 *_PLACE,
             ),
         )
     ],
 )
-_LAYOUT = value(
+_LAYOUT = option(
     "--layout",
     click.Choice(["columns", "json"]),
     "Which of the format's two versions.",
@@ -135,7 +135,7 @@ for _kind, _file, _help in (
             params=(
                 click.Argument(["place"], type=Place(_file)),
                 _OF_DEVICE,
-                value("--dataset", _DATASET, "Of this dataset only."),
+                option("--dataset", _DATASET, "Of this dataset only."),
                 _STORE,
                 *([_LAYOUT] if _with_layout else []),
             ),
@@ -177,7 +177,7 @@ _QUERY = Group(
             _device(required=True),
             _TARGET,
             _workload(),
-            value("--n", Whole(1), "Programs of each workload.", default=1),
+            option("--n", Whole(1), "Programs of each workload.", default=1),
             _GENERATOR,
             examples=(
                 "tencost records query best --hardware v100",
@@ -189,7 +189,7 @@ _QUERY = Group(
             "Print how a workload got faster, trial by trial, or every measurement of a program.",
             _device(required=True),
             _workload("How this workload got faster"),
-            value(
+            option(
                 "--program",
                 Text("ID"),
                 "All measurements of this program: its id, its record's, or the beginning of one.",
@@ -204,7 +204,7 @@ _QUERY = Group(
         _question(
             "new",
             "Print what is new since a version of the table, and the version to ask with next time.",
-            value("--since", Whole(0), "A version of the table. [default: from the beginning]"),
+            option("--since", Whole(0), "A version of the table. [default: from the beginning]"),
             _OF_DEVICE,
             examples=(
                 "tencost records query new --since 17",
@@ -215,16 +215,16 @@ _QUERY = Group(
             "compare",
             "Print two hardware side by side, workload by workload.",
             _device("The first device.", required=True),
-            value("--other", HARDWARE, "The other device.", required=True),
+            option("--other", HARDWARE, "The other device.", required=True),
             _TARGET,
-            value("--other-target", Text("TEXT"), "The same of the other device."),
+            option("--other-target", Text("TEXT"), "The same of the other device."),
             _workload(),
             examples=("tencost records query compare --hardware v100 --other k80",),
         ),
         _question(
             "stats",
             "Print counts, failures and spread.",
-            value("--by", Names("COLUMNS"), "Columns to group by, with commas.", default="hardware,format"),
+            option("--by", Names("COLUMNS"), "Columns to group by, with commas.", default="hardware,format"),
             _OF_DEVICE,
             _workload("Of one workload only"),
             examples=(
@@ -251,7 +251,7 @@ _CHANGES = [
         "List what is kept out of look-ups and why, or let it in.",
         examples=("tencost records quarantine", "tencost records quarantine --release all"),
         params=(
-            value("--release", Text("ID|all"), "Let this record, or all, into look-ups."),
+            option("--release", Text("ID|all"), "Let this record, or all, into look-ups."),
             _STORE,
         ),
     ),
@@ -277,7 +277,7 @@ _CHANGES = [
         "writers is gone for good then.",
         examples=("tencost records vacuum --dry-run", "tencost records vacuum --hours 48"),
         params=(
-            value(
+            option(
                 "--hours",
                 Whole(1),
                 "Versions of the last so many hours stay readable; more than the longest import takes.",
@@ -298,7 +298,7 @@ _CHANGES = [
         ),
         params=(
             _device("The name that the records have, and the one that they get.", nargs=2, metavar="OLD NEW"),
-            value("--dataset", _DATASET, "The same of a dataset.", nargs=2, metavar="OLD NEW"),
+            option("--dataset", _DATASET, "The same of a dataset.", nargs=2, metavar="OLD NEW"),
             _DRY_RUN,
             _STORE,
         ),
@@ -315,12 +315,12 @@ _CHANGES = [
         ),
         params=(
             _device(),
-            value(
+            option(
                 "--source",
                 Text("FILE"),
                 "Only what was read from this file, as the records name it, or the end of its path.",
             ),
-            value(
+            option(
                 "--where",
                 Text("SQL"),
                 "Instead of both: which records go, as after WHERE in `records query sql`, from quarantine too.",
@@ -331,10 +331,10 @@ _CHANGES = [
     ),
 ]  # fmt: skip
 _RUNS_OF_NETWORKS = (
-    value("--network", Text("NAME"), "Of this network only, all sizes, or one: bert_tiny-b4-s128."),
+    option("--network", Text("NAME"), "Of this network only, all sizes, or one: bert_tiny-b4-s128."),
     _OF_DEVICE,
-    value("--engine", Text("NAME"), "Of this engine only."),
-    value("--granularity", click.Choice(["end to end", "layer", "task"]), "What was timed.", default="end to end"),
+    option("--engine", Text("NAME"), "Of this engine only."),
+    option("--granularity", click.Choice(["end to end", "layer", "task"]), "What was timed.", default="end to end"),
     _STORE,
     *_FORM,
 )  # fmt: skip
@@ -419,10 +419,10 @@ RECORDS = StageGroup(
                     multiple=True,
                     metavar="NAME|FOLDER=NAME",
                 ),
-                value("--dataset", _DATASET, "What the records are called after. [default: the first path's name]"),
+                option("--dataset", _DATASET, "What the records are called after. [default: the first path's name]"),
                 _STORE,
-                value("--jobs", Whole(1), "Worker processes. [default: one a core]"),
-                value(
+                option("--jobs", Whole(1), "Worker processes. [default: one a core]"),
+                option(
                     "--gate",
                     click.Choice(["quarantine", "apart"]),
                     "What becomes of records with a fault: kept out of look-ups, or out of the store, in "
@@ -444,13 +444,13 @@ RECORDS = StageGroup(
             ),
             params=(
                 *_RUNS_OF_NETWORKS,
-                value(
+                option(
                     "--by",
                     Names("COLUMNS"),
                     "Columns to compare by, with commas: engine, version, host, day, hardware, cores.",
                     default="engine,version",
                 ),
-                value(
+                option(
                     "--baseline",
                     Text("VALUE"),
                     "What others are divided by, a value of these columns. [default: pytorch, or what was timed first]",
@@ -469,22 +469,22 @@ RECORDS = StageGroup(
             ),
             params=(
                 *_RUNS_OF_NETWORKS,
-                value(
+                option(
                     "--since",
                     Text("DAY|VERSION"),
                     "Where what is new begins: a day (UTC), or a version of an engine, of TVM or of tencost.",
                     required=True,
                 ),
-                value(
+                option(
                     "--margin",
                     Whole(0),
                     "Percent by which something must be slower at least, beyond its noise.",
                     default=5,
                 ),
-                value("--runs", Whole(1), "Runs before that count, the last ones.", default=10),
+                option("--runs", Whole(1), "Runs before that count, the last ones.", default=10),
                 flag("--any-host", "Hosts count as one."),
                 flag("--programs", "Programs that were measured again, in place of networks."),
-                value("--plot", Place("FILE"), "A file that gets a plot over time, PNG."),
+                option("--plot", Place("FILE"), "A file that gets a plot over time, PNG."),
             ),
         ),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Place, Text, Whole, flag, project, value
+from tencost.cli.grammar import Command, Place, Text, Whole, flag, option, project
 from tencost.cli.overrides import StageCommand, StageGroup
 
 _JSON = flag("--json", "Print JSON, for scripts.", parameter="as_json")
@@ -43,8 +43,8 @@ _COMMANDS = [
         "version. It takes minutes, and a quiet host.",
         uses="hardware tuner experiment_name",
         params=(
-            value("--programs", Whole(1), "Programs measured a task, seed and side.", default=64),
-            value("--seeds", Whole(1), "Searches of each task and side.", default=2),
+            option("--programs", Whole(1), "Programs measured a task, seed and side.", default=64),
+            option("--seeds", Whole(1), "Searches of each task and side.", default=2),
         ),
         examples=(
             "tencost register live hardware=epyc-avx512-1c",
@@ -70,15 +70,15 @@ _COMMANDS = [
         ),
         params=(
             click.Argument(["model"], required=False),
-            value(
+            option(
                 "--store",
                 Text("URI"),
                 "The record store that tuning runs wrote to. [default: the live one, data/store]",
                 parameter="store_uri",
             ),
             _JSON,
-            value("--plot", Place("FILE.png"), "Draw it, too."),
-            value("--add-to", Place("FOLDER"), "A raw dataset's folder that gets the records, for training again."),
+            option("--plot", Place("FILE.png"), "Draw it, too."),
+            option("--add-to", Place("FOLDER"), "A raw dataset's folder that gets the records, for training again."),
         ),
     ),
     Command(
@@ -104,7 +104,7 @@ _COMMANDS = [
         params=(
             _MODEL,
             _VERSION,
-            value("--to", Text("ALIAS"), "The environment: staging, production, ...", required=True),
+            option("--to", Text("ALIAS"), "The environment: staging, production, ...", required=True),
         ),
     ),
     Command(
@@ -124,12 +124,12 @@ _COMMANDS = [
             "tencost register listen --network bert_tiny --network resnet_18 --alias production",
         ),
         params=(
-            value("--network", Text("NAME"), "What is tuned.", multiple=True, required=True, parameter="networks"),
-            value("--alias", Text("ALIAS"), "Which alias counts.", default="champion"),
-            value("--hardware", Text("NAME"), "What is tuned for. [default: what the model is for]"),
-            value("--override", Text("WORD"), "A word more for tencost tune.", multiple=True, parameter="overrides"),
-            value("--host", Text("ADDRESS"), "Where to listen.", default="127.0.0.1"),
-            value("--port", Whole(0), "Where to listen.", default=8710),
+            option("--network", Text("NAME"), "What is tuned.", multiple=True, required=True, parameter="networks"),
+            option("--alias", Text("ALIAS"), "Which alias counts.", default="champion"),
+            option("--hardware", Text("NAME"), "What is tuned for. [default: what the model is for]"),
+            option("--override", Text("WORD"), "A word more for tencost tune.", multiple=True, parameter="overrides"),
+            option("--host", Text("ADDRESS"), "Where to listen.", default="127.0.0.1"),
+            option("--port", Whole(0), "Where to listen.", default=8710),
         ),
     ),
     Command(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tencost.cli.grammar import Command, Text, Whole, project, value
+from tencost.cli.grammar import Command, Text, Whole, option, project
 from tencost.errors import ConfigError, MissingDependencyError, RegistryError
 
 
@@ -37,18 +37,18 @@ SERVE = Command(
     ),
     params=(
         click.Argument(["model"], type=Text("MODEL")),
-        value("--port", Whole(0), "0: any that is free.", default=8017),
-        value(
+        option("--port", Whole(0), "0: any that is free.", default=8017),
+        option(
             "--host",
             Text("ADDRESS"),
             "Where it listens; others than this host need the token in TENCOST_SERVE_TOKEN.",
             default="127.0.0.1",
         ),
-        value("--jobs", Whole(1), "Worker processes. [default: one a core]"),
-        value("--candidates", Whole(1), "Of a request, at most.", default=4096),
-        value("--megabytes", Whole(1), "Of a request, at most.", default=64),
-        value("--seconds", Whole(1), "After which a request is given up.", default=120),
-        value("--body-seconds", Whole(1), "After which a request whose body is not here is given up.", default=30),
+        option("--jobs", Whole(1), "Worker processes. [default: one a core]"),
+        option("--candidates", Whole(1), "Of a request, at most.", default=4096),
+        option("--megabytes", Whole(1), "Of a request, at most.", default=64),
+        option("--seconds", Whole(1), "After which a request is given up.", default=120),
+        option("--body-seconds", Whole(1), "After which a request whose body is not here is given up.", default=30),
     ),
 )  # fmt: skip
 
@@ -89,13 +89,13 @@ UI = Command(
     "headline figures. One worker, no job queue: it starts in seconds. In a container: --host 0.0.0.0.",
     examples=("tencost ui", "tencost ui --port 5001"),
     params=(
-        value(
+        option(
             "--port",
             Whole(0),
             "The port that it listens on, up to 65535; 0, or none given and 5000 taken: any that is free.",
             default=5000,
         ),
-        value(
+        option(
             "--host",
             Text("ADDRESS"),
             "The address that it listens on; others than loopback let everybody in who reaches it.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Names, Place, Text, flag, value
+from tencost.cli.grammar import Command, Names, Place, Text, flag, option
 from tencost.cli.overrides import StageCommand, StageGroup
 from tencost.config import Config, ExecutionKind
 
@@ -49,8 +49,10 @@ COMPILE = StageCommand(
     uses="network hardware tuner.workdir paths.store",
     defaults=("hardware=local",),
     params=(
-        value("--to", Place("FILE"), "The library; compiled/<network>-<hardware>.so unless given."),
-        value(
+        option(
+            "--to", Place("FILE"), "The library; compiled/<network>-<hardware>.so unless given."
+        ),
+        option(
             "--database",
             Place("FOLDER"),
             "A MetaSchedule database; what `tencost tune` left of the network unless given.",
@@ -151,7 +153,7 @@ _ROOFLINE = StageCommand(
     "lost come first: which stand at 90 % of their roof, which at 5 %.",
     uses="network hardware tuner.workdir experiment_name paths.store paths.reports",
     params=(
-        value(
+        option(
             "--run",
             Text("RUN"),
             "A work folder of `tencost tune`, or the id of its MLflow run. [default: the network's own]",
@@ -159,17 +161,17 @@ _ROOFLINE = StageCommand(
         ),
         flag("--store", "Ask the live store, although there is a work folder."),
         flag("--measured", "Measure this host's roofs, a memory at a time, instead of reading conf/hardware."),
-        value(
+        option(
             "--memory-gbs",
             click.FloatRange(min=0, min_open=True),
             "GB/s of the device's memory, for what its caches cannot hold and for counted bytes.",
         ),
-        value(
+        option(
             "--profiles",
             Place("PATH"),
             "Counters of the programs, from `tencost profiles import`: bytes as they were counted.",
         ),
-        value(
+        option(
             "--to",
             Place("FOLDER"),
             "The folder that gets roofline.csv and roofline.png. [default: among the project's reports]",
@@ -188,14 +190,14 @@ _LEAVE_OUT = StageCommand(
     "machine, and with its vector width; native models and pooled ones stand beside.",
     uses=f"dataset hardware features split model seeds execution jobs experiment_name {_TRAINED} paths.reports",
     params=(
-        value(
+        option(
             "--by",
             click.Choice(["machine", "isa"]),
             "What is left out together with a hardware: all of its machine, all of its vector width.",
             default=("machine", "isa"),
             multiple=True,
         ),
-        value(
+        option(
             "--from",
             Text("HARDWARE"),
             "Hardware that the left-out ones are learnt from. [default: all others]",
@@ -292,7 +294,7 @@ TUNE = StageGroup(
         ),
         defaults=("hardware=local",),
         params=(
-            value(
+            option(
                 "--to",
                 Place("FILE"),
                 "A library that gets the best network, with its runners; Ctrl-C at any moment leaves one there.",
@@ -315,7 +317,7 @@ TUNE = StageGroup(
             ),
             params=(
                 click.Argument(["runs"], nargs=-1, required=True, metavar="RUN..."),
-                value(
+                option(
                     "--labels",
                     Names("A,B,..."),
                     "What each run is called, in order; runs with one label are its seeds. [default: by the run's "
@@ -326,7 +328,7 @@ TUNE = StageGroup(
                     "The models of each run apart, on its batches: as registered, corrected, trees that know this run "
                     "only.",
                 ),
-                value(
+                option(
                     "--to",
                     Place("FOLDER"),
                     "The folder that gets report.csv and report.png. [default: tune/ among the project's reports]",
@@ -362,13 +364,13 @@ REPORT = StageCommand(
     "no other file; light and dark, readable on a phone.",
     uses="dataset paths.records paths.reports",
     params=(
-        value(
+        option(
             "--tuned",
             Place("FOLDER"),
             "The work folder of a tuning run, which gets a part of its own.",
             multiple=True,
         ),
-        value("--to", Place("FILE"), "The page.", default="report.html"),
+        option("--to", Place("FILE"), "The page.", default="report.html"),
     ),
     examples=(
         "tencost report",
