@@ -69,6 +69,18 @@ def params_of(project: Path) -> Any:
     return yaml.safe_load((project / "params.yaml").read_text())
 
 
+def output(project: Path, *words: str) -> str:
+    """Run a command in a project; return what it prints, its white space made single blanks."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    done = subprocess.run(
+        words, cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join((done.stdout + done.stderr).split())
+
+
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as caught:
         main(words)
@@ -104,41 +116,29 @@ def test_a_project_has_what_the_repository_defines(tmp_path: Path) -> None:
 def test_dvc_reads_it_and_its_commands_run_there(tmp_path: Path) -> None:
     project = tmp_path / "own"
     main(["init", str(project)])
-    bin_folder = str(Path(sys.executable).parent)
-    environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
-    for words, told in (
-        (["dvc", "stage", "list"], "train@xgb-per_store_tiles-mine"),
-        (["tencost", "params"], "params.yaml: up to date"),
-        (["tencost", "records", "--cfg", "job"], "name: measured"),
-    ):
-        done = subprocess.run(
-            words, cwd=project, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+    assert "train@xgb-per_store_tiles-mine" in output(project, "dvc", "stage", "list")
+    assert "params.yaml: up to date" in output(project, "tencost", "params")
+    assert "name: measured" in output(project, "tencost", "records", "--cfg", "job")
 
 
-def test_what_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    told = refused(["init", str(tmp_path)], capsys)
-    assert "expected a new or an empty folder" in told
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    assert "expected --hardware of letters" in refused(
-        ["init", str(tmp_path / "new"), "--hardware", "../x"], capsys
-    )
-    assert "found nothing at" in refused(
-        ["init", str(tmp_path / "new"), "--logs", str(tmp_path / "none")], capsys
-    )
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("name", ["all", "local"])
-def test_a_name_that_is_no_device_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected a new or an empty folder"),
+        (["--hardware", "../x"], "expected --hardware of letters"),
+        (["--hardware", "all"], "expected --hardware to name one device"),
+        (["--hardware", "local"], "expected --hardware to name one device"),
+        (["--logs", "none"], "found nothing at"),
+    ],
+)
+def test_what_no_project_is_made_of_is_refused_and_left_alone(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(["init", str(tmp_path / "new"), "--hardware", name], capsys)
-    assert "expected --hardware to name one device" in told
-    assert not (tmp_path / "new").exists()
+    (tmp_path / "mine.txt").write_text("mine")
+    assert message in refused(
+        ["init", str(tmp_path / "new" if words else tmp_path), *words], capsys
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize(
@@ -307,18 +307,6 @@ def test_ansor_logs_run_to_a_champion(tmp_path: Path) -> None:
     logs = ansor_log(tmp_path / "logs" / "a.json")
     project = tmp_path / "own"
     main(["init", str(project), "--hardware", "a100", "--logs", str(logs)])
-    bin_folder = str(Path(sys.executable).parent)
-    environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    done = subprocess.run(
-        ["tencost", "pipeline"],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = " ".join((done.stdout + done.stderr).split())
-    assert "tvm_xgb is not asked for, since its features per_store cannot be computed" in told
-    assert "champion: version 1 (2.0)" in told
+    printed = output(project, "tencost", "pipeline")
+    assert "tvm_xgb is not asked for, since its features per_store cannot be computed" in printed
+    assert "champion: version 1 (2.0)" in printed

@@ -78,8 +78,8 @@ COMMANDS = TENCOST.commands
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 2 and one message on a user's mistake, 130 on Ctrl-C, 143 on SIGTERM."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for variable, value in QUIET_ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
+    for variable, setting in QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(variable, setting)
     try:
         with signals.listening():
             TENCOST.main(arguments, "tencost", complete_var=VARIABLE, standalone_mode=False)

@@ -186,9 +186,9 @@ class Plan:
     stages: dict[str, float | None]
     total: int
 
-    def seconds(self, done: frozenset[str] = frozenset()) -> float | None:
-        """Return how long the stages that are not done may take; None where of some nobody knows."""
-        remaining = [seconds for name, seconds in self.stages.items() if name not in done]
+    def seconds(self, finished: frozenset[str] = frozenset()) -> float | None:
+        """Return how long the stages that are not finished may take; None where of some nobody knows."""
+        remaining = [seconds for name, seconds in self.stages.items() if name not in finished]
         timed = [seconds for seconds in remaining if seconds is not None]
         return sum(timed) if len(timed) == len(remaining) else None
 

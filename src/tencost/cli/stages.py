@@ -72,16 +72,16 @@ def train_and_score(config: Config, root: Path) -> float:
     from tencost.train.programs import run
 
     check_tracking(config, root)
-    data = Data(config, root)
+    tables = Data(config, root)
     if config.score_test:
         from tencost.evaluate.stage import load_truth, score_run
 
         # Refuses a part that nothing can be judged on now, not after the training.
-        load_truth(data, "test")
-    result = run(config, root, data)
+        load_truth(tables, "test")
+    training = run(config, root, tables)
     if config.score_test:
-        score_run(data, result.folder)
-    return float(result.valid_score)
+        score_run(tables, training.folder)
+    return float(training.valid_score)
 
 
 def _train_sweep(overrides: list[str]) -> Any:

@@ -78,7 +78,7 @@ class TrackedRun:
         self, values: Mapping[str, float], step: int = 0, *, model_id: str | None = None
     ) -> None:
         """Log metrics of one step, of a logged model, too, if one is named; NaN values are left out."""
-        points = [Point(name, float(value), step) for name, value in values.items()]
+        points = [Point(name, float(number), step) for name, number in values.items()]
         self.log_points(points, model_id=model_id)
 
     def log_points(self, points: Sequence[Point], *, model_id: str | None = None) -> None:
