@@ -30,13 +30,13 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_cfg_prints_all_defaults_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    found = yaml.safe_load(printed(capsys, "train", "model=mlp", "--cfg", "job"))
-    assert set(found) == set(Config.__dataclass_fields__)
-    assert found["measure"]["max_cv"] == 0.1  # set by no file
-    assert found["rule"] == {"min_seeds": 5, "refit": True}
-    assert (found["model"]["family"], found["model"]["pool"]) == ("mlp", "own")
-    assert found["paths"]["store"] == "data/store"
-    assert (found["split_name"], found["model_name"]) == ("by_network", "mlp")
+    composed = yaml.safe_load(printed(capsys, "train", "model=mlp", "--cfg", "job"))
+    assert set(composed) == set(Config.__dataclass_fields__)
+    assert composed["measure"]["max_cv"] == 0.1  # set by no file
+    assert composed["rule"] == {"min_seeds": 5, "refit": True}
+    assert (composed["model"]["family"], composed["model"]["pool"]) == ("mlp", "own")
+    assert composed["paths"]["store"] == "data/store"
+    assert (composed["split_name"], composed["model_name"]) == ("by_network", "mlp")
 
 
 def test_options_stand_before_and_after_overrides(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,9 +51,9 @@ def test_options_stand_before_and_after_overrides(capsys: pytest.CaptureFixture[
 
 def test_references_are_kept_or_resolved(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tune", "network=bert_tiny", "network.batch=3", "--cfg", "job"]
-    kept = yaml.safe_load(printed(capsys, *words))
+    unresolved = yaml.safe_load(printed(capsys, *words))
     resolved = yaml.safe_load(printed(capsys, *words, "--resolve"))
-    assert "${network.batch}" in str(kept["network"]["inputs"])
+    assert "${network.batch}" in str(unresolved["network"]["inputs"])
     assert "${" not in str(resolved)
     assert next(item["shape"][0] for item in resolved["network"]["inputs"].values()) == 3
 

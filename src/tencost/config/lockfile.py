@@ -23,6 +23,15 @@ COPIES = Path(".dvc") / "tmp"
 """In the folder of each dvc.lock, which is a DVC project."""
 
 
+def git(folder: Path, *arguments: str) -> bytes | None:
+    """Return what git prints in a folder; None where there is no git or it refuses, as outside of a repository."""
+    try:
+        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
+    return process.stdout if process.returncode == 0 else None
+
+
 def keep(root: Path) -> None:
     """Copy each dvc.lock that is sound, if this is a DVC project."""
     for name in LOCKS:
@@ -119,22 +128,11 @@ def _mend(root: Path, name: str) -> str | None:
     if _is_sound(copy):
         lock.write_bytes(copy.read_bytes())
         return "the copy that the last stage kept"
-    if (committed := _committed(root, name)) is not None:
+    if (committed := git(root, "show", f"HEAD:./{name}")) is not None:
         lock.write_bytes(committed)
         return "the last commit"
     lock.unlink()
     return "nowhere: all stages are checked anew"
-
-
-def _committed(root: Path, name: str) -> bytes | None:
-    """Return a file of the last commit; None where there is no repository, no such file, or no git."""
-    try:
-        git = subprocess.run(
-            ["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return git.stdout if git.returncode == 0 else None
 
 
 def _is_sound(path: Path) -> bool:

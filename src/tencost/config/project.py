@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tencost.config.composition import choice_files, load_yaml
+from tencost.config.lockfile import git
 from tencost.config.pipeline import write_items
 from tencost.errors import ConfigError
 
@@ -338,7 +338,7 @@ def _begin_dvc(root: Path) -> None:
     """Make it a git repository, unless it is in one, and a DVC project; without git DVC is told so."""
     (root / ".dvc").mkdir()
     config = "[core]\n    analytics = false\n    autostage = false\n"
-    if not _git(root, "rev-parse", "--git-dir") and not _git(root, "init", "--quiet"):
+    if git(root, "rev-parse", "--git-dir") is None and git(root, "init", "--quiet") is None:
         config += "    no_scm = true\n"
     _put(root / ".dvc" / "config", config)
     _put(root / ".dvc" / ".gitignore", "/config.local\n/tmp\n/cache\n")
@@ -351,14 +351,6 @@ def _put(path: Path, text: str) -> None:
 
 def _edit(path: Path, line: str, replacement: str) -> None:
     _put(path, re.sub(line, replacement, path.read_text(encoding="utf-8"), flags=re.MULTILINE))
-
-
-def _git(root: Path, *arguments: str) -> bool:
-    try:
-        git = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False)
-    except FileNotFoundError:
-        return False
-    return git.returncode == 0
 
 
 def _yaml(values: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import tencost
 from tencost import __version__
+from tencost.config.lockfile import git
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,23 +55,13 @@ def git_state(root: Path) -> GitState:
     That is any uncommitted change of a file that git knows, other than what the pipeline writes, and any file of
     conf/, the sources and the data sets' archives that git neither knows nor ignores.
     """
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git(root, "rev-parse", "HEAD")
     if commit is None:
         return GitState(None, False)
     status = ("status", "--porcelain")
-    changed = _git(root, *status, "--untracked-files=no", "--", ".", *_PIPELINE_WRITES)
-    new = _git(root, *status, "--untracked-files=all", "--", *_STAGES_READ, *_PIPELINE_WRITES)
-    return GitState(commit, bool(changed or new))
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        git = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return git.stdout.strip() if git.returncode == 0 else None
+    changed = git(root, *status, "--untracked-files=no", "--", ".", *_PIPELINE_WRITES)
+    new = git(root, *status, "--untracked-files=all", "--", *_STAGES_READ, *_PIPELINE_WRITES)
+    return GitState(commit.decode().strip(), bool(changed or new))
 
 
 def installed_versions() -> dict[str, str]:
