@@ -7,7 +7,6 @@ in this checkout, ``.dvc/tmp/tencost_seconds.json`` (stage -> seconds); of a sta
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
@@ -24,7 +23,6 @@ import psutil
 
 from tencost import signals
 from tencost.cli.grammar import Command, Place, Text, option
-from tencost.writing import whole_file
 
 _SECONDS = Path(".dvc", "tmp", "tencost_seconds.json")
 _DVC_LOGGER = logging.getLogger("dvc.stage")
@@ -220,6 +218,8 @@ def plan(folder: Path) -> Plan | None:
 
 def read_seconds(folder: Path) -> dict[str, float]:
     """Return the seconds that each stage took when it ran last; nothing where they are not known."""
+    import json
+
     with suppress(OSError, ValueError, AttributeError):
         values = json.loads((folder / _SECONDS).read_bytes())
         return {str(name): float(seconds) for name, seconds in values.items()}
@@ -263,6 +263,10 @@ class Progress(logging.Handler):
         """Note that the stage that runs has ended, and its time."""
         if self._stage is None:
             return
+        import json
+
+        from tencost.writing import whole_file
+
         name, began = self._stage
         self._stage = None
         self._done.add(name)
