@@ -59,8 +59,8 @@ def test_a_line_is_completed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = offered(line, monkeypatch, capsys)
-    assert sorted(found) == sorted(words)
+    completions = offered(line, monkeypatch, capsys)
+    assert sorted(completions) == sorted(words)
 
 
 def test_the_families_are_offered(
@@ -91,12 +91,12 @@ def test_the_command_prints_what_click_prints(
     shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.main(["completion", shell])
-    own = capsys.readouterr().out
+    printed = capsys.readouterr().out
     monkeypatch.setenv("_TENCOST_COMPLETE", f"{shell}_source")
     with pytest.raises(SystemExit):
         cli.main([])
-    assert capsys.readouterr().out == own
-    assert f"{shell}_complete" in own
+    assert capsys.readouterr().out == printed
+    assert f"{shell}_complete" in printed
 
 
 @pytest.mark.skipif(not TENCOST.is_file(), reason="no console script tencost beside this Python")

@@ -67,16 +67,18 @@ json.dump(told, open(sys.argv[2], "w"))
 def paths(command: click.Command, path: tuple[str, ...] = ()) -> list[str]:
     if not isinstance(command, click.Group):
         return [" ".join(path)]
-    own = [" ".join(path)] if isinstance(command, StageGroup) else []
-    return own + [
-        found for name, inner in command.commands.items() for found in paths(inner, (*path, name))
+    stage = [" ".join(path)] if isinstance(command, StageGroup) else []
+    return stage + [
+        inner_path
+        for name, inner in command.commands.items()
+        for inner_path in paths(inner, (*path, name))
     ]
 
 
 COMMANDS = paths(TENCOST)
 
 
-def told_by_all(folder: Path, *installed: str) -> dict[str, tuple[int, str]]:
+def answers_of_all(folder: Path, *installed: str) -> dict[str, tuple[int, str]]:
     """Run every command where only some extras are installed: path -> (exit code, standard error)."""
     (folder / "hidden").mkdir()
     environment = environment_of(folder / "hidden", *installed)
@@ -94,11 +96,8 @@ def told_by_all(folder: Path, *installed: str) -> dict[str, tuple[int, str]]:
 
 
 def test_a_bare_install_names_the_extra_of_every_command(tmp_path: Path) -> None:
-    for path, (code, err) in told_by_all(tmp_path).items():
-        if path == "completion":
-            assert (code, err) == (0, "")
-            continue
-        if path == "init":
+    for path, (code, err) in answers_of_all(tmp_path).items():
+        if path in ("completion", "init"):
             assert (code, err) == (0, "")
             continue
         if path == "params":
@@ -112,8 +111,8 @@ def test_a_bare_install_names_the_extra_of_every_command(tmp_path: Path) -> None
 
 @pytest.mark.tvm
 def test_tencost_tuner_names_what_it_lacks(tmp_path: Path) -> None:
-    told = told_by_all(tmp_path, "tuner")
-    for path, (code, err) in told.items():
+    answers = answers_of_all(tmp_path, "tuner")
+    for path, (code, err) in answers.items():
         assert code in (0, 2), path
         assert "Traceback" not in err
         assert "No module named" not in err
@@ -126,10 +125,10 @@ def test_tencost_tuner_names_what_it_lacks(tmp_path: Path) -> None:
         "ui",
         "register",
     ):
-        assert told[path][0] == 2
-        assert "pip install 'tencost[pipeline]'" in told[path][1]
-    assert told["measure hardware"][0] == 0, told["measure hardware"]
-    assert "pip install" not in told["register export"][1]
+        assert answers[path][0] == 2
+        assert "pip install 'tencost[pipeline]'" in answers[path][1]
+    assert answers["measure hardware"][0] == 0, answers["measure hardware"]
+    assert "pip install" not in answers["register export"][1]
 
 
 @pytest.mark.parametrize("path", COMMANDS)
@@ -154,8 +153,8 @@ def test_the_table_is_what_the_extras_install() -> None:
     for module in extras.EXTRAS["pipeline"]:
         assert owners[module] & pipeline, module
         assert not owners[module] & (tuner | latency), module
-    known = {module for modules in extras.EXTRAS.values() for module in modules}
-    assert known >= {module for needs in extras.NEEDS.values() for module in needs}
+    brought = {module for modules in extras.EXTRAS.values() for module in modules}
+    assert brought >= {module for needs in extras.NEEDS.values() for module in needs}
 
 
 def test_an_import_that_fails_in_the_middle_names_the_extra() -> None:

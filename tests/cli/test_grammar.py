@@ -30,13 +30,13 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_cfg_prints_all_defaults_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    found = yaml.safe_load(printed(capsys, "train", "model=mlp", "--cfg", "job"))
-    assert set(found) == set(Config.__dataclass_fields__)
-    assert found["measure"]["max_cv"] == 0.1  # set by no file
-    assert found["rule"] == {"min_seeds": 5, "refit": True}
-    assert (found["model"]["family"], found["model"]["pool"]) == ("mlp", "own")
-    assert found["paths"]["store"] == "data/store"
-    assert (found["split_name"], found["model_name"]) == ("by_network", "mlp")
+    composed = yaml.safe_load(printed(capsys, "train", "model=mlp", "--cfg", "job"))
+    assert set(composed) == set(Config.__dataclass_fields__)
+    assert composed["measure"]["max_cv"] == 0.1  # set by no file
+    assert composed["rule"] == {"min_seeds": 5, "refit": True}
+    assert (composed["model"]["family"], composed["model"]["pool"]) == ("mlp", "own")
+    assert composed["paths"]["store"] == "data/store"
+    assert (composed["split_name"], composed["model_name"]) == ("by_network", "mlp")
 
 
 def test_options_stand_before_and_after_overrides(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,23 +51,23 @@ def test_options_stand_before_and_after_overrides(capsys: pytest.CaptureFixture[
 
 def test_references_are_kept_or_resolved(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tune", "network=bert_tiny", "network.batch=3", "--cfg", "job"]
-    kept = yaml.safe_load(printed(capsys, *words))
+    unresolved = yaml.safe_load(printed(capsys, *words))
     resolved = yaml.safe_load(printed(capsys, *words, "--resolve"))
-    assert "${network.batch}" in str(kept["network"]["inputs"])
+    assert "${network.batch}" in str(unresolved["network"]["inputs"])
     assert "${" not in str(resolved)
     assert next(item["shape"][0] for item in resolved["network"]["inputs"].values()) == 3
 
 
 def test_info_says_where_the_configuration_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
-    told = printed(capsys, "train", "model=tlp", "--info")
-    assert "/conf" in told.split("Search path")[1]
-    assert "model=tlp " in told
-    assert "features=trace " in told  # the family's own
-    assert "tvm_xgb" in told
+    text = printed(capsys, "train", "model=tlp", "--info")
+    assert "/conf" in text.split("Search path")[1]
+    assert "model=tlp " in text
+    assert "features=trace " in text  # the family's own
+    assert "tvm_xgb" in text
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["train", "--cfg", "job", "-m", "model=xgb,mlp"], "one of --multirun, --cfg and --info"),
         (["train", "--resolve"], "expected --cfg job with --resolve"),
@@ -76,9 +76,7 @@ def test_info_says_where_the_configuration_comes_from(capsys: pytest.CaptureFixt
         (["train", "--model", "xgb"], "expected an option of -m, --multirun"),
         (["train", "-x"], "found '-x'"),
         (["train", "-3"], "overrides of the form key=value, found '-3'"),
-        (["train", "model.eta=-3"], "model.eta must be in (0, 1], found -3.0"),
-        (["train", "--", "model.eta=-3"], "model.eta must be in (0, 1], found -3.0"),
-        (["train", "model.eta=0.1", "model.max_depth=-2", "--cfg", "job"], "at least 1, found -2"),
+        (["fetch", "sample"], "overrides of the form key=value, found 'sample'"),
         (["measure"], "expected `tencost measure` and one of networks, programs"),
         (["measure", "nothing"], "found 'nothing'"),
         (["records", "query"], "one of best, history, new"),
@@ -87,16 +85,16 @@ def test_info_says_where_the_configuration_comes_from(capsys: pytest.CaptureFixt
         (["ui", "5000"], "expected no more words, found '5000'"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
         (["--nothing"], "found '--nothing'"),
+        (["trian"], "expected a command of init, measure, fetch"),
     ],
 )
 def test_what_is_not_understood(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = failing(words, capsys)
-    assert told in message
-    if "must be" not in message and "at least 1, found -2" not in message:
-        assert "\nUsage: tencost" in message
-        assert "--help`." in message
+    assert expected in message
+    assert "\nUsage: tencost" in message
+    assert "--help`." in message
 
 
 def test_a_sweep_may_be_asked_for_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 import yaml
 
 from tencost import cli
+from tencost.cli.grammar import Command
 from tencost.cli.main import TENCOST
 from tencost.cli.overrides import StageCommand, StageGroup, sections
 from tencost.config import Config, TunerConfig, composition
@@ -41,7 +44,7 @@ STAGES = {
 }
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def printed_help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     cli.main(list(words))
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -102,6 +105,19 @@ def parse(words: list[str]) -> click.Context:
     return ctx
 
 
+@pytest.mark.parametrize(
+    "path", [path for path, command in COMMANDS.items() if type(command) is Command]
+)
+def test_options_are_parameters_of_the_function_that_a_command_calls(path: str) -> None:
+    """Rows name it as text, so that no type checker sees it."""
+    command = COMMANDS[path]
+    function, parameters = command.function, [str(param.name) for param in command.params]
+    if isinstance(function, str):
+        module, _, name = function.partition(":")
+        function, parameters = getattr(import_module(module), name or "run"), [*parameters, "root"]
+    signature(function).bind(**dict.fromkeys(parameters))
+
+
 def test_an_example_that_does_not_work_would_be_found() -> None:
     with pytest.raises(click.UsageError):
         parse(["records", "query", "best", "--hardwar", "v100"])
@@ -110,7 +126,7 @@ def test_an_example_that_does_not_work_would_be_found() -> None:
 def test_train_lists_every_field_with_type_default_and_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = " ".join(shown(capsys, "train", "--help").split())
+    text = " ".join(printed_help(capsys, "train", "--help").split())
     assert "model.eta Learning rate. [float; default: 0.06]" in text
     assert (
         "model.num_models Boosters averaged in one model, each from its own seed. [int; default: 3]"
@@ -133,7 +149,7 @@ def test_train_lists_every_field_with_type_default_and_sentence(
 
 
 def test_tune_lists_its_own_fields_only(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, "tune", "--help")
+    text = printed_help(capsys, "tune", "--help")
     for item in fields(TunerConfig):
         assert f"\n  tuner.{item.name} " in text
     assert "network.inputs.<name>.shape" in text
@@ -144,8 +160,8 @@ def test_tune_lists_its_own_fields_only(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize("path", STAGES)
 def test_every_field_has_its_sentence(path: str) -> None:
-    for title, told in sections(STAGES[path].uses):
-        for item in told:
+    for title, described in sections(STAGES[path].uses):
+        for item in described:
             assert item.sentence, (title, item.name)
 
 
@@ -165,11 +181,11 @@ def test_every_field_has_its_sentence(path: str) -> None:
 def test_a_stage_says_what_it_reads(command: str, files: str) -> None:
     """What a room takes out of the configuration is what its command's help lists."""
     text = "".join(path.read_text() for path in sorted(SOURCE.glob(files)))
-    known = {item.name for item in fields(Config)}
-    read = set(re.findall(r"\b(?:cfg|config)\.(\w+)", text)) & known
-    named = {"split_name": "split", "model_name": "model"}
+    names = {item.name for item in fields(Config)}
+    read = set(re.findall(r"\b(?:cfg|config)\.(\w+)", text)) & names
+    groups = {"split_name": "split", "model_name": "model"}
     uses = {name.partition(".")[0] for name in STAGES[command].uses}
-    assert {named.get(name, name) for name in read} - {"network"} <= uses | {"network"}
+    assert {groups.get(name, name) for name in read} - {"network"} <= uses | {"network"}
     assert set(re.findall(r"\b(?:cfg|config)\.paths\.(?:live_)?(\w+)", text)) <= {
         name.partition(".")[2] for name in STAGES[command].uses
     }
@@ -201,7 +217,9 @@ def test_defaults_of_networks_times_are_those_of_their_room() -> None:
     assert f": {', '.join(COLUMNS)}." in compare["by"].help
     assert (regress["margin"].default / 100, regress["runs"].default) == (MARGIN, BEFORE)
     for command in (compare, regress):
-        assert list(command["granularity"].type.choices) == [one.value for one in Granularity]
+        assert list(command["granularity"].type.choices) == [
+            hardware_config.value for hardware_config in Granularity
+        ]
         assert command["granularity"].default == Granularity.end_to_end
 
 
@@ -210,14 +228,20 @@ def test_a_network_is_compiled_for_this_host_unless_another_is_named(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was built for epyc-avx512-1c, unannounced; stages keep the dataset's hardware."""
-    choices = shown(capsys, command, "--help").split("Choices")[1]
+    choices = printed_help(capsys, command, "--help").split("Choices")[1]
     assert re.search(r"hardware +local, ", choices)
-    assert re.search(r"hardware +(?!local)", shown(capsys, "train", "--help").split("Choices")[1])
+    assert re.search(
+        r"hardware +(?!local)", printed_help(capsys, "train", "--help").split("Choices")[1]
+    )
     chosen = {
         words: composed(capsys, command, *words)
         for words in ((), ("hardware.cores=2",), ("hardware=epyc-avx512-1c",))
     }
-    assert [one["name"] for one in chosen.values()] == ["local", "local", "epyc-avx512-1c"]
+    assert [hardware_config["name"] for hardware_config in chosen.values()] == [
+        "local",
+        "local",
+        "epyc-avx512-1c",
+    ]
     assert composed(capsys, "train")["name"] == "epyc-avx512-1c"
 
 

@@ -69,6 +69,18 @@ def params_of(project: Path) -> Any:
     return yaml.safe_load((project / "params.yaml").read_text())
 
 
+def output(project: Path, *words: str) -> str:
+    """Run a command in a project; return what it prints, its white space made single blanks."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    done = subprocess.run(
+        words, cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join((done.stdout + done.stderr).split())
+
+
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as caught:
         main(words)
@@ -81,10 +93,10 @@ def test_a_project_has_what_the_repository_defines(tmp_path: Path) -> None:
     main(["init", str(project), "--hardware", "ryzen-1c"])
     groups = {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()} - {"__pycache__"}
     for group in groups - {"dataset"}:
-        found = filecmp.dircmp(
+        compared = filecmp.dircmp(
             ROOT / "conf" / group, project / "conf" / group, ignore=["__pycache__"]
         )
-        assert [*found.left_only, *found.right_only, *found.diff_files] == [], group
+        assert [*compared.left_only, *compared.right_only, *compared.diff_files] == [], group
     assert [path.name for path in (project / "conf" / "dataset").iterdir()] == ["measured.yaml"]
     pipeline = yaml.safe_load((project / "dvc.yaml").read_text())
     assert set(pipeline["stages"]) == set(yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"])
@@ -104,41 +116,29 @@ def test_a_project_has_what_the_repository_defines(tmp_path: Path) -> None:
 def test_dvc_reads_it_and_its_commands_run_there(tmp_path: Path) -> None:
     project = tmp_path / "own"
     main(["init", str(project)])
-    bin_folder = str(Path(sys.executable).parent)
-    environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
-    for words, told in (
-        (["dvc", "stage", "list"], "train@xgb-per_store_tiles-mine"),
-        (["tencost", "params"], "params.yaml: up to date"),
-        (["tencost", "records", "--cfg", "job"], "name: measured"),
-    ):
-        done = subprocess.run(
-            words, cwd=project, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+    assert "train@xgb-per_store_tiles-mine" in output(project, "dvc", "stage", "list")
+    assert "params.yaml: up to date" in output(project, "tencost", "params")
+    assert "name: measured" in output(project, "tencost", "records", "--cfg", "job")
 
 
-def test_what_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    told = refused(["init", str(tmp_path)], capsys)
-    assert "expected a new or an empty folder" in told
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    assert "expected --hardware of letters" in refused(
-        ["init", str(tmp_path / "new"), "--hardware", "../x"], capsys
-    )
-    assert "found nothing at" in refused(
-        ["init", str(tmp_path / "new"), "--logs", str(tmp_path / "none")], capsys
-    )
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("name", ["all", "local"])
-def test_a_name_that_is_no_device_is_refused(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected a new or an empty folder"),
+        (["--hardware", "../x"], "expected --hardware of letters"),
+        (["--hardware", "all"], "expected --hardware to name one device"),
+        (["--hardware", "local"], "expected --hardware to name one device"),
+        (["--logs", "none"], "found nothing at"),
+    ],
+)
+def test_what_no_project_is_made_of_is_refused_and_left_alone(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(["init", str(tmp_path / "new"), "--hardware", name], capsys)
-    assert "expected --hardware to name one device" in told
-    assert not (tmp_path / "new").exists()
+    (tmp_path / "mine.txt").write_text("mine")
+    assert message in refused(
+        ["init", str(tmp_path / "new" if words else tmp_path), *words], capsys
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_a_file_that_holds_no_logs_is_refused_at_once(
         (named, "found {}, which ends in .tar.zst and is none: it begins with b'{{\"i\"'"),
         (tmp_path / "empty", "found no file in the folder {}"),
     ):
-        told = refused(["init", str(tmp_path / "new"), "--logs", str(logs)], capsys)
-        assert "expected --logs to name a folder of logs or an archive of one (.tar.zst" in told
-        assert why.format(logs) in told
-        assert told.count("\n") == 1
+        message = refused(["init", str(tmp_path / "new"), "--logs", str(logs)], capsys)
+        assert "expected --logs to name a folder of logs or an archive of one (.tar.zst" in message
+        assert why.format(logs) in message
+        assert message.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 
@@ -191,8 +191,8 @@ def test_every_archive_that_fetch_unpacks_is_taken(suffix: str, tmp_path: Path) 
         pack_folder(tmp_path / "logs", archive)
     else:
         kind = "zip" if suffix == ".zip" else "gztar"
-        made = shutil.make_archive(str(tmp_path / "made"), kind, tmp_path / "logs")
-        Path(made).rename(archive)
+        archive_path = shutil.make_archive(str(tmp_path / "made"), kind, tmp_path / "logs")
+        Path(archive_path).rename(archive)
     main(["init", str(tmp_path / "own"), "--logs", str(archive)])
     dataset = yaml.safe_load((tmp_path / "own" / "conf" / "dataset" / "measured.yaml").read_text())
     assert dataset["source"] == str(archive)
@@ -203,8 +203,8 @@ def test_an_unknown_device_is_told_how_to_describe_it(
 ) -> None:
     main(["init", str(tmp_path / "own")])
     monkeypatch.chdir(tmp_path / "own")
-    told = refused(["measure", "run", "hardware=mine"], capsys)
-    assert "tencost measure hardware hardware.name=mine" in told
+    message = refused(["measure", "run", "hardware=mine"], capsys)
+    assert "tencost measure hardware hardware.name=mine" in message
 
 
 def test_a_new_project_can_be_promoted(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_ansor_logs_get_what_reads_their_steps(
     logs = ansor_log(tmp_path / "logs" / "a.json")
     project = tmp_path / "own"
     main(["init", str(project), "--hardware", "a100", "--logs", str(logs)])
-    told = capsys.readouterr().err
-    assert "features: ansor_tiles, which reads 24 of 24 programs tried" in told
+    message = capsys.readouterr().err
+    assert "features: ansor_tiles, which reads 24 of 24 programs tried" in message
     params = params_of(project)
     assert params["features"] == ["ansor_tiles"]
     assert params["models"] == {"ansor_tiles": ["random", "xgb"]}
@@ -239,9 +239,9 @@ def test_modules_that_this_tvm_cannot_load_get_what_reads_traces_alone(
 ) -> None:
     logs = metaschedule_log(tmp_path / "logs", '{"root": 1, "nodes": [{"type_key": ""}]}')
     main(["init", str(tmp_path / "own"), "--hardware", "a100", "--logs", str(logs)])
-    told = capsys.readouterr().err
-    assert "features: tiles, which reads 2 of 2 programs tried; not per_store" in told
-    assert "split: within_task (figures flatter" in told
+    message = capsys.readouterr().err
+    assert "features: tiles, which reads 2 of 2 programs tried; not per_store" in message
+    assert "split: within_task (figures flatter" in message
     params = params_of(tmp_path / "own")
     assert params["models"] == {"tiles": ["knn", "random", "xgb"]}
     assert params["split"] == "within_task"
@@ -297,8 +297,8 @@ def test_logs_that_nothing_can_be_built_of_are_refused_at_once(
         (gpu, "v100", "expected logs of v100 (kind cuda"),
     ):
         words = ["init", str(tmp_path / "new"), "--hardware", hardware, "--logs", str(logs)]
-        told = refused(words, capsys)
-        assert why in told
+        message = refused(words, capsys)
+        assert why in message
         assert not (tmp_path / "new").exists()
 
 
@@ -307,18 +307,6 @@ def test_ansor_logs_run_to_a_champion(tmp_path: Path) -> None:
     logs = ansor_log(tmp_path / "logs" / "a.json")
     project = tmp_path / "own"
     main(["init", str(project), "--hardware", "a100", "--logs", str(logs)])
-    bin_folder = str(Path(sys.executable).parent)
-    environment = {**os.environ, "PATH": bin_folder + os.pathsep + os.environ["PATH"]}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    done = subprocess.run(
-        ["tencost", "pipeline"],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = " ".join((done.stdout + done.stderr).split())
-    assert "tvm_xgb is not asked for, since its features per_store cannot be computed" in told
-    assert "champion: version 1 (2.0)" in told
+    printed = output(project, "tencost", "pipeline")
+    assert "tvm_xgb is not asked for, since its features per_store cannot be computed" in printed
+    assert "champion: version 1 (2.0)" in printed

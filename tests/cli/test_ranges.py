@@ -19,9 +19,9 @@ ANY = {"split.seed", "measure.seed", "tuner.seed"}
 def numeric(schema: type, prefix: str) -> list[str]:
     hints = typing.get_type_hints(schema)
     return [
-        f"{prefix}{item.name}"
-        for item in fields(schema)
-        if {int, float} & {hints[item.name], *typing.get_args(hints[item.name])}
+        f"{prefix}{field.name}"
+        for field in fields(schema)
+        if {int, float} & {hints[field.name], *typing.get_args(hints[field.name])}
     ]
 
 
@@ -61,7 +61,7 @@ def test_a_family_refuses_it_too(family: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("model.eta=0", "model.eta must be in (0, 1], found 0.0"),
         ("model.subsample=7", "model.subsample must be in (0, 1], found 7.0"),
@@ -80,12 +80,12 @@ def test_a_family_refuses_it_too(family: str, name: str) -> None:
         ("network.inputs.x.high=0", "network.inputs.high must be at least 1, found 0"),
     ],
 )
-def test_messages(word: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word, "++network.inputs.x.shape=[1]"] if "inputs" in word else [word]
     with pytest.raises(SystemExit) as stop:
         cli.main(["train", "model=xgb", *words])
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"tencost: {told}\n"
+    assert capsys.readouterr().err == f"tencost: {message}\n"
 
 
 def test_the_edges_are_allowed() -> None:

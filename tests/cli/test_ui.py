@@ -14,35 +14,35 @@ from pathlib import Path
 import pytest
 
 from tencost import cli
-from tencost.cli.stages import _port_to_listen_on
+from tencost.cli.servers import _port_to_listen_on
 
 
 @pytest.fixture
-def taken() -> socket.socket:
+def occupied() -> socket.socket:
     """A port of loopback that somebody listens on."""
     return socket.create_server(("127.0.0.1", 0))
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_promised(
-    taken: socket.socket, toy_project: Path, monkeypatch: pytest.MonkeyPatch,
+    occupied: socket.socket, toy_project: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(toy_project)
-    port = taken.getsockname()[1]
-    with taken, pytest.raises(SystemExit) as stop:
+    port = occupied.getsockname()[1]
+    with occupied, pytest.raises(SystemExit) as stop:
         cli.main(["ui", "--port", str(port)])
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert f"expected to listen on 127.0.0.1 port {port}" in said
-    assert "Address already in use" in said
-    assert "http://" not in said
+    message = capsys.readouterr().err
+    assert f"expected to listen on 127.0.0.1 port {port}" in message
+    assert "Address already in use" in message
+    assert "http://" not in message
 
 
-def test_a_default_port_that_is_taken_becomes_another(taken: socket.socket) -> None:
-    port = taken.getsockname()[1]
-    with taken:
-        found = _port_to_listen_on("127.0.0.1", port, or_another=True)
-    assert found not in (0, port)
+def test_a_default_port_that_is_taken_becomes_another(occupied: socket.socket) -> None:
+    port = occupied.getsockname()[1]
+    with occupied:
+        match = _port_to_listen_on("127.0.0.1", port, or_another=True)
+    assert match not in (0, port)
 
 
 @pytest.mark.slow
@@ -54,12 +54,12 @@ def test_the_page_that_it_names_is_served_and_about_training(toy_project: Path) 
         try:
             assert process.stderr is not None
             line = process.stderr.readline()
-            found = re.search(r"(http://127\.0\.0\.1:\d+)(/#/experiments/\d+/runs\?\S+)", line)
-            assert found is not None, line
-            assert found[2].endswith("&workflowType=machine_learning")
+            match = re.search(r"(http://127\.0\.0\.1:\d+)(/#/experiments/\d+/runs\?\S+)", line)
+            assert match is not None, line
+            assert match[2].endswith("&workflowType=machine_learning")
             for _ in range(600):
                 try:
-                    with urllib.request.urlopen(f"{found[1]}/health", timeout=5) as answer:
+                    with urllib.request.urlopen(f"{match[1]}/health", timeout=5) as answer:
                         assert answer.read() == b"OK"
                     break
                 except OSError:

@@ -35,6 +35,7 @@ DAMAGED = {
     "no stage": "schema: '2.0'\nstages: {}\n",
     "a list": "- 1\n",
     "another encoding": "\N{LATIN SMALL LETTER E WITH ACUTE}",
+    "brackets without end": "[" * 20_000,
 }
 
 
@@ -93,10 +94,10 @@ def _used(project: Path, number: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("cut", [0, 1, 20, 60])
-def test_a_list_of_used_paths_that_was_cut_off_is_removed(project: Path, cut: int) -> None:
+@pytest.mark.parametrize("cut", [0, 1, 20, 60, None])
+def test_a_damaged_list_of_used_paths_is_removed(project: Path, cut: int | None) -> None:
     path = _used(project, os.getpid())
-    path.write_bytes(path.read_bytes()[:cut])
+    path.write_bytes(b"[" * 100_000 if cut is None else path.read_bytes()[:cut])
     assert lockfile.release(project)
     assert not path.exists()
     assert not lockfile.release(project)
@@ -132,15 +133,6 @@ def test_what_a_killed_command_used_is_released(project: Path, what: str) -> Non
     assert found == {"write": {}, "read": {}}
     if child is not None:
         child.wait()
-
-
-def test_brackets_without_end_are_damage(project: Path) -> None:
-    (project / "dvc.lock").write_text("[" * 20_000)
-    assert lockfile.mend(project) == {"dvc.lock": "the copy that the last stage kept"}
-    used = project / ".dvc" / "tmp" / "rwlock"
-    used.write_text("[" * 100_000)
-    assert lockfile.release(project)
-    assert not used.exists()
 
 
 @pytest.mark.parametrize("number", [-5, 0, 10**30])

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tencost.cli import stages
 from tencost.cli.main import main
-from tencost.cli.pipeline_progress import Progress, minutes, plan, read_seconds
+from tencost.cli.pipeline import Progress, _repro, minutes, plan, read_seconds
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")
 
@@ -43,7 +42,7 @@ def run(folder: Path) -> int:
     planned = plan(folder)
     assert planned is not None
     with Progress(folder, planned) as progress:
-        code = stages._repro(())
+        code = _repro(())
         progress.end_stage()
     return code
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 from click.shell_completion import (
@@ -20,7 +20,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from tencost.cli import grammar
+from tencost.cli.grammar import Command
 
 VARIABLE = "_TENCOST_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
@@ -78,9 +78,7 @@ class WholeLine(BashComplete):
 
 
 add_completion_class(WholeLine)
-
-
-HELP = """Print the code that completes words in bash, zsh or fish.
+_HELP = """Print the code that completes words in bash, zsh or fish.
 
 \b
 Switch it on:
@@ -90,14 +88,17 @@ Switch it on:
 """
 
 
-@click.command(
+def _completion(shell: str) -> None:
+    completer = get_completion_class(shell)
+    assert completer is not None
+    root = click.get_current_context().find_root().command
+    sys.stdout.write(completer(root, {}, "tencost", VARIABLE).source())
+
+
+COMPLETION = Command(
     "completion",
-    cls=grammar.Command,
-    help=HELP,
+    _completion,
+    _HELP,
     examples=[f"tencost completion {shell}" for shell in SHELLS],
+    params=(click.Argument(["shell"], type=click.Choice(SHELLS)),),
 )
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    found: Any = get_completion_class(shell)
-    sys.stdout.write(found(ctx.find_root().command, {}, "tencost", VARIABLE).source())

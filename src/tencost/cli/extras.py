@@ -38,61 +38,43 @@ _TABLES = ("deltalake", "polars", "pyarrow")
 _REGISTRY = ("alembic", "mlflow", "sqlalchemy")
 _LOGS = (*_TABLES, "msgspec", "zstandard")
 _SCORES = (*_TABLES, *_REGISTRY, "matplotlib", "scipy")
+_STATUS = (*_TABLES, *_REGISTRY, "scipy")
+_TUNER = ("mlflow", "scipy", "sqlalchemy", "tvm")
 
 NEEDS: dict[str, tuple[str, ...]] = {
-    "init": (),
-    "measure networks": ("tvm",),
-    "measure programs": ("tvm",),
-    "measure run": ("tvm", *_TABLES),
-    "measure hardware": ("tvm",),
-    "measure pack": ("tvm", "polars", "pyarrow", "zstandard"),
-    "measure export": ("tvm",),
-    "fetch": ("zstandard",),
-    "records": _LOGS,
-    "records import": _LOGS,
-    "records query": (*_TABLES, "duckdb"),
-    "records export": (*_LOGS, "duckdb"),
-    "records quarantine": _TABLES,
-    "records compact": _TABLES,
-    "records migrate": _TABLES,
-    "records rename": _TABLES,
-    "records delete": _TABLES,
-    "records compare": _TABLES,
-    "records regress": _TABLES,
-    "features": _TABLES,
-    "splits": _TABLES,
-    "train": _SCORES,
-    "evaluate": _SCORES,
-    "evaluate roofline": (*_TABLES, *_REGISTRY, "duckdb", "matplotlib", "tvm"),
-    "register": _SCORES,
-    "register status": (*_TABLES, *_REGISTRY, "scipy"),
-    "register rollback": (*_TABLES, *_REGISTRY, "scipy"),
-    "register drift": (*_TABLES, "duckdb", "scipy"),
-    "register export": _REGISTRY,
-    "adapt": (*_SCORES, "tvm", "xgboost"),
-    "adapt curve": (*_SCORES, "xgboost"),
-    "tune": ("mlflow", "scipy", "sqlalchemy", "tvm", "xgboost"),
-    "compile": ("scipy", "tvm"),
-    "serve": ("mlflow", "scipy", "sqlalchemy", "starlette", "tvm", "uvicorn", "xgboost"),
-    "tune report": ("mlflow", "scipy", "sqlalchemy", "tvm"),
-    "graphs records": _TABLES,
-    "graphs splits": _TABLES,
-    "graphs train": _SCORES,
-    "graphs tune": (*_SCORES, "optuna", "torch_geometric"),
-    "graphs evaluate": _SCORES,
-    "graphs register": _SCORES,
-    "graphs latency": (*_REGISTRY, "onnx", "onnxscript"),
-    "graphs measure": ("onnx", "onnxruntime", "onnxscript", "torch", "transformers"),
-    "profiles import": _LOGS,
-    "profiles show": _TABLES,
-    "profiles transfer": (*_SCORES, "xgboost"),
-    "profiles pretraining": (*_SCORES, "pytorch_lightning", "torch"),
-    "report": (*_TABLES, "jinja2", "matplotlib", "scipy"),
-    "leaderboard": (*_TABLES, *_REGISTRY, "scipy"),
-    "ui": (*_REGISTRY, "flask"),
-    "pipeline": ("dvc",),
-    "params": (),
-    "completion": (),
+    command.strip(): needs
+    for commands, needs in (
+        ("init, params, completion", ()),
+        ("measure networks, measure programs, measure hardware, measure export", ("tvm",)),
+        ("measure run", ("tvm", *_TABLES)),
+        ("measure pack", ("tvm", "polars", "pyarrow", "zstandard")),
+        ("fetch", ("zstandard",)),
+        ("records, records import, profiles import", _LOGS),
+        ("records query", (*_TABLES, "duckdb")),
+        ("records export", (*_LOGS, "duckdb")),
+        ("records quarantine, records compact, records migrate, records rename", _TABLES),
+        ("records delete, records compare, records regress", _TABLES),
+        ("features, splits, graphs records, graphs splits, profiles show", _TABLES),
+        ("train, evaluate, register, graphs train, graphs evaluate, graphs register", _SCORES),
+        ("evaluate roofline", (*_TABLES, *_REGISTRY, "duckdb", "matplotlib", "tvm")),
+        ("register status, register rollback, leaderboard", _STATUS),
+        ("register drift", (*_TABLES, "duckdb", "scipy")),
+        ("register export", _REGISTRY),
+        ("adapt", (*_SCORES, "tvm", "xgboost")),
+        ("adapt curve, profiles transfer", (*_SCORES, "xgboost")),
+        ("tune", (*_TUNER, "xgboost")),
+        ("tune report", _TUNER),
+        ("compile", ("scipy", "tvm")),
+        ("serve", ("mlflow", "scipy", "sqlalchemy", "starlette", "tvm", "uvicorn", "xgboost")),
+        ("graphs tune", (*_SCORES, "optuna", "torch_geometric")),
+        ("graphs latency", (*_REGISTRY, "onnx", "onnxscript")),
+        ("graphs measure", ("onnx", "onnxruntime", "onnxscript", "torch", "transformers")),
+        ("profiles pretraining", (*_SCORES, "pytorch_lightning", "torch")),
+        ("report", (*_TABLES, "jinja2", "matplotlib", "scipy")),
+        ("ui", (*_REGISTRY, "flask")),
+        ("pipeline", ("dvc",)),
+    )
+    for command in commands.split(",")
 }
 """Command -> what it cannot start without; sub-commands need what their longest prefix here says. What only some
 choices need (a model family, a network's source) is found missing when it is imported: see `missing`."""
@@ -108,18 +90,17 @@ def require(command: str) -> None:
         MissingDependencyError: something that it needs is not installed; the message names the extra.
     """
     words = command.split()
-    known = (" ".join(words[:count]) for count in range(len(words), 0, -1))
-    needs = next((NEEDS[name] for name in known if name in NEEDS), ())
+    prefixes = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    needs = next((NEEDS[prefix] for prefix in prefixes if prefix in NEEDS), ())
     absent = [name for name in needs if find_spec(name) is None]
     if absent:
         raise _error(f"tencost {command}", absent)
 
 
 def missing(command: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
-    """Return what to tell where an import failed in the middle of a command; None where no extra brings the module."""
+    """Return the error for an import that failed in the middle of a command; None where no extra brings the module."""
     name = (error.name or "").partition(".")[0]
-    known = any(name in modules for modules in EXTRAS.values())
-    return _error(command, [name]) if known else None
+    return _error(command, [name]) if any(name in modules for modules in EXTRAS.values()) else None
 
 
 def _error(command: str, absent: list[str]) -> MissingDependencyError:

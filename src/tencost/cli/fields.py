@@ -13,21 +13,17 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any
 
-import click
-
-REQUIRED = "???"
-"""How OmegaConf writes that a value must be given."""
-LONGEST = 40
+_LONGEST = 40
 """Characters of a default that a help shows; `--cfg job` shows all."""
 
 
 @dataclass(frozen=True)
-class Told:
+class FieldHelp:
     """A field as a help shows it."""
 
     name: str
@@ -36,11 +32,11 @@ class Told:
     sentence: str
 
     def row(self) -> tuple[str, str]:
-        default = self.default if len(self.default) <= LONGEST else f"{self.default[:LONGEST]}..."
+        default = self.default if len(self.default) <= _LONGEST else f"{self.default[:_LONGEST]}..."
         return self.name, f"{self.sentence} [{self.type}; default: {default}]"
 
 
-def told_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> Iterator[Told]:
+def described_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> Iterator[FieldHelp]:
     """Yield the fields of a dataclass, those of dataclasses in it below it.
 
     Args:
@@ -49,26 +45,31 @@ def told_fields(schema: type, prefix: str, values: Mapping[str, Any]) -> Iterato
         values: what a file sets; these are shown as defaults.
     """
     hints = typing.get_type_hints(schema)
-    sentences = _sentences(schema)
-    for item in fields(schema):
-        hint = hints[item.name]
-        default = shown(values[item.name]) if item.name in values else shown(_default(item))
-        name = f"{prefix}{item.name}"
-        yield Told(name, type_text(hint), default, sentences.get(item.name, ""))
+    sentences: dict[str, str] = {}
+    for base in reversed(schema.__mro__):
+        if is_dataclass(base):
+            sentences |= _sentences(base.__module__).get(base.__qualname__, {})
+    for field in fields(schema):
+        default: Any = "???" if field.default is MISSING else field.default  # as OmegaConf says
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        default = values.get(field.name, default)
+        name, hint = f"{prefix}{field.name}", hints[field.name]
+        yield FieldHelp(
+            name, type_text(hint), on_command_line(default), sentences.get(field.name, "")
+        )
         for inner in typing.get_args(hint):
             if is_dataclass(inner) and isinstance(inner, type):
-                yield from told_fields(inner, f"{name}.<name>.", {})
+                yield from described_fields(inner, f"{name}.<name>.", {})
 
 
 def type_text(hint: Any) -> str:
     """Return a type as a person writes its values."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return "|".join(str(member.value) for member in hint)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return "|".join(
-            "null" if item is types.NoneType else type_text(item) for item in typing.get_args(hint)
-        )
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
+        return "|".join("null" if part is types.NoneType else type_text(part) for part in arguments)
     if origin is list:
         return "list" if arguments == (Any,) else f"list of {type_text(arguments[0])}"
     if origin is dict or (isinstance(hint, type) and is_dataclass(hint)):
@@ -76,49 +77,28 @@ def type_text(hint: Any) -> str:
     return "any" if hint is Any else str(getattr(hint, "__name__", hint))
 
 
-def shown(value: Any) -> str:
+def on_command_line(setting: Any) -> str:
     """Return a value as it is written on a command line."""
-    if value == REQUIRED:
-        return "none, must be given"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, list):
-        if any(isinstance(item, dict) for item in value):
-            return f"{len(value)} of them"
-        return f"[{','.join(map(shown, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
-    return str(value) if value != "" else "''"
-
-
-def write_fields(title: str, told: Iterator[Told], formatter: click.HelpFormatter) -> None:
-    """Write a part of a help: one field a row."""
-    rows = [item.row() for item in told]
-    if rows:
-        with formatter.section(title):
-            formatter.write_dl(rows, col_max=26)
-
-
-def _default(item: Field[Any]) -> Any:
-    if item.default is not MISSING:
-        return item.default
-    return item.default_factory() if item.default_factory is not MISSING else REQUIRED
-
-
-def _sentences(schema: type) -> dict[str, str]:
-    """Return field -> sentence, those of base classes included; nothing where the source is not at hand."""
-    found: dict[str, str] = {}
-    for base in reversed(schema.__mro__):
-        if is_dataclass(base):
-            found.update(_documented(base.__module__).get(base.__qualname__, {}))
-    return found
+    match setting:
+        case "???":
+            return "none, must be given"
+        case None | True | False:
+            return {None: "null", True: "true", False: "false"}[setting]
+        case Enum():
+            return str(setting.value)
+        case list() if any(isinstance(element, dict) for element in setting):
+            return f"{len(setting)} of them"
+        case list():
+            return f"[{','.join(map(on_command_line, setting))}]"
+        case dict():
+            pairs = (f"{key}:{on_command_line(inner)}" for key, inner in setting.items())
+            return "{" + ",".join(pairs) + "}"
+    return str(setting) if setting != "" else "''"
 
 
 @cache
-def _documented(module: str) -> dict[str, dict[str, str]]:
-    """Return class -> field -> the string under it, of a module's source."""
+def _sentences(module: str) -> dict[str, dict[str, str]]:
+    """Return class -> field -> the string under it, of a module's source; nothing where that is not at hand."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except OSError:
@@ -130,11 +110,9 @@ def _documented(module: str) -> dict[str, dict[str, str]]:
 
 def _pairs(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for statement, below in itertools.pairwise(body):
-        if (
-            isinstance(statement, ast.AnnAssign)
-            and isinstance(statement.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        ):
-            yield statement.target.id, " ".join(below.value.value.split())
+        match statement, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, " ".join(text.split())

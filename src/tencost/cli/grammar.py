@@ -1,8 +1,9 @@
-"""What all commands have in common: options are ``--name VALUE``, fields of the configuration ``group.field=value``.
+"""How commands are declared: :class:`Command` and :class:`Group`, options by :func:`option` and :func:`flag`.
 
-Click parses; the classes here add what the house wants beyond it. Every help has examples. An option is given once. A
-word that begins with a dash and a digit is a number. Options used to be written ``name=VALUE`` by some commands: that
-is still understood, with a line on standard error that says how it is written now.
+Options are ``--name VALUE``, fields of the configuration ``group.field=value``. Click parses; the classes here add what
+the house wants beyond it. Every help has examples. An option is given once. A word that begins with a dash and a digit
+is a number. Options used to be written ``name=VALUE`` by some commands: that is still understood, with a line on
+standard error that says how it is written now.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -21,8 +23,6 @@ from tencost.cli import extras
 
 HELP = ("-h", "--help")
 SETTINGS: dict[str, Any] = {"help_option_names": list(HELP), "max_content_width": 110}
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Whole(click.ParamType):  # type: ignore[type-arg]  # generic from Click 8.4 on
@@ -33,9 +33,7 @@ class Whole(click.ParamType):  # type: ignore[type-arg]  # generic from Click 8.
     def __init__(self, least: int) -> None:
         self._least = least
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, int):
             return value
         if re.fullmatch(r"[+-]?[0-9]{1,18}", value) and int(value) >= self._least:
@@ -44,81 +42,170 @@ class Whole(click.ParamType):  # type: ignore[type-arg]  # generic from Click 8.
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]
-    """Some text, not none; `complete` gives what it may be."""
+    """Some text, not none; completed from the choices of a group of conf/, if one is given."""
 
-    def __init__(self, name: str, complete: Callable[[], Sequence[str]] = tuple) -> None:
+    def __init__(self, name: str, group: str = "") -> None:
         self.name = name
-        self._complete = complete
+        self._group = group
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | None:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
             self.fail(f"expected {self.name}, found nothing", param, ctx)
-        return str(value)
+        return value
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         del ctx, param
-        return [CompletionItem(word) for word in self._complete() if word.startswith(incomplete)]
+        from tencost.config.composition import group_choices
+
+        choices = group_choices()[self._group] if self._group else []
+        return [CompletionItem(choice) for choice in choices if choice.startswith(incomplete)]
 
 
-class Place(click.Path):
+class Names(Text):
+    """Names with commas between them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        names = super().convert(value, param, ctx)
+        return [name.strip() for name in names.split(",") if name.strip()]
+
+
+class Place(Text):
     """A file or folder, ~ for the home folder."""
 
     def __init__(self, name: str = "PATH") -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not value:
-            self.fail(f"expected {self.name}, found nothing", param, ctx)
-        return Path(str(super().convert(value, param, ctx))).expanduser()
+        return Path(super().convert(value, param, ctx)).expanduser()
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        del ctx, param
+        return [CompletionItem(incomplete, type="file")]
 
 
 class ValueOption(click.Option):
-    """An option with a value.
-
-    Attributes:
-        old: names that it had where options were written name=VALUE, beside its own.
-    """
+    """An option with a value; see :func:`option`."""
 
     def __init__(self, *arguments: Any, old: Sequence[str] = (), **keywords: Any) -> None:
-        if isinstance(keywords.get("type"), Whole | Text | Place):
+        if isinstance(keywords["type"], Whole | Text):
             keywords.setdefault("metavar", keywords["type"].name)
         super().__init__(*arguments, **keywords)
-        self.old = tuple(old)
+        self._old = tuple(old)
 
-    def words(self) -> list[str]:
-        """Return all names that this option has in an old spelling."""
-        own = [name.lstrip("-") for name in self.opts if name.startswith("--")]
-        return [*own, *(name.replace("-", "_") for name in own), *self.old]
-
-
-def option(*names: str, **keywords: Any) -> Callable[[F], F]:
-    """Declare an option with a value; see :class:`ValueOption`."""
-    return click.option(*names, cls=ValueOption, **keywords)
+    def old_words(self, *, every: bool) -> list[str]:
+        """Return the words that stood before `=` in the old spelling: of `every` option, or where it has its own."""
+        names = [name.lstrip("-") for name in self.opts if name.startswith("--") and every]
+        return [*names, *(name.replace("-", "_") for name in names), *self._old]
 
 
-class Command(click.Command):
+def option(
+    name: str, kind: Any, help: str, default: Any = None, *, parameter: str = "", **keywords: Any
+) -> ValueOption:
+    """Declare an option with a value.
+
+    Args:
+        name: ``--name``; with a short one ``-n/--name``.
+        kind: its type, Click's or one of this module.
+        help: a sentence.
+        default: shown in the help, if there is one.
+        parameter: what the command's function calls it; the option's own name unless given.
+        keywords: those of :class:`click.Option`; `old`, names of the option in the old spelling beside its own.
+    """
+    names = [*name.split("/"), *([parameter] if parameter else [])]
+    if default is not None:
+        keywords |= {"default": default, "show_default": True}
+    return ValueOption(names, type=kind, help=help, **keywords)
+
+
+def flag(name: str, help: str, *, parameter: str = "") -> click.Option:
+    """Declare an option without a value; see :func:`option`."""
+    names = [*name.split("/"), *([parameter] if parameter else [])]
+    return click.Option(names, is_flag=True, help=help)
+
+
+def project() -> Path:
+    """Return the project's root."""
+    from tencost.config import composition
+
+    return composition.config_folder()[0]
+
+
+def imported(function: str) -> Callable[..., Any]:
+    """Return the function ``module:name``, whose module is imported when it is called."""
+    module, _, name = function.partition(":")
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return getattr(import_module(module), name or "run")(*arguments, **keywords)
+
+    return call
+
+
+def options_of(ctx: click.Context) -> list[click.Option]:
+    """Return all options of a command, the common ones included."""
+    return [param for param in ctx.command.get_params(ctx) if isinstance(param, click.Option)]
+
+
+def path_of(ctx: click.Context) -> str:
+    """Return the words that name a command, without `tencost`."""
+    return " ".join(ctx.command_path.split()[1:])
+
+
+class _WithExamples(click.Command):
+    """A command whose help ends with whole command lines, unwrapped so that they can be copied."""
+
+    examples: tuple[str, ...]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Examples"):
+            for line in self.examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+class Command(_WithExamples):
     """A command of the house.
 
     Attributes:
         examples: whole command lines, shown in the help.
         old_spelling: whether name=VALUE is understood for every option with a value, and not only where it has a name
-            in `ValueOption.old`.
+            of its own for that.
     """
 
     old_spelling = True
 
-    def __init__(self, *arguments: Any, examples: Sequence[str], **keywords: Any) -> None:
-        keywords["context_settings"] = {**SETTINGS, "ignore_unknown_options": True}
-        super().__init__(*arguments, **keywords)
+    def __init__(
+        self,
+        name: str,
+        function: str | Callable[..., Any],
+        help: str,
+        *,
+        examples: Sequence[str],
+        params: Sequence[click.Parameter] = (),
+    ) -> None:
+        """Declare a command.
+
+        Args:
+            name: its last word.
+            function: gets the parameters by name; as text, ``module:name``, the project's root as `root`, too.
+            help: what it does.
+            examples: see above.
+            params: arguments and options.
+        """
+        settings = {**SETTINGS, "ignore_unknown_options": True}
+        super().__init__(name, context_settings=settings, help=help, params=list(params))
         self.examples = tuple(examples)
+        self.function = function
+        if isinstance(function, str):
+            self.callback = lambda **options: imported(function)(root=project(), **options)
+        else:
+            self.callback = function
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = self._today(ctx, args)
+        words = self._replace_old_spelling(ctx, args)
         if not ctx.resilient_parsing and not set(words) & set(HELP):
             try:
                 self._check(ctx, words)
@@ -131,80 +218,74 @@ class Command(click.Command):
         extras.require(path_of(ctx))
         return super().invoke(ctx)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_epilog(ctx, formatter)
-        write_examples(self.examples, formatter)
-
-    def _options(self, ctx: click.Context) -> list[click.Option]:
-        return [item for item in self.get_params(ctx) if isinstance(item, click.Option)]
-
-    def _today(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
-        """Return the words with every old spelling replaced, and say so."""
-        named: dict[str, str] = {}
+    def _replace_old_spelling(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
+        """Return the words with every old spelling replaced, and print how it is written now."""
+        names: dict[str, str] = {}
         takers = set()
-        for item in self._options(ctx):
-            if isinstance(item, ValueOption):
-                names = item.words() if self.old_spelling else item.old
-                named.update(dict.fromkeys(names, item.opts[-1]))
-                takers.update(item.opts)
-        found: list[str] = []
+        for param in options_of(ctx):
+            if isinstance(param, ValueOption):
+                names |= dict.fromkeys(param.old_words(every=self.old_spelling), param.opts[-1])
+                takers.update(param.opts)
+        words = list(args)
         replaced: list[tuple[str, str]] = []
-        literal = False
         for index, word in enumerate(args):
-            literal = literal or word == "--"
-            key, equals, value = word.partition("=")
-            is_value = index > 0 and args[index - 1] in takers
-            if equals and key in named and not literal and not is_value:
-                found.append(f"{named[key]}={value}")
-                replaced.append((word, f"{named[key]} {shlex.quote(value)}"))
-            else:
-                found.append(word)
+            key, equals, text = word.partition("=")
+            literal = "--" in args[:index] or (args[:index][-1:] and args[index - 1] in takers)
+            if equals and key in names and not literal:
+                words[index] = f"{names[key]}={text}"
+                replaced.append((word, f"{names[key]} {shlex.quote(text)}"))
         if replaced and not ctx.resilient_parsing:
-            old, new = (" ".join(words) for words in zip(*replaced, strict=True))
+            old, new = (" ".join(spelling) for spelling in zip(*replaced, strict=True))
             sys.stderr.write(f"tencost: old spelling: {old}; write {new}\n")
-        return found
+        return words
 
     def _check(self, ctx: click.Context, words: list[str]) -> None:
-        """Refuse unknown options and options given twice; what else can be wrong is Click's to find."""
-        given, extra, order = self.make_parser(ctx).parse_args(list(words))
+        """Refuse unknown options and options given twice; Click finds every other mistake."""
+        parsed, extra, order = self.make_parser(ctx).parse_args(list(words))
         literal = words[words.index("--") + 1 :] if "--" in words else []
         plain = list(extra)
-        for argument in self.get_params(ctx):
-            if isinstance(argument, click.Argument):
-                value = given.get(argument.name or "")
-                plain += [value] if isinstance(value, str) else _words(value)
-        valid = [name for item in self._options(ctx) for name in item.opts]
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Argument):
+                text = parsed.get(param.name or "")
+                if isinstance(text, str | list | tuple):  # else Click's sentinel: no word
+                    plain += [text] if isinstance(text, str) else text
+        options = options_of(ctx)
+        valid = [name for param in options for name in param.opts]
         for word in plain:
             if re.match(r"-[^0-9]", word) and word not in literal:
-                name = word.partition("=")[0]
-                raise click.NoSuchOption(name, possibilities=valid, ctx=ctx)
+                raise click.NoSuchOption(word.partition("=")[0], possibilities=valid, ctx=ctx)
             if self.old_spelling and re.fullmatch(r"[a-z_]+=\S*", word) and not Path(word).exists():
                 raise click.UsageError(
                     f"expected options of {', '.join(valid)}, found {word!r}", ctx
                 )
         if extra:
             raise click.UsageError(f"expected no more words, found {' '.join(extra)!r}", ctx)
-        for item in self._options(ctx):
-            value = given.get(item.name or "")
-            if isinstance(value, str) and value.startswith("--"):
+        for param in options:
+            text, times = parsed.get(param.name or ""), order.count(param)
+            if isinstance(text, str) and text.startswith("--"):
                 raise click.UsageError(
-                    f"expected a value after {item.opts[-1]}, found the option {value}", ctx
+                    f"expected a value after {param.opts[-1]}, found the option {text}", ctx
                 )
-            if order.count(item) > 1 and not item.multiple:
+            if times > 1 and not param.multiple:
                 raise click.UsageError(
-                    f"expected {item.opts[-1]} once, found it {order.count(item)} times", ctx
+                    f"expected {param.opts[-1]} once, found it {times} times", ctx
                 )
 
 
-class Group(click.Group):
-    """A command that has sub-commands, in the order in which they were added."""
+class Group(_WithExamples, click.Group):
+    """A command that has sub-commands, in the order in which they were declared."""
 
-    command_class = Command
-
-    def __init__(self, *arguments: Any, examples: Sequence[str], **keywords: Any) -> None:
-        keywords["context_settings"] = SETTINGS
-        super().__init__(*arguments, **keywords)
-        self.no_args_is_help = False
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        *,
+        examples: Sequence[str],
+        commands: Sequence[click.Command] = (),
+    ) -> None:
+        super().__init__(
+            name, help=help, commands=commands, context_settings=SETTINGS, no_args_is_help=False
+        )
         self.examples = tuple(examples)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -223,30 +304,9 @@ class Group(click.Group):
             self.refuse(ctx, repr(args[0]))
         return super().resolve_command(ctx, args)
 
-    def refuse(self, ctx: click.Context, found: str) -> None:
+    def refuse(self, ctx: click.Context, word: str) -> None:
         """Say what a word after the group's name may be."""
         raise click.UsageError(
-            f"expected `{ctx.command_path}` and one of {', '.join(self.commands)}, found {found}",
+            f"expected `{ctx.command_path}` and one of {', '.join(self.commands)}, found {word}",
             ctx,
         )
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_epilog(ctx, formatter)
-        write_examples(self.examples, formatter)
-
-
-def path_of(ctx: click.Context) -> str:
-    """Return the words that name a command, without `tencost`."""
-    return " ".join(ctx.command_path.split()[1:])
-
-
-def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write the part of a help that shows whole command lines, unwrapped so that they can be copied."""
-    with formatter.section("Examples"):
-        for line in examples:
-            formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
-
-
-def _words(value: Any) -> list[str]:
-    """Return what Click gathered for an argument of many words; nothing where there were none."""
-    return list(value) if isinstance(value, list | tuple) else []

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 import sys
+import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from tencost.cli import extras, grammar
+from tencost.cli.fields import FieldHelp, described_fields
 from tencost.config.parts import Parts
 
 HYDRA_MARKS = ("~", "+")
@@ -59,20 +59,19 @@ def completions(incomplete: str, uses: Sequence[str]) -> Iterator[str]:
     from tencost.config import composition
 
     mark = incomplete[:1] if incomplete[:1] in HYDRA_MARKS else ""
-    key, equals, value = incomplete[len(mark) :].partition("=")
+    key, equals, written = incomplete[len(mark) :].partition("=")
     choices = composition.group_choices()
     choices |= {word: choices.pop(group) for word, group in _groups_by_word(uses).items()}
     words = [spoken(group, uses) for group in uses]
     if equals:
-        before, comma, begun = value.rpartition(",")
-        taken = before.split(",")
+        before, comma, begun = written.rpartition(",")
         for choice in choices.get(key, []):
-            if choice.startswith(begun) and choice not in taken:
+            if choice.startswith(begun) and choice not in before.split(","):
                 yield f"{mark}{key}={before}{comma}{choice}"
         return
     offered = [group for group in choices if group in words or group == "experiment"]
     if "." in key:
-        offered += [told.name for _, rows in sections(uses) for told in rows]
+        offered += [field.name for _, rows in sections(uses) for field in rows]
     else:
         offered += [f"{name.partition('.')[0]}." for name in uses if "." in name]
         offered += [name for name in uses if name not in choices and "." not in name]
@@ -82,11 +81,8 @@ def completions(incomplete: str, uses: Sequence[str]) -> Iterator[str]:
             yield f"{mark}{name}" if name.endswith(".") else f"{mark}{name}{end}"
 
 
-def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
+def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[FieldHelp]]]:
     """Yield (title, fields) for each group of the configuration that a command uses, then for what is in no group."""
-    import typing
-
-    from tencost.cli.fields import told_fields
     from tencost.config import Config, ModelConfig, composition
     from tencost.config.graphs import GraphModelConfig
     from tencost.config.parts import FAMILIES, GRAPH_FAMILIES
@@ -97,34 +93,32 @@ def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[Any]]]:
     }
     hints = typing.get_type_hints(Config)
     choices = composition.group_choices()
-    for group in uses:
-        word = spoken(group, uses)
-        if group in families:
-            base, parts = families[group]
-            common = [item.name for item in fields(base)]
-            values = composition.choice_values(group, choices[group][0])
-            told = list(told_fields(base, f"{word}.", values))
-            yield f"Fields of {word}, of every family", told
-            for name in choices[group]:
-                values = composition.choice_values(group, name)
-                where = f"conf/{word}/{name}.yaml: family"
-                schema = parts.load(values.get("family"), where).config
-                own = [
-                    item
-                    for item in told_fields(schema, f"{word}.", values)
-                    if item.name.removeprefix(f"{word}.") not in common
-                ]
-                yield f"Fields of {word} with {word}={name}", own
-        elif group in choices:
-            chosen = choices[group][0]
-            values = composition.choice_values(group, chosen)
-            told = list(told_fields(hints[group], f"{word}.", values))
-            yield f"Fields of {word} (defaults of {word}={chosen})", told
+    for group in (group for group in uses if group in choices):
+        word, default = spoken(group, uses), choices[group][0]
+        if group not in families:
+            values = composition.choice_values(group, default)
+            described = described_fields(hints[group], f"{word}.", values)
+            yield f"Fields of {word} (defaults of {word}={default})", list(described)
+            continue
+        base, parts = families[group]
+        values = composition.choice_values(group, default)
+        common = list(described_fields(base, f"{word}.", values))
+        yield f"Fields of {word}, of every family", common
+        for name in choices[group]:
+            values = composition.choice_values(group, name)
+            where = f"conf/{word}/{name}.yaml: family"
+            schema = parts.load(values.get("family"), where).config
+            described = described_fields(schema, f"{word}.", values)
+            names = {field.name for field in common}
+            yield (
+                f"Fields of {word} with {word}={name}",
+                [field for field in described if field.name not in names],
+            )
     single = [name for name in uses if name not in choices]
-    others = [item for item in told_fields(Config, "", {}) if item.name in single]
+    others = [field for field in described_fields(Config, "", {}) if field.name in single]
     for name in ("paths", "rule"):
-        inner = told_fields(hints[name], f"{name}.", {})
-        others += [item for item in inner if item.name in uses or name in uses]
+        inner = described_fields(hints[name], f"{name}.", {})
+        others += [field for field in inner if field.name in uses or name in uses]
     yield "Other fields", others
 
 
@@ -140,12 +134,12 @@ class StageCommand(grammar.Command):
     def __init__(
         self,
         name: str,
-        function: Callable[..., Any],
-        *,
-        uses: Sequence[str],
-        examples: Sequence[str],
+        function: str | Callable[..., Any],
         help: str,
-        options: Sequence[click.Option] = (),
+        *,
+        uses: str,
+        examples: Sequence[str],
+        params: Sequence[click.Option] = (),
         sweep: Callable[[list[str]], Any] | None = None,
         defaults: Sequence[str] = (),
     ) -> None:
@@ -153,24 +147,22 @@ class StageCommand(grammar.Command):
 
         Args:
             name: its last word.
-            function: runs the stage; gets the configuration, the project's root and the options by name.
-            uses: see above.
-            examples: whole command lines.
+            function: runs the stage, gets the configuration, the project's root and the options by name; as text,
+                ``module`` with a function `run`, or ``module:name``.
             help: what it does.
-            options: options of its own.
+            uses: see above, with spaces between them.
+            examples: whole command lines.
+            params: options of its own.
             sweep: gets the overrides where --multirun is given; None: every job calls `function`.
             defaults: overrides that hold where no word is for the same key.
         """
+        function = grammar.imported(function) if isinstance(function, str) else function
         self._function = function
         self._sweep = sweep
         self._defaults = tuple(defaults)
-        self.uses = tuple(uses)
-        super().__init__(
-            name,
-            params=[OverridesArgument(uses), *options, *_common_options()],
-            examples=examples,
-            help=help,
-        )
+        self.uses = tuple(uses.split())
+        arguments = (OverridesArgument(self.uses), *params, *_common_options())
+        super().__init__(name, function, help, examples=examples, params=arguments)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -191,11 +183,13 @@ class StageCommand(grammar.Command):
     def invoke(self, ctx: click.Context) -> Any:
         from tencost.config import composition
 
-        own = dict(ctx.params)
-        overrides = self.of_groups(own.pop("overrides"))
-        overrides = [*self._missing_defaults(overrides), *overrides]
+        options = dict(ctx.params)
+        words = self.of_groups(options.pop("overrides"))
+        keys = {word.partition("=")[0] for word in words}
+        defaults = [word for word in self._defaults if word.partition("=")[0] not in keys]
+        overrides = [*defaults, *words]
         multirun, cfg, resolve, info = (
-            own.pop(name) for name in ("multirun", "cfg", "resolve", "info")
+            options.pop(name) for name in ("multirun", "cfg", "resolve", "info")
         )
         if sum([multirun, cfg is not None, info]) > 1:
             raise click.UsageError("expected one of --multirun, --cfg and --info, found more", ctx)
@@ -211,21 +205,14 @@ class StageCommand(grammar.Command):
         extras.require(name)
         if multirun and self._sweep is not None:
             return self._sweep(overrides)
-        function = partial(self._function, **own) if own else self._function
+        function = partial(self._function, **options) if options else self._function
         return composition.run_stage(function, name, overrides, multirun=multirun)
 
     def of_groups(self, words: Sequence[str]) -> list[str]:
         """Return overrides with the names of groups and fields, where the command has another word for a group."""
         groups = _groups_by_word(self.uses)
-
-        def named(match: re.Match[str]) -> str:
-            return match[1] + groups.get(match[2], match[2])
-
-        return [re.sub(r"^([~+]*)(\w+)", named, word) for word in words]
-
-    def _missing_defaults(self, words: Sequence[str]) -> list[str]:
-        given = {word.partition("=")[0] for word in words}
-        return [word for word in self._defaults if word.partition("=")[0] not in given]
+        parts = [re.fullmatch(r"([~+]*)(\w*)(.*)", word, re.DOTALL) for word in words]
+        return [f"{part[1]}{groups.get(part[2], part[2])}{part[3]}" for part in parts if part]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path.strip(), " ".join(self.collect_usage_pieces(ctx)))
@@ -236,23 +223,25 @@ class StageCommand(grammar.Command):
 
     def format_fields(self, formatter: click.HelpFormatter) -> None:
         """Write the parts of the help that are about the configuration."""
-        from tencost.cli.fields import write_fields
         from tencost.config import composition
 
         choices = composition.group_choices()
-        first = dict(word.split("=", 1) for word in self._defaults)
+        for word in self._defaults:
+            group, _, choice = word.partition("=")
+            if choice in choices.get(group, ()):
+                choices[group].remove(choice)
+                choices[group].insert(0, choice)
         rows = [
-            (
-                spoken(group, self.uses),
-                ", ".join(sorted(choices[group], key=lambda one: one != first.get(group))),
-            )
+            (spoken(group, self.uses), ", ".join(choices[group]))
             for group in choices
-            if group in self.uses
+            if group in self.uses or group == "experiment"
         ]
         with formatter.section("Choices (group=choice), the default first"):
-            formatter.write_dl([*rows, ("experiment", ", ".join(choices["experiment"]))])
-        for title, told in sections(self.uses):
-            write_fields(title, iter(told), formatter)
+            formatter.write_dl(rows)
+        for title, described in sections(self.uses):
+            if described:
+                with formatter.section(title):
+                    formatter.write_dl([field.row() for field in described], col_max=26)
 
 
 class StageGroup(grammar.Group):
@@ -262,13 +251,21 @@ class StageGroup(grammar.Group):
         stage: the command where no word names another.
     """
 
-    def __init__(self, stage: StageCommand, *, examples: Sequence[str], help: str) -> None:
-        super().__init__(stage.name, examples=(*stage.examples, *examples), help=help)
+    def __init__(
+        self,
+        stage: StageCommand,
+        help: str,
+        *,
+        examples: Sequence[str],
+        commands: Sequence[click.Command],
+    ) -> None:
+        name = str(stage.name)
+        super().__init__(name, help, examples=(*stage.examples, *examples), commands=commands)
         self.stage = stage
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = bool(args) and args[0] in (*self.commands, *grammar.HELP)
-        if not named and (args or not ctx.resilient_parsing):
+        is_command = args[:1] and args[0] in (*self.commands, *grammar.HELP)
+        if not is_command and (args or not ctx.resilient_parsing):
             args = [STAGE, *args]
         return super().parse_args(ctx, args)
 
@@ -280,11 +277,11 @@ class StageGroup(grammar.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = super().shell_complete(ctx, incomplete)
-        known = {item.value for item in found}
+        offered = super().shell_complete(ctx, incomplete)
+        names = {completion.value for completion in offered}
         options = self.stage.shell_complete(ctx, incomplete)
-        found += [item for item in options if item.value not in known]
-        return found + [CompletionItem(word) for word in completions(incomplete, self.stage.uses)]
+        offered += [completion for completion in options if completion.value not in names]
+        return offered + [CompletionItem(word) for word in completions(incomplete, self.stage.uses)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -296,34 +293,20 @@ class StageGroup(grammar.Group):
         self.stage.format_fields(formatter)
 
 
-def stage_function(module: str, name: str = "run") -> Callable[..., Any]:
-    """Return a function of a stage's module, which is imported when it is called."""
-
-    def run(*arguments: Any, **keywords: Any) -> Any:
-        return getattr(import_module(module), name)(*arguments, **keywords)
-
-    return run
-
-
 def _common_options() -> list[click.Option]:
     return [
-        click.Option(
-            ["-m", "--multirun"],
-            is_flag=True,
-            help="Run every combination of comma-separated choices: model=xgb,mlp.",
+        grammar.flag(
+            "-m/--multirun", "Run every combination of comma-separated choices: model=xgb,mlp."
         ),
-        grammar.ValueOption(
-            ["-c", "--cfg"],
-            type=click.Choice(["job"]),
-            help="Print the configuration with all defaults as YAML instead of running.",
+        grammar.option(
+            "-c/--cfg",
+            click.Choice(["job"]),
+            "Print the configuration with all defaults as YAML instead of running.",
         ),
-        click.Option(
-            ["--resolve"], is_flag=True, help="With --cfg: references replaced with their values."
-        ),
-        click.Option(
-            ["-i", "--info"],
-            is_flag=True,
-            help="Print where the configuration is looked for, what is chosen and what could be, instead of running.",
+        grammar.flag("--resolve", "With --cfg: references replaced with their values."),
+        grammar.flag(
+            "-i/--info",
+            "Print where the configuration is looked for, what is chosen and what could be, instead of running.",
         ),
     ]
 
@@ -331,21 +314,17 @@ def _common_options() -> list[click.Option]:
 def _print_info(overrides: list[str], uses: Sequence[str]) -> None:
     from tencost.config import composition
 
-    found = composition.explain(overrides)
+    composed = composition.explain(overrides)
     choices = composition.group_choices()
+    rows = [
+        (f"{spoken(group, uses)}={composed.chosen[group] or 'null'}", ", ".join(choices[group]))
+        for group in choices
+        if group in uses or group == "experiment"
+    ]
     formatter = click.HelpFormatter(max_width=grammar.SETTINGS["max_content_width"])
-    formatter.write_dl([("project", str(found.root))])
+    formatter.write_dl([("project", str(composed.root))])
     with formatter.section("Search path"):
-        formatter.write_dl(list(found.sources))
+        formatter.write_dl(list(composed.sources))
     with formatter.section("Chosen (of)"):
-        formatter.write_dl(
-            [
-                (
-                    f"{spoken(group, uses)}={found.chosen[group] or 'null'}",
-                    ", ".join(choices[group]),
-                )
-                for group in choices
-                if group in uses or group == "experiment"
-            ]
-        )
+        formatter.write_dl(rows)
     sys.stdout.write(formatter.getvalue().rstrip() + "\n")

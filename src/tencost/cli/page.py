@@ -85,8 +85,8 @@ def run(cfg: Config, root: Path, *, tuned: Sequence[Path], to: Path) -> Path:
             f"expected something of {cfg.dataset.name} to tell, found no {' and no '.join(missing)}. Run `tencost "
             "pipeline`, or name a tuning run: --tuned tuned/<network>-<hardware>"
         )
-    for one in missing:
-        console.print(f"left out: no {one}", soft_wrap=True)
+    for source in missing:
+        console.print(f"left out: no {source}", soft_wrap=True)
     try:
         with whole_file(to) as partial:
             partial.write_text(page(cfg.dataset.name, sections), encoding="utf-8")
@@ -181,22 +181,15 @@ def _leaderboard(path: Path) -> Section:
     ]
     if chosen is not None:
         facts.insert(0, f"chosen: {chosen.model}")
-    rows = [
-        [
-            " ".join(row.labels).strip(),
-            *(
-                " ".join(
-                    text.replace(" ", "\N{NO-BREAK SPACE}")
-                    for text in (
-                        figure_text(metric, row.metrics.get(metric)),
-                        row.over_tasks(metric),
-                    )
-                ).strip()
-                for metric in HEADINGS
-            ),
-        ]
-        for row in board.rows
-    ]
+    rows = []
+    for row in board.rows:
+        cells = [" ".join(row.labels).strip()]
+        for metric in HEADINGS:
+            texts = (figure_text(metric, row.metrics.get(metric)), row.over_tasks(metric))
+            cells.append(
+                " ".join(text.replace(" ", "\N{NO-BREAK SPACE}") for text in texts).strip()
+            )
+        rows.append(cells)
     plots = [("geo1 with its interval over tasks", _svg(partial(_draw_models, board=board)))]
     for file, caption, label in (
         ("top_k.csv", "Best of the k programs ranked first, as a share of the best", "k"),
@@ -233,9 +226,10 @@ def _tuning(folder: Path) -> Section:
         facts.append(
             f"rank correlation of the model's scores with speed, mean of batches: {sum(ranked) / len(ranked):.2f}"
         )
-    order = sorted(latest.values(), key=lambda one: -(one.task_latency_s or 0.0))
+    order = sorted(latest.values(), key=lambda point: -(point.task_latency_s or 0.0))
     rows = [
-        [one.task, str(programs[one.task]), _time(one.task_latency_s), one.model] for one in order
+        [point.task, str(programs[point.task]), _time(point.task_latency_s), point.model]
+        for point in order
     ]
     return Section(
         f"Tuning run {folder.name}",
@@ -294,16 +288,15 @@ def _svg(draw: Callable[[Any], float]) -> str:
         figure = Figure(figsize=(_WIDTH, 3.0), layout="constrained")
         figure.set_figheight(draw(figure.subplots()))
         text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    found = text.getvalue()
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=metadata)
     # The element alone: what stands before it names the format's DTD on another host.
-    element = found[found.index("<svg") :].replace(_INK, "currentColor")
-    start, end = element.index("<metadata>"), element.index("</metadata>") + len("</metadata>")
-    return Markup(element[:start] + element[end:])  # drawn here: matplotlib escapes its texts
+    element = text.getvalue().partition("<svg")
+    return Markup(f"<svg{element[2]}".replace(_INK, "currentColor"))  # matplotlib escapes its texts
 
 
-def _share(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.1%}"
+def _share(fraction: float | None) -> str:
+    return "" if fraction is None or math.isnan(fraction) else f"{fraction:.1%}"
 
 
 def _time(seconds: Any) -> str:

@@ -1,81 +1,67 @@
-"""The stages without sub-commands, train with its sweeps, and what shows results: leaderboard and ui."""
+"""The stages of programs, from raw datasets to tuned networks, and the commands that print what they made."""
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
-import sys
-import sysconfig
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
-import psutil
-from click.core import ParameterSource
 
-from tencost import signals
-from tencost.cli import grammar
-from tencost.cli.overrides import StageCommand, stage_function
+from tencost.cli.grammar import Command, Names, Place, Text, flag, option
+from tencost.cli.overrides import StageCommand, StageGroup
 from tencost.config import Config
-from tencost.errors import ConfigError, MissingDependencyError, RegistryError
 
-_SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
+_TRAINED = "paths.records paths.features paths.splits"
+_ADAPTED = f"paths.raw {_TRAINED}"
 
 FETCH = StageCommand(
     "fetch",
-    stage_function("tencost.records.fetch.stage"),
-    uses=("dataset", "paths.raw"),
+    "tencost.records.fetch.stage",
+    "Bring a raw dataset from where it lives to data/raw/.",
+    uses="dataset paths.raw",
     examples=("tencost fetch", "tencost fetch dataset=tencost-xeon"),
-    help="Bring a raw dataset from where it lives to data/raw/.",
 )
 FEATURES = StageCommand(
     "features",
-    stage_function("tencost.features.stage"),
-    uses=("dataset", "features", "execution", "jobs", "paths.records", "paths.features"),
+    "tencost.features.stage",
+    "Turn every program into rows of named columns.",
+    uses="dataset features execution jobs paths.records paths.features",
     examples=(
         "tencost features features=per_store_tiles",
         "tencost features features=trace jobs=4",
         "tencost features features=per_store execution=ray execution.address=10.0.0.5:6379",
     ),
-    help="Turn every program into rows of named columns.",
 )
 SPLITS = StageCommand(
     "splits",
-    stage_function("tencost.splits.stage"),
-    uses=("dataset", "split", "paths.records", "paths.splits"),
+    "tencost.splits.stage",
+    "Divide the records into train, valid and test, leak-proof.",
+    uses="dataset split paths.records paths.splits",
     examples=(
         "tencost splits split=by_network",
         "tencost splits split=by_task split.test_fraction=0.3",
     ),
-    help="Divide the records into train, valid and test, leak-proof.",
 )
-
 COMPILE = StageCommand(
     "compile",
-    stage_function("tencost.tune.compiled"),
-    uses=("network", "hardware", "tuner.workdir", "paths.store"),
+    "tencost.tune.compiled",
+    "Write a tuned network as one library that TVM's runtime runs.\n\nRunners in Python and C++ lie beside it.",
+    uses="network hardware tuner.workdir paths.store",
     defaults=("hardware=local",),
-    options=(
-        grammar.ValueOption(
-            ["--to"],
-            type=grammar.Place("FILE"),
-            help="The library; compiled/<network>-<hardware>.so unless given.",
+    params=(
+        option(
+            "--to", Place("FILE"), "The library; compiled/<network>-<hardware>.so unless given."
         ),
-        grammar.ValueOption(
-            ["--database"],
-            type=grammar.Place("FOLDER"),
-            help="A MetaSchedule database; what `tencost tune` left of the network unless given.",
+        option(
+            "--database",
+            Place("FOLDER"),
+            "A MetaSchedule database; what `tencost tune` left of the network unless given.",
         ),
     ),
     examples=(
         "tencost compile network=bert_tiny hardware=epyc-avx512-1c --to model.so",
         "tencost compile network=onnx network.path=model.onnx --database tuned",
     ),
-    help="Write a tuned network as one library that TVM's runtime runs.\n\nRunners in Python and C++ lie beside it.",
 )
 
 
@@ -86,16 +72,16 @@ def train_and_score(config: Config, root: Path) -> float:
     from tencost.train.programs import run
 
     check_tracking(config, root)
-    data = Data(config, root)
+    tables = Data(config, root)
     if config.score_test:
         from tencost.evaluate.stage import load_truth, score_run
 
         # Refuses a part that nothing can be judged on now, not after the training.
-        load_truth(data, "test")
-    result = run(config, root, data)
+        load_truth(tables, "test")
+    training = run(config, root, tables)
     if config.score_test:
-        score_run(data, result.folder)
-    return float(result.valid_score)
+        score_run(tables, training.folder)
+    return float(training.valid_score)
 
 
 def _train_sweep(overrides: list[str]) -> Any:
@@ -123,10 +109,9 @@ def _train_in_sweep(config: Config, root: Path, folder: Path) -> float:
 TRAIN = StageCommand(
     "train",
     train_and_score,
-    uses=(
-        "dataset", "hardware", "features", "split", "model", "seeds", "folds", "score_test", "execution", "jobs",
-        "experiment_name", "paths.records", "paths.features", "paths.splits", "paths.models",
-    ),
+    "Train a model family and score it on the held-out split.\n\nWith -m: every combination of some choices.",
+    uses="dataset hardware features split model seeds folds score_test execution jobs experiment_name "
+    f"{_TRAINED} paths.models",
     examples=(
         "tencost train model=mlp features=per_store_tiles hardware=epyc-avx512-1c",
         "tencost train model.eta=0.05 'seeds=[0,1,2]'",
@@ -135,9 +120,199 @@ TRAIN = StageCommand(
         "tencost train model=tlp 'seeds=[0,1,2,3,4]' execution=ray",
         "tencost train model=tlp --cfg job",
     ),
-    help="Train a model family and score it on the held-out split.\n\nWith -m: every combination of some choices.",
     sweep=_train_sweep,
+)
+_ROOFLINE = StageCommand(
+    "roofline",
+    "tencost.tune.roofline.stage",
+    "Hold the best programs of a tuned network against what its hardware can do.\n\nThe tasks in which most time is "
+    "lost come first: which stand at 90 % of their roof, which at 5 %.",
+    uses="network hardware tuner.workdir experiment_name paths.store paths.reports",
+    params=(
+        option(
+            "--run",
+            Text("RUN"),
+            "A work folder of `tencost tune`, or the id of its MLflow run. [default: the network's own]",
+            old=("run",),
+        ),
+        flag("--store", "Ask the live store, although there is a work folder."),
+        flag("--measured", "Measure this host's roofs, a memory at a time, instead of reading conf/hardware."),
+        option(
+            "--memory-gbs",
+            click.FloatRange(min=0, min_open=True),
+            "GB/s of the device's memory, for what its caches cannot hold and for counted bytes.",
+        ),
+        option(
+            "--profiles",
+            Place("PATH"),
+            "Counters of the programs, from `tencost profiles import`: bytes as they were counted.",
+        ),
+        option(
+            "--to",
+            Place("FOLDER"),
+            "The folder that gets roofline.csv and roofline.png. [default: among the project's reports]",
+        ),
+    ),
+    examples=(
+        "tencost evaluate roofline network=bert_tiny hardware=epyc-avx512-1c",
+        "tencost evaluate roofline network=mobilenet_v2 hardware=local --measured",
+        "tencost evaluate roofline network=bert_tiny hardware=epyc-avx512-1c --store",
+    ),
 )  # fmt: skip
+_LEAVE_OUT = StageCommand(
+    "leave-out",
+    "tencost.compat.curves:leave_out",
+    "Ask models about hardware that they have not seen.\n\nEach hardware of the dataset is left out with its whole "
+    "machine, and with its vector width; native models and pooled ones stand beside.",
+    uses=f"dataset hardware features split model seeds execution jobs experiment_name {_TRAINED} paths.reports",
+    params=(
+        option(
+            "--by",
+            click.Choice(["machine", "isa"]),
+            "What is left out together with a hardware: all of its machine, all of its vector width.",
+            default=("machine", "isa"),
+            multiple=True,
+        ),
+        option(
+            "--from",
+            Text("HARDWARE"),
+            "Hardware that the left-out ones are learnt from. [default: all others]",
+            parameter="sources",
+            multiple=True,
+        ),
+    ),
+    examples=(
+        "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles 'seeds=[0,1,2]'",
+        "tencost evaluate leave-out dataset=tencost-cpu hardware=all features=per_store_tiles --by machine",
+    ),
+)
+EVALUATE = StageGroup(
+    StageCommand(
+        "evaluate",
+        "tencost.evaluate.stage",
+        "Compare all trained models of a hardware on the test split.",
+        uses=f"dataset hardware split execution jobs experiment_name {_TRAINED} paths.models paths.reports",
+        examples=("tencost evaluate hardware=epyc-avx2-1c",),
+    ),
+    "Compare all trained models of a hardware on the test split.\n\nWith a command below: programs instead of models.",
+    examples=("tencost evaluate roofline network=bert_tiny hardware=epyc-avx512-1c",),
+    commands=[_ROOFLINE, _LEAVE_OUT],
+)
+
+
+class _OfModel(StageCommand):
+    """A command whose `model=` is a registered model or a bundle, not a family: it goes to `model_uri`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = [
+            f"model_uri={word.removeprefix('model=')}" if word.startswith("model=") else word
+            for word in args
+        ]
+        return super().parse_args(ctx, words)
+
+
+_BUNDLE = "model=data/models/tencost-epyc/epyc-avx512-1c/xgb-per_store_tiles hardware=epyc-sse42-1c"
+ADAPT = StageGroup(
+    _OfModel(
+        "adapt",
+        "tencost.adapt.stage",
+        "Adapt a registered model to new hardware with few labels, and register it.",
+        uses="dataset hardware split adapt measure labels model_uri seeds experiment_name "
+        f"{_ADAPTED} paths.store",
+        examples=(
+            "tencost adapt model=models:/tencost-epyc-avx512-1c@champion hardware=epyc-sse42-1c labels=100",
+            "tencost adapt model=models:/tencost-epyc-avx512-1c@champion hardware=local adapt=zero_shot",
+        ),
+    ),
+    "Adapt a registered model to new hardware with few labels, and register it.\n\nWith the command below: ask what "
+    "labels are worth.",
+    examples=(f"tencost adapt curve {_BUNDLE}",),
+    commands=[
+        _OfModel(
+            "curve",
+            "tencost.compat.curves:label_curve_stage",
+            "Draw labels against the share of the native model's figures, on records that are there.",
+            uses=f"dataset hardware split adapt model_uri seeds experiment_name {_ADAPTED} paths.reports",
+            examples=(
+                f"tencost adapt curve {_BUNDLE} 'seeds=[0,1,2]'",
+                "tencost adapt curve model=models:/tencost-epyc-avx512-1c@champion dataset=tencost-xeon "
+                "hardware=xeon-avx2-1c 'adapt.counts=[0,100]'",
+            ),
+        )
+    ],
+)
+
+
+def _tune_report(
+    runs: tuple[str, ...], labels: list[str] | None, arms: bool, to: Path | None
+) -> None:
+    from rich.console import Console
+
+    from tencost.config.composition import compose
+    from tencost.tune import report
+
+    cfg, root = compose([])
+    folder = to or root / cfg.paths.reports / "tune"
+    report.report(runs, labels or [], folder, cfg, root, arms=arms, console=Console())
+
+
+TUNE = StageGroup(
+    StageCommand(
+        "tune",
+        "tencost.tune.stage",
+        "Tune a network with TVM's MetaSchedule and a registered model.",
+        uses="network hardware tuner features model_uri jobs experiment_name paths.store",
+        examples=(
+            "tencost tune network=bert_tiny hardware=epyc-avx512-1c tuner.trials=128",
+            "tencost tune network=onnx network.path=model.onnx model_uri=models:/tencost-epyc-avx2-1c/1",
+            "tencost tune network=saved network.path=bert_tiny.npz model_uri=champion",
+            "tencost tune network=bert_tiny hardware=local hardware.cores=2 --to model.so",
+        ),
+        defaults=("hardware=local",),
+        params=(
+            option(
+                "--to",
+                Place("FILE"),
+                "A library that gets the best network, with its runners; Ctrl-C at any moment leaves one there.",
+            ),
+        ),
+    ),
+    "Tune a network with TVM's MetaSchedule and a registered model.\n\nWith a command below: ask runs that have been.",
+    examples=(
+        "tencost tune report tuned/bert_tiny-epyc-avx512-1c scratch/bert_tiny-epyc-avx512-1c",
+    ),
+    commands=[
+        Command(
+            "report",
+            _tune_report,
+            "Draw how well models predicted batches that they had not seen, and the latency, of several runs.\n\nRUN "
+            "is a work folder of `tencost tune`, or the id of its MLflow run.",
+            examples=(
+                "tencost tune report tuned/bert_tiny-local scratch/bert_tiny-local --labels pretrained,scratch",
+                "tencost tune report 0f3c9a2b7d5e4c1f8a6b0d2e4f6a8c1e --arms --to reports/tune",
+            ),
+            params=(
+                click.Argument(["runs"], nargs=-1, required=True, metavar="RUN..."),
+                option(
+                    "--labels",
+                    Names("A,B,..."),
+                    "What each run is called, in order; runs with one label are its seeds. [default: by the run's "
+                    "model]",
+                ),
+                flag(
+                    "--arms",
+                    "The models of each run apart, on its batches: as registered, corrected, trees that know this run "
+                    "only.",
+                ),
+                option(
+                    "--to",
+                    Place("FOLDER"),
+                    "The folder that gets report.csv and report.png. [default: tune/ among the project's reports]",
+                ),
+            ),
+        )
+    ],
+)
 
 
 def _show_leaderboards(config: Config, root: Path) -> None:
@@ -154,210 +329,27 @@ def _show_leaderboards(config: Config, root: Path) -> None:
 LEADERBOARD = StageCommand(
     "leaderboard",
     _show_leaderboards,
-    uses=("paths.reports",),
+    "Print the last leaderboards, and the champions in the registry.",
+    uses="paths.reports",
     examples=("tencost leaderboard",),
-    help="Print the last leaderboards, and the champions in the registry.",
 )
-
 REPORT = StageCommand(
     "report",
-    stage_function("tencost.cli.page"),
-    uses=("dataset", "paths.records", "paths.reports"),
-    options=(
-        grammar.ValueOption(
-            ["--tuned"],
-            type=grammar.Place("FOLDER"),
+    "tencost.cli.page",
+    "Write a dataset, its leaderboards and tuning runs as one HTML file that can be mailed.\n\nIt needs no network and "
+    "no other file; light and dark, readable on a phone.",
+    uses="dataset paths.records paths.reports",
+    params=(
+        option(
+            "--tuned",
+            Place("FOLDER"),
+            "The work folder of a tuning run, which gets a part of its own.",
             multiple=True,
-            help="The work folder of a tuning run, which gets a part of its own.",
         ),
-        grammar.ValueOption(
-            ["--to"],
-            type=grammar.Place("FILE"),
-            default="report.html",
-            show_default=True,
-            help="The page.",
-        ),
+        option("--to", Place("FILE"), "The page.", default="report.html"),
     ),
     examples=(
         "tencost report",
         "tencost report dataset=tencost-epyc --tuned tuned/bert_tiny-epyc-avx512-1c --to epyc.html",
     ),
-    help=(
-        "Write a dataset, its leaderboards and tuning runs as one HTML file that can be mailed.\n\nIt needs no "
-        "network and no other file; light and dark, readable on a phone."
-    ),
 )
-
-
-@click.command("params", cls=grammar.Command, examples=["tencost params"])
-def params() -> None:
-    """Write the items of params.yaml (what the stage train builds, by name) from its lists."""
-    from tencost.config.pipeline import FILE, write_items
-    from tencost.config.schema import project_root
-
-    changed = write_items(project_root())
-    sys.stdout.write(f"{FILE}: {'written anew' if changed else 'up to date'}\n")
-
-
-@click.command(
-    "pipeline",
-    cls=grammar.Command,
-    examples=[
-        "tencost pipeline",
-        "tencost pipeline records",
-        "tencost pipeline graphs/dvc.yaml",
-        "tencost pipeline -- --dry",
-    ],
-)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def pipeline(words: tuple[str, ...]) -> None:
-    """Run every stage that is out of date.
-
-    It is `dvc repro`, with its stages and (after --) its options, on sound files: a dvc.lock that a kill cut off is
-    restored first, and the items of params.yaml are written from its lists. With graphs/dvc.yaml, or
-    graphs/dvc.yaml:<stage>, it runs the pipeline of whole networks, a DVC project of its own.
-    """
-    from tencost.cli.pipeline_progress import Progress, plan
-    from tencost.config import graph_outputs, lockfile
-    from tencost.config.pipeline import allow_no_git, write_items
-    from tencost.config.schema import project_root
-
-    root = project_root()
-    for name, source in lockfile.mend(root).items():
-        sys.stderr.write(f"{name} was cut off, as by a kill; restored from {source}\n")
-    if lockfile.release(root):
-        sys.stderr.write("what a killed command still held of DVC's paths is released\n")
-    write_items(root)
-    folder, words = graph_outputs.pipeline_words(root, words)
-    if folder != root:
-        graph_outputs.report_old_outputs(root)
-        graph_outputs.remove_lost_marks(root)
-    allow_no_git(folder)
-    # Stages are `tencost <stage>`: of this installation, where its scripts are not on the path, too.
-    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
-    os.chdir(folder)
-    planned = None if words else plan(folder)
-    if planned is None:
-        code = _repro(words)
-    else:
-        with Progress(folder, planned) as progress:
-            code = _repro(words)
-            if code == 0:
-                progress.end_stage()
-    if signals.terminated():
-        raise click.Abort
-    raise SystemExit(code)
-
-
-def _repro(words: Sequence[str]) -> int:
-    """Run `dvc repro` in this process; SIGTERM goes to the stage that DVC waits for, whose end is waited for."""
-    from dvc.cli import main as dvc
-
-    def end_stages() -> None:
-        if signals.terminated():
-            stages = list(_stages(psutil.Process()))
-            for stage in stages:
-                with suppress(psutil.NoSuchProcess):
-                    stage.terminate()
-            while any(_runs(stage) for stage in stages):
-                time.sleep(0.05)
-        raise KeyboardInterrupt
-
-    with signals.handled(end_stages):
-        return int(dvc(["repro", *words]))
-
-
-def _stages(process: psutil.Process) -> Iterator[psutil.Process]:
-    """Yield the commands that a process waits for; a shell waits for its own."""
-    for child in process.children():
-        with suppress(psutil.NoSuchProcess):
-            if child.name() in _SHELLS and child.children():
-                yield from _stages(child)
-            else:
-                yield child
-
-
-def _runs(process: psutil.Process) -> bool:
-    """Say whether a child runs; one that has ended is left to whoever waits for it."""
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
-@click.command("ui", cls=grammar.Command, examples=["tencost ui", "tencost ui --port 5001"])
-@grammar.option(
-    "--port",
-    type=grammar.Whole(0),
-    default=5000,
-    show_default=True,
-    help="The port that it listens on, up to 65535; 0, or none given and 5000 taken: any that is free.",
-)
-@grammar.option(
-    "--host",
-    type=grammar.Text("ADDRESS"),
-    default="127.0.0.1",
-    show_default=True,
-    help="The address that it listens on; others than loopback let everybody in who reaches it.",
-)
-def ui(port: int, host: str) -> None:
-    """Serve the MLflow UI on loopback until Ctrl-C.
-
-    It says under which address the table of runs opens with the headline figures. One worker, no job queue: it starts
-    in seconds. In a container: --host 0.0.0.0.
-    """
-    from tencost.config import composition
-
-    if port > 65535:
-        raise click.UsageError(f"expected --port from 0 to 65535, found {port}")
-    chosen = click.get_current_context().get_parameter_source("port")
-    port = _port_to_listen_on(host, port, or_another=chosen is ParameterSource.DEFAULT)
-    from mlflow import MlflowClient
-
-    from tencost.evaluate import runs_view
-    from tencost.tracking import runs as tracking
-
-    root, _ = composition.config_folder()
-    uri = tracking.setup(root)
-    executable = Path(sys.executable).with_name("mlflow")
-    if not executable.exists():
-        raise MissingDependencyError(
-            "the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'"
-        )
-    environment: dict[str, Any] = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    command = [str(executable), "ui", "--workers", "1", "--host", host, "--port", str(port)]
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        command += ["--allowed-hosts", "*"]
-    page = runs_view.keep(MlflowClient(tracking_uri=uri), tracking.EXPERIMENT)
-    where = f"[{host}]" if ":" in host else host
-    sys.stderr.write(f"runs with their headline figures: http://{where}:{port}{page or '/'}\n")
-    try:
-        os.execve(executable, [*command, "--backend-store-uri", uri], environment)
-    except OSError as error:
-        raise RegistryError(f"cannot start {executable}: {error}") from error
-
-
-def _port_to_listen_on(host: str, port: int, *, or_another: bool) -> int:
-    """Return a port that is free now.
-
-    Args:
-        host: the address that it belongs to.
-        port: the one that is asked for; 0: any.
-        or_another: whether another one will do where it is taken.
-
-    Raises:
-        ConfigError: it is taken, or there is no such address here.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.create_server((host, port), family=family) as listener:
-            return int(listener.getsockname()[1])
-    except OSError as error:
-        if or_another and error.errno == errno.EADDRINUSE:
-            return _port_to_listen_on(host, 0, or_another=False)
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror or error
-        raise ConfigError(
-            f"expected to listen on {host} port {port}, cannot: {reason}. Choose another with --port "
-            "(0: any that is free) or --host"
-        ) from error

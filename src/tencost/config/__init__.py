@@ -1,16 +1,16 @@
 """What a person can choose: schema, composition, and where the parts are found. Imports no room of the house."""
 
-from tencost.config.adapting import AdaptConfig as AdaptConfig
-from tencost.config.adapting import AdaptMode as AdaptMode
-from tencost.config.executing import ExecutionConfig as ExecutionConfig
-from tencost.config.executing import ExecutionKind as ExecutionKind
 from tencost.config.measuring import Isa as Isa
 from tencost.config.measuring import MeasureConfig as MeasureConfig
 from tencost.config.model import ModelConfig as ModelConfig
 from tencost.config.model import Pool as Pool
 from tencost.config.model import model_config as model_config
+from tencost.config.schema import AdaptConfig as AdaptConfig
+from tencost.config.schema import AdaptMode as AdaptMode
 from tencost.config.schema import Config as Config
 from tencost.config.schema import DatasetConfig as DatasetConfig
+from tencost.config.schema import ExecutionConfig as ExecutionConfig
+from tencost.config.schema import ExecutionKind as ExecutionKind
 from tencost.config.schema import FeaturesConfig as FeaturesConfig
 from tencost.config.schema import GraphChoice as GraphChoice
 from tencost.config.schema import HardwareConfig as HardwareConfig

@@ -13,16 +13,16 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from tencost.errors import ConfigError
 
 
-def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+def one_of(name: str, choice: object, choices: tuple[str, ...]) -> None:
+    if choice not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, found {choice!r}")
 
 
 def within(prefix: str, config: object, **ranges: str) -> None:
     """Refuse numbers outside their ranges, and those that are not finite; None and what is no number passes.
 
     Args:
-        prefix: what the fields' names are told with: ``model``; empty for none.
+        prefix: stands before the fields' names in the message: ``model``; empty for none.
         config: has the fields.
         ranges: a field's range as it is written in mathematics: ``"[0, 1)"``, ``"(0, inf)"``. A list's elements each
             have to be in it.
@@ -31,12 +31,12 @@ def within(prefix: str, config: object, **ranges: str) -> None:
         ConfigError: a number is not in its range.
     """
     for name, text in ranges.items():
-        value = getattr(config, name)
-        for number in value if isinstance(value, list) else [value]:
+        setting = getattr(config, name)
+        for number in setting if isinstance(setting, list) else [setting]:
             if isinstance(number, int | float) and not _contains(text, number):
                 where = f"{prefix}.{name}" if prefix else name
                 finite = "" if math.isfinite(number) else "a finite number "
-                raise ConfigError(f"{where} must be {finite}{_told(text)}, found {number!r}")
+                raise ConfigError(f"{where} must be {finite}{_expected(text)}, found {number!r}")
 
 
 def _contains(text: str, number: float) -> bool:
@@ -45,7 +45,7 @@ def _contains(text: str, number: float) -> bool:
     return above and (number < high or (text[-1] == "]" and number == high))
 
 
-def _told(text: str) -> str:
+def _expected(text: str) -> str:
     low, _, high = text[1:-1].partition(", ")
     if high != "inf":
         return f"in {text}"
@@ -76,6 +76,6 @@ def _explain(error: OmegaConfBaseException, schema: type[Any], prefix: str) -> s
     node_type = OmegaConf.get_type(parent) if parent is not None else schema
     unknown_key = isinstance(error, ConfigKeyError | ConfigAttributeError)
     if unknown_key and isinstance(node_type, type) and hasattr(node_type, "__dataclass_fields__"):
-        valid = ", ".join(sorted(item.name for item in fields(node_type)))
+        valid = ", ".join(sorted(field.name for field in fields(node_type)))
         message += f". Valid keys here: {valid}"
     return message

@@ -73,18 +73,11 @@ def group_choices() -> dict[str, list[str]]:
 
 def choice_files(conf: Path, group: str) -> list[Path]:
     """Return the files that a group's choices are, of a shared folder those of the group's own subject."""
-    if group in SHARED and not (conf / group).is_dir():
-        return [path for path in _yaml(conf / SHARED[group]) if _subject(path) == group]
-    files = _yaml(conf / group)
-    return (
-        [path for path in files if _subject(path) not in SHARED]
-        if group in SHARED.values()
-        else files
-    )
-
-
-def _yaml(folder: Path) -> list[Path]:
-    return list(folder.glob("*.yaml"))
+    folder = _folder_of(conf, group)
+    files = list((conf / folder).glob("*.yaml"))
+    if folder not in SHARED.values():
+        return files
+    return [path for path in files if _subject(path) == ("" if folder == group else group)]
 
 
 def _subject(path: Path) -> str:
@@ -95,8 +88,7 @@ def _subject(path: Path) -> str:
     from tencost.config.parts import GRAPH_FAMILIES
     from tencost.config.profiles import CounterKind
 
-    values = OmegaConf.load(path)
-    assert isinstance(values, DictConfig)
+    values: Any = OmegaConf.load(path)
     if values.get("family") in GRAPH_FAMILIES.names():
         return "graph_model"
     if values.get("policy") in GraphSplitPolicy.__members__:
@@ -106,12 +98,21 @@ def _subject(path: Path) -> str:
 
 def choice_values(group: str, choice: str) -> dict[str, Any]:
     """Return what the file of a choice sets, before anything is resolved; {} where there is no such file."""
-    from omegaconf import OmegaConf
-
     conf = config_folder()[1]
     path = conf / _folder_of(conf, group) / f"{choice}.yaml"
-    values = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+    return load_yaml(path) if path.is_file() else {}
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a file of conf/, nothing resolved; {} where it holds none."""
+    from omegaconf import OmegaConf
+
+    settings = OmegaConf.to_container(OmegaConf.load(path))
+    return (
+        {str(key): setting for key, setting in settings.items()}
+        if isinstance(settings, dict)
+        else {}
+    )
 
 
 def _folder_of(conf: Path, group: str) -> str:
@@ -120,15 +121,12 @@ def _folder_of(conf: Path, group: str) -> str:
 
 
 def _default_choices(path: Path) -> dict[str, str]:
-    from omegaconf import OmegaConf
-
-    listed = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(listed, dict)
-    defaults: dict[str, str] = {}
-    for entry in listed.get("defaults", []):
-        if isinstance(entry, dict):
-            defaults.update({key.rpartition("@")[2]: value for key, value in entry.items()})
-    return defaults
+    defaults = [default for default in load_yaml(path).get("defaults", []) if default != "_self_"]
+    return {
+        group.rpartition("@")[2]: choice
+        for default in defaults
+        for group, choice in default.items()
+    }
 
 
 def compose(overrides: list[str]) -> tuple[Config, Path]:
@@ -167,9 +165,9 @@ def explain(overrides: list[str]) -> Composed:
     """
     composed, root = _compose(overrides)
     runtime = composed.hydra.runtime
-    sources = tuple((str(item.provider), str(item.path)) for item in runtime.config_sources)
+    sources = [(str(source.provider), str(source.path)) for source in runtime.config_sources]
     choices = {group: _chosen(runtime.choices, group) for group in GROUPS}
-    return Composed(root, tuple(item for item in sources if item[1]), choices)
+    return Composed(root, tuple(source for source in sources if source[1]), choices)
 
 
 def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:
@@ -190,11 +188,10 @@ def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:
     values = _values(composed, choices)
     families = {name: values.pop(name, None) for name in ("model", "graph_model")}
     whole = OmegaConf.merge(OmegaConf.structured(Config), values)
-    for name, given in families.items():
-        if given is None:
-            continue
-        schema = OmegaConf.structured(type(getattr(checked, name)))
-        OmegaConf.update(whole, name, OmegaConf.merge(schema, given))
+    for name, settings in families.items():
+        if settings is not None:
+            schema = OmegaConf.structured(type(getattr(checked, name)))
+            OmegaConf.update(whole, name, OmegaConf.merge(schema, settings))
     container = OmegaConf.to_container(whole, resolve=resolve, enum_to_str=True)
     return OmegaConf.to_yaml(OmegaConf.create(container))
 
@@ -283,12 +280,9 @@ def _values(composed: DictConfig, choices: Any) -> DictConfig:
         values.pop("experiment", None)
         values["split_name"] = choices["split"]
         values["model_name"] = choices["model"]
-        for name in (
-            "graph_split",
-            "graph_model",
-        ):  # a project of an earlier version may have neither
-            if (choice := _chosen(choices, name)) is not None:
-                values[f"{name}_name"] = choice
+        for group in ("graph_split", "graph_model"):
+            if (choice := _chosen(choices, group)) is not None:  # earlier projects may have neither
+                values[f"{group}_name"] = choice
     return values
 
 
@@ -364,11 +358,14 @@ def _explained(words: Sequence[str] = ()) -> Iterator[None]:
         missing = re.search(r"Could not find '(\w+)/([^']+)'", text)
         if missing:
             group, choice = missing.groups()
-            asked = [word.partition("=") for word in words if word.startswith(f"{group}@")]
-            named = [key.partition("@")[2] for key, _, value in asked if choice in value.split(",")]
-            valid = ", ".join(group_choices().get(named[0] if named else group, []))
-            told = f"{group} must be one of {valid}; found {choice!r}"
+            fields = [
+                key.partition("@")[2]
+                for key, _, choices in (word.partition("=") for word in words)
+                if key.startswith(f"{group}@") and choice in choices.split(",")
+            ]
+            valid = ", ".join(group_choices().get(fields[0] if fields else group, []))
+            message = f"{group} must be one of {valid}; found {choice!r}"
             if group == "hardware":
-                told += f". To describe this host under that name: tencost measure hardware hardware.name={choice}"
-            raise ConfigError(told) from error
+                message += f". To describe this host under that name: tencost measure hardware hardware.name={choice}"
+            raise ConfigError(message) from error
         raise ConfigError(f"configuration: {' '.join(text.split())}") from error

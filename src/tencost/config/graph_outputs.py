@@ -74,21 +74,20 @@ def old_outputs(root: Path) -> list[tuple[Path, Path]]:
     """Return (old, new) place of each output that an earlier version left in data/; none without the pipeline."""
     if graph_project(root) is None:
         return []
-    old = PathsConfig()
-    new = graph_paths(old, root)
-    tables = root / old.graphs
-    pairs = [(old.graphs, new.graphs)]
+    before = PathsConfig()
+    after = graph_paths(before, root)
+    tables = root / before.graphs
+    pairs = [(before.graphs, after.graphs)]
     for folder in sorted(tables.glob("*")):
         dataset = folder.name.removesuffix("-splits")
-        pairs += [(f"{old.raw}/{dataset}", f"{new.raw}/{dataset}")]
-        pairs += [(f"{old.searches}/{dataset}", f"{new.searches}/{dataset}")]
+        moved = [("raw", dataset), ("searches", dataset)]
         for split in sorted((tables / f"{dataset}-splits").glob("*")):
-            models, report = f"{dataset}/{split.name}", f"{dataset}-{split.name}"
-            pairs += [(f"{old.models}/{models}", f"{new.models}/{models}")]
-            pairs += [(f"{old.reports}/{report}", f"{new.reports}/{report}")]
-    return [
-        (root / one, root / other) for one, other in dict(pairs).items() if (root / one).exists()
-    ]
+            moved += [("models", f"{dataset}/{split.name}"), ("reports", f"{dataset}-{split.name}")]
+        pairs += [
+            (f"{getattr(before, name)}/{inner}", f"{getattr(after, name)}/{inner}")
+            for name, inner in moved
+        ]
+    return [(root / old, root / new) for old, new in dict(pairs).items() if (root / old).exists()]
 
 
 def move_outputs(root: Path) -> list[tuple[Path, Path]]:
@@ -98,9 +97,7 @@ def move_outputs(root: Path) -> list[tuple[Path, Path]]:
         The pairs that `old_outputs` found.
     """
     pairs = old_outputs(root)
-    for source, target in reversed(
-        pairs
-    ):  # data/graphs last: it lists the datasets, should a move be interrupted
+    for source, target in reversed(pairs):  # data/graphs last: it lists the datasets
         _merge(source, target)
     return pairs
 

@@ -23,6 +23,15 @@ COPIES = Path(".dvc") / "tmp"
 """In the folder of each dvc.lock, which is a DVC project."""
 
 
+def git(folder: Path, *arguments: str) -> bytes | None:
+    """Return what git prints in a folder; None where there is no git or it refuses, as outside of a repository."""
+    try:
+        process = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
+    return process.stdout if process.returncode == 0 else None
+
+
 def keep(root: Path) -> None:
     """Copy each dvc.lock that is sound, if this is a DVC project."""
     for name in LOCKS:
@@ -41,8 +50,8 @@ def mend(root: Path) -> dict[str, str]:
     Returns:
         Which were damaged, and where each came from.
     """
-    found = {name: _mend(root, name) for name in LOCKS}
-    return {name: source for name, source in found.items() if source is not None}
+    sources = {name: _mend(root, name) for name in LOCKS}
+    return {name: source for name, source in sources.items() if source is not None}
 
 
 def release(root: Path) -> bool:
@@ -67,11 +76,13 @@ def _release(project: Path) -> bool:
                 path.unlink()
                 return True
             written = path.stat().st_mtime
-            write = {name: one for name, one in used["write"].items() if _runs(one["pid"], written)}
+            write = {
+                name: user for name, user in used["write"].items() if _runs(user["pid"], written)
+            }
             read = {
-                name: kept
-                for name, found in used["read"].items()
-                if (kept := [one for one in found if _runs(one["pid"], written)])
+                name: running
+                for name, users in used["read"].items()
+                if (running := [user for user in users if _runs(user["pid"], written)])
             }
             if write == used["write"] and read == used["read"]:
                 return False
@@ -93,9 +104,8 @@ def _runs(number: int, written: float) -> bool:
         return False
     try:
         process = psutil.Process(number)
-        return bool(
-            process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= written + 5
-        )
+        zombie = process.status() == psutil.STATUS_ZOMBIE
+        return not zombie and bool(process.create_time() <= written + 5)
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
@@ -118,23 +128,11 @@ def _mend(root: Path, name: str) -> str | None:
     if _is_sound(copy):
         lock.write_bytes(copy.read_bytes())
         return "the copy that the last stage kept"
-    committed = _committed(root, name)
-    if committed is not None:
+    if (committed := git(root, "show", f"HEAD:./{name}")) is not None:
         lock.write_bytes(committed)
         return "the last commit"
     lock.unlink()
     return "nowhere: all stages are checked anew"
-
-
-def _committed(root: Path, name: str) -> bytes | None:
-    """Return a file of the last commit; None where there is no repository, no such file, or no git."""
-    try:
-        shown = subprocess.run(
-            ["git", "show", f"HEAD:./{name}"], cwd=root, capture_output=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return shown.stdout if shown.returncode == 0 else None
 
 
 def _is_sound(path: Path) -> bool:

@@ -80,17 +80,17 @@ class Parts:
 @cache
 def _modules(parts: Parts) -> dict[str, str]:
     package = import_module(parts.package)
-    own = {
+    shipped = {
         module.name: f"{parts.package}.{module.name}"
         for module in iter_modules(package.__path__)
         if not module.name.startswith("_")
     }
     others = {point.name: point.value for point in entry_points(group=parts.group)}
-    for name in own.keys() & others.keys():
+    for name in shipped.keys() & others.keys():
         raise ConfigError(
-            f"expected another name for the {parts.noun} {name} of {others[name]}: {own[name]} has it already"
+            f"expected another name for the {parts.noun} {name} of {others[name]}: {shipped[name]} has it already"
         )
-    return {**own, **others}
+    return {**shipped, **others}
 
 
 FAMILIES = Parts("model family", "tencost.models.programs.families", "FAMILY", "tencost.families")

@@ -19,7 +19,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from tencost.config.composition import choice_files
+from tencost.config.composition import choice_files, load_yaml
 from tencost.errors import ConfigError
 
 FILE = "params.yaml"
@@ -36,14 +36,17 @@ def read_params(root: Path) -> dict[str, Any]:
     path = root / FILE
     if not path.is_file():
         raise ConfigError(f"expected {path}: it says what the pipeline builds")
-    values = OmegaConf.to_container(OmegaConf.load(path))
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping, found {values!r}")
-    for name, kind in (("hardware", list), ("features", list), ("models", dict)):
-        if not isinstance(values.get(name), kind):
-            wanted = "a list" if kind is list else "a mapping of feature sets to lists of models"
-            raise ConfigError(f"{path}: expected {name}: {wanted}, found {values.get(name)!r}")
-    return {str(name): value for name, value in values.items()}
+    params = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(params, dict):
+        raise ConfigError(f"{path}: expected a mapping, found {params!r}")
+    for name, kind, expected in (
+        ("hardware", list, "a list"),
+        ("features", list, "a list"),
+        ("models", dict, "a mapping of feature sets to lists of models"),
+    ):
+        if not isinstance(params.get(name), kind):
+            raise ConfigError(f"{path}: expected {name}: {expected}, found {params.get(name)!r}")
+    return {str(name): setting for name, setting in params.items()}
 
 
 def items(params: dict[str, Any], conf: Path) -> dict[str, dict[str, dict[str, str]]]:
@@ -52,7 +55,7 @@ def items(params: dict[str, Any], conf: Path) -> dict[str, dict[str, dict[str, s
     Raises:
         ConfigError: a model that conf/model/ does not have.
     """
-    found: dict[str, dict[str, dict[str, str]]] = {name: {} for name in ITEMS}
+    trainings: dict[str, dict[str, dict[str, str]]] = {name: {} for name in ITEMS}
     seeds = str(params.get("seeds", "0"))
     reference_seeds = str(params.get("reference_seeds", seeds))
     for hardware in params["hardware"]:
@@ -60,14 +63,14 @@ def items(params: dict[str, Any], conf: Path) -> dict[str, dict[str, dict[str, s
             for model in models:
                 settings = _settings(conf, model)
                 group = "blends" if settings.get("members") else "train"
-                found[group][f"{model}-{features}-{hardware}"] = {
+                trainings[group][f"{model}-{features}-{hardware}"] = {
                     "model": model,
                     "family": str(settings["family"]),
                     "features": features,
                     "hardware": hardware,
                     "seeds": reference_seeds if settings.get("reference") else seeds,
                 }
-    return found
+    return trainings
 
 
 def write_items(root: Path) -> bool:
@@ -77,21 +80,18 @@ def write_items(root: Path) -> bool:
         Whether anything changed.
     """
     params = read_params(root)
-    wanted = items(params, root / "conf")
-    if all(params.get(name) == wanted[name] for name in ITEMS):
+    trainings = items(params, root / "conf")
+    if all(params.get(name) == trainings[name] for name in ITEMS):
         return False
     path = root / FILE
-    kept = path.read_text(encoding="utf-8").partition(_MARK)[0].rstrip()
-    lines = [kept, "", _MARK]
+    lines = [path.read_text(encoding="utf-8").partition(_MARK)[0].rstrip(), "", _MARK]
     for name in ITEMS:
-        lines.append(f"{name}:" if wanted[name] else f"{name}: {{}}")
-        for key, item in wanted[name].items():
+        lines.append(f"{name}:" if trainings[name] else f"{name}: {{}}")
+        for key, fields in trainings[name].items():
             # Quotes: "0,1" is a word, but YAML ends a flow mapping's value at a comma.
-            fields = ", ".join(
-                f'{field}: "{value}"' if field == "seeds" else f"{field}: {value}"
-                for field, value in item.items()
-            )
-            lines.append(f"  {key}: {{{fields}}}")
+            quoted = {**fields, "seeds": f'"{fields["seeds"]}"'}
+            pairs = ", ".join(f"{field}: {text}" for field, text in quoted.items())
+            lines.append(f"  {key}: {{{pairs}}}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return True
 
@@ -100,11 +100,9 @@ def _settings(conf: Path, model: str) -> dict[str, Any]:
     path = conf / "model" / f"{model}.yaml"
     choices = choice_files(conf, "model")
     if path not in choices:
-        known = ", ".join(sorted(choice.stem for choice in choices))
-        raise ConfigError(f"{FILE}: models: expected one of {known}, found {model!r}")
-    values = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(values, dict)
-    return {str(name): value for name, value in values.items()}
+        valid = ", ".join(sorted(choice.stem for choice in choices))
+        raise ConfigError(f"{FILE}: models: expected one of {valid}, found {model!r}")
+    return load_yaml(path)
 
 
 def allow_no_git(root: Path) -> None:

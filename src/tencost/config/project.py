@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from tencost.config.composition import choice_files
+from tencost.config.composition import choice_files, load_yaml
+from tencost.config.lockfile import git
 from tencost.config.pipeline import write_items
 from tencost.errors import ConfigError
 
@@ -102,10 +100,7 @@ def templates() -> tuple[Path, Path]:
         ConfigError: neither an installed wheel nor a source tree is around this module.
     """
     tree = _PACKAGE.parents[1]
-    for conf, project in (
-        (_PACKAGE / "conf", _PACKAGE / "project"),
-        (tree / "conf", tree),
-    ):
+    for conf, project in ((_PACKAGE / "conf", _PACKAGE / "project"), (tree / "conf", tree)):
         if (conf / "config.yaml").is_file() and (project / "dvc.yaml").is_file():
             return conf, project
     raise ConfigError(
@@ -188,7 +183,7 @@ def _check_logs(logs: Path) -> None:
             if not any(path.is_file() for path in logs.rglob("*")):
                 raise ConfigError(f"{expected} no file in the folder {logs}")
             return
-        suffix = next((one for one in ARCHIVES if logs.name.endswith(one)), None)
+        suffix = next((suffix for suffix in ARCHIVES if logs.name.endswith(suffix)), None)
         if suffix is None:
             raise ConfigError(
                 f"{expected} the file {logs}. If it is a log, put it into a folder and name that."
@@ -219,12 +214,12 @@ def models_of(conf: Path, brought: Brought) -> dict[str, list[str]]:
         conf: the folder of choices.
         brought: which feature sets its records allow.
     """
-    references = []
-    for path in sorted(choice_files(conf, "model")):
-        settings = OmegaConf.to_container(OmegaConf.load(path))
-        assert isinstance(settings, dict)
-        if settings.get("reference") and brought.base in settings["reads"]:
-            references.append(path.stem)
+    files = {path.stem: load_yaml(path) for path in sorted(choice_files(conf, "model"))}
+    references = [
+        name
+        for name, settings in files.items()
+        if settings.get("reference") and brought.base in settings["reads"]
+    ]
     if brought.base == brought.features:
         return {brought.base: [*references, _LEARNT]}
     return {brought.base: references, brought.features: [_LEARNT]}
@@ -240,10 +235,8 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str, brought: 
         ],
     )
     (root / "conf" / "dataset").mkdir(exist_ok=True)
-    config = (conf / "config.yaml").read_text(encoding="utf-8")
     for group, choice in (("dataset", DATASET), ("hardware", "local"), ("split", brought.split)):
-        config = re.sub(rf"(?m)^(  - {group}:) \S+", rf"\1 {choice}", config)
-    _put(root / "conf" / "config.yaml", config)
+        _edit(root / "conf" / "config.yaml", rf"^(  - {group}:) \S+", rf"\1 {choice}")
     dataset = {
         "name": DATASET,
         "source": f"datasets/{DATASET}.tar.zst" if logs is None else str(logs.resolve()),
@@ -256,7 +249,7 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str, brought: 
     _put(root / "conf" / "dataset" / f"{DATASET}.yaml", head + _yaml(dataset))
     _describe(root, brought)
     models = models_of(root / "conf", brought)
-    pipeline = OmegaConf.to_container(OmegaConf.load(project / "dvc.yaml"), resolve=False)
+    pipeline = load_yaml(project / "dvc.yaml")
     head = (
         "# The map of the data flow. What is built stands in params.yaml. Made by `tencost init`.\n"
     )
@@ -266,7 +259,7 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str, brought: 
         "dataset": DATASET,
         "split": brought.split,
         "hardware": list(brought.hardware),
-        "features": [one for one in models if not _is_joined(pipeline, one)],
+        "features": [features for features in models if not _is_joined(pipeline, features)],
         "models": models,
         "seeds": SEEDS,
         "reference_seeds": REFERENCE_SEEDS,
@@ -291,17 +284,11 @@ def _describe(root: Path, brought: Brought) -> None:
     for name, fields in brought.described.items():
         _put(root / "conf" / "hardware" / f"{name}.yaml", head + _yaml(dict(fields)))
     if brought.valid_fraction is not None:
-        path = root / "conf" / "split" / f"{brought.split}.yaml"
-        text = path.read_text(encoding="utf-8")
-        _put(
-            path,
-            re.sub(r"(?m)^valid_fraction: .*$", f"valid_fraction: {brought.valid_fraction}", text),
-        )
+        line = f"valid_fraction: {brought.valid_fraction}"
+        _edit(root / "conf" / "split" / f"{brought.split}.yaml", r"^valid_fraction: .*$", line)
     if any(fields.get("unknown") for fields in brought.described.values()):
-        path = root / "conf" / "features" / f"{brought.features}.yaml"
-        text = path.read_text(encoding="utf-8")
-        away = "relations: false  # conf/hardware/ does not say enough of the device; true once it does"
-        _put(path, re.sub(r"(?m)^relations: true$", away, text))
+        line = "relations: false  # conf/hardware/ does not say enough of the device; true once it does"
+        _edit(root / "conf" / "features" / f"{brought.features}.yaml", "^relations: true$", line)
 
 
 def _is_joined(pipeline: Any, features: str) -> bool:
@@ -327,34 +314,31 @@ def own_pipeline(
     for stage in pipeline["stages"].values():
         inner = stage.get("do", stage)
         inner.pop("meta", None)
-        inner["deps"] = [one for one in inner["deps"] if not one.startswith(_CODE)]
+        inner["deps"] = [path for path in inner["deps"] if not path.startswith(_CODE)]
         if not inner["deps"]:
             del inner["deps"]
         inner["params"] = ["tencost", *inner.get("params", [])]
-    lines = [f"{model}-{features}" for features, some in models.items() for model in some]
-    shown = [*(line for line in lines if not line.startswith("random-")), "random_floor"]
-    pipeline["plots"] = [_top_k_plot(one, shown) for one in hardware]
-    return {str(key): value for key, value in pipeline.items()}
-
-
-def _top_k_plot(hardware: str, lines: Sequence[str]) -> dict[str, Any]:
-    csv = f"data/reports/{DATASET}/{hardware}/plots/top_k.csv"
-    return {
-        f"top_k_{hardware}": {
-            "title": f"Top-k score on held-out tasks, {hardware}",
+    lines = [f"{model}-{features}" for features, read_by in models.items() for model in read_by]
+    lines = [*(line for line in lines if not line.startswith("random-")), "random_floor"]
+    pipeline["plots"] = []
+    for name in hardware:
+        csv = f"data/reports/{DATASET}/{name}/plots/top_k.csv"
+        plot = {
+            "title": f"Top-k score on held-out tasks, {name}",
             "x": {csv: "k"},
             "y": {csv: list(lines)},
             "x_label": "programs measured per task",
             "y_label": "top-k score",
         }
-    }
+        pipeline["plots"].append({f"top_k_{name}": plot})
+    return dict(pipeline)
 
 
 def _begin_dvc(root: Path) -> None:
     """Make it a git repository, unless it is in one, and a DVC project; without git DVC is told so."""
     (root / ".dvc").mkdir()
     config = "[core]\n    analytics = false\n    autostage = false\n"
-    if not _git(root, "rev-parse", "--git-dir") and not _git(root, "init", "--quiet"):
+    if git(root, "rev-parse", "--git-dir") is None and git(root, "init", "--quiet") is None:
         config += "    no_scm = true\n"
     _put(root / ".dvc" / "config", config)
     _put(root / ".dvc" / ".gitignore", "/config.local\n/tmp\n/cache\n")
@@ -365,12 +349,8 @@ def _put(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _git(root: Path, *arguments: str) -> bool:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False)
-    except FileNotFoundError:
-        return False
-    return done.returncode == 0
+def _edit(path: Path, line: str, replacement: str) -> None:
+    _put(path, re.sub(line, replacement, path.read_text(encoding="utf-8"), flags=re.MULTILINE))
 
 
 def _yaml(values: Any) -> str:

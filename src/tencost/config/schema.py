@@ -17,9 +17,7 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from tencost.config.adapting import AdaptConfig
 from tencost.config.checking import instantiate, one_of, plain_name, within
-from tencost.config.executing import ExecutionConfig
 from tencost.config.graphs import GraphSplitConfig, graph_model_config
 from tencost.config.measuring import MeasureConfig
 from tencost.config.model import model_config
@@ -148,10 +146,11 @@ class HardwareConfig:
     def __post_init__(self) -> None:
         within("hardware", self, cores="[1, inf)", simd_bits="[1, inf)", clock_ghz="(0, inf)")
         within("hardware", self, l1d_kib="[0, inf)", l2_kib="[0, inf)", l3_kib="[0, inf)")
-        within("hardware", self, port="[1, 65535]")
+        within(
+            "hardware", self, peak_gflops="(0, inf)", bandwidth_gbs="(0, inf)", port="[1, 65535]"
+        )
         for name in self.unknown:
             one_of("hardware.unknown", name, DEVICE_AMOUNTS)
-        within("hardware", self, peak_gflops="(0, inf)", bandwidth_gbs="(0, inf)")
 
     def device_columns(self) -> dict[str, float]:
         """Return the attributes that can be appended to features: log2 of cores, SIMD bits and cache KiB.
@@ -316,10 +315,9 @@ class TunerConfig:
 
     def __post_init__(self) -> None:
         within("tuner", self, trials="[1, inf)", trials_per_round="[1, inf)", starts="[0, inf)")
-        within("tuner", self, trials_per_task="[1, inf)", min_mflop="[0, inf)")
-        within("tuner", self, min_gain="[0, 1]")
-        within("tuner", self, population="[1, inf)", generations="[0, inf)")
-        within("tuner", self, number="[1, inf)", repeat="[1, inf)", min_repeat_ms="[0, inf)")
+        within("tuner", self, trials_per_task="[1, inf)", min_mflop="[0, inf)", min_gain="[0, 1]")
+        within("tuner", self, population="[1, inf)", generations="[0, inf)", number="[1, inf)")
+        within("tuner", self, repeat="[1, inf)", min_repeat_ms="[0, inf)")
         within("tuner", self, default_timeout_s="(0, inf)")
 
 
@@ -334,6 +332,70 @@ class RuleConfig:
 
     def __post_init__(self) -> None:
         within("rule", self, min_seeds="[1, inf)")
+
+
+class AdaptMode(Enum):
+    """What becomes of the model."""
+
+    zero_shot = "zero_shot"
+    """Taken as it is; nothing is measured."""
+    residual = "residual"
+    """Left as it is, with a correction beside it that the labels teach."""
+    fine_tune = "fine_tune"
+    """Trained on, a little, by the labels: its own trees get more trees."""
+    scratch = "scratch"
+    """Not used but for what its family is: a new model from the labels alone, to compare with."""
+
+
+@dataclass(kw_only=True)
+class AdaptConfig:
+    """How a registered model is adapted to new hardware."""
+
+    mode: AdaptMode = AdaptMode.residual
+    """zero_shot, residual, fine_tune or scratch."""
+    measure: bool = False
+    """Measure here, though the dataset has records of the hardware; without such records it is measured anyway."""
+    programs_per_task: int = 8
+    """Programs of a task that are labelled, where there are enough tasks: only programs of one task are compared."""
+    uncertain_share: float = 0.4
+    """Share of the labels that goes, last, to what models of the labels so far disagree about."""
+    counts: list[int] = field(default_factory=lambda: [0, 50, 100, 500, 5000])
+    """curve: the numbers of labels."""
+
+    def __post_init__(self) -> None:
+        within("adapt", self, programs_per_task="[2, inf)", uncertain_share="[0, 1)")
+        within("adapt", self, counts="[0, inf)")
+
+
+class ExecutionKind(Enum):
+    """Who runs the workers."""
+
+    local = "local"
+    """Processes of this host."""
+    ray = "ray"
+    """Ray: a cluster of several machines, or one that is started on this host for the command."""
+
+
+@dataclass(kw_only=True)
+class ExecutionConfig:
+    """Where the work of a stage is done; what comes out is the same, byte for byte."""
+
+    kind: ExecutionKind = ExecutionKind.local
+    """local: processes of this host; ray: a Ray cluster (tencost[scale])."""
+    address: str | None = None
+    """ray: host:port of a running cluster's head; None starts one on this host, which ends with the command."""
+    store_mb: int = 256
+    """ray: shared memory of a cluster that is started here, MiB; what does not fit is kept on disk."""
+    limit_s: float | None = None
+    """seconds that a piece of work may take before its worker is ended and another one gets it; None: 600 for a chunk
+    of programs, 3600 for a model or a task, 14400 for a training, 86400 for a trial of a search."""
+
+    def __post_init__(self) -> None:
+        within("execution", self, store_mb="[100, inf)", limit_s="(0, inf)")
+        if self.address is not None and not re.fullmatch(r"\[?[\w.:-]+\]?:\d{1,5}", self.address):
+            raise ConfigError(
+                f"execution.address must be host:port, such as 10.0.0.5:6379, found {self.address!r}"
+            )
 
 
 STORE_VARIABLE = "TENCOST_STORE"
@@ -461,11 +523,9 @@ def resolve(composed: DictConfig) -> Config:
     """
     container = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(container, dict)
-    plain = {str(key): value for key, value in container.items()}
-    plain.pop("hydra", None)
-    model = plain.pop("model", None)
-    graph_model = plain.pop("graph_model", None)
-    resolved = instantiate(Config, plain, "")
+    settings = {str(name): setting for name, setting in container.items() if name != "hydra"}
+    model, graph_model = settings.pop("model", None), settings.pop("graph_model", None)
+    resolved = instantiate(Config, settings, "")
     resolved.model = model_config(model)
     if graph_model is not None:  # a project of an earlier version has none
         resolved.graph_model = graph_model_config(graph_model)

@@ -62,11 +62,11 @@ def follow(database: Path) -> int:
 
 def _former(store: sqlite3.Connection, folder: Path) -> list[str]:
     """Return the URIs of the folders mlruns that this one was before."""
-    found = store.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
+    places = store.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
     here = (folder / "artifacts").as_uri()
     ending = f"/{folder.name}/artifacts"
     return [
         place.removesuffix("/artifacts")
-        for (place,) in found
+        for (place,) in places
         if place != here and str(place).startswith("file:") and str(place).endswith(ending)
     ]

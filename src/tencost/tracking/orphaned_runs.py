@@ -55,15 +55,15 @@ def close_ended(client: Any, experiment_id: str, database: Path | None) -> list[
         with closing(sqlite3.connect(database)) as store:
             running = store.execute(_QUERY, (PROCESS_TAG,)).fetchall()
     else:
-        found = client.search_runs([experiment_id], "attributes.status = 'RUNNING'")
-        running = [(run.info.run_id, run.data.tags.get(PROCESS_TAG, "")) for run in found]
-    gone = [str(run_id) for run_id, tag in running if is_gone(tag)]
+        runs = client.search_runs([experiment_id], "attributes.status = 'RUNNING'")
+        running = [(run.info.run_id, run.data.tags.get(PROCESS_TAG, "")) for run in runs]
+    orphans = [str(run_id) for run_id, tag in running if is_gone(tag)]
     # A process may have ended its run after the look and before its own end; now it can no more.
-    gone = [run_id for run_id in gone if client.get_run(run_id).info.status == "RUNNING"]
-    for run_id in gone:
+    orphans = [run_id for run_id in orphans if client.get_run(run_id).info.status == "RUNNING"]
+    for run_id in orphans:
         client.set_tag(run_id, "error", "its process ended without closing it")
         client.set_terminated(run_id, "KILLED")
-    return gone
+    return orphans
 
 
 def is_gone(tag: str) -> bool:
@@ -93,12 +93,12 @@ def _machine() -> dict[str, str]:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     space = str(Path("/proc/self/ns/pid").readlink())
     devices = sorted(Path("/sys/class/net").glob("*/device"))
-    known = [device.with_name("address").read_text().strip() for device in devices]
+    marks = [device.with_name("address").read_text().strip() for device in devices]
     try:
-        known.append(Path("/etc/machine-id").read_text().strip())
+        marks.append(Path("/etc/machine-id").read_text().strip())
     except OSError:
-        known.append(boot)  # as good as another host after the next boot
-    host = hashlib.sha256("\n".join(["tencost", *known]).encode()).hexdigest()[:16]
+        marks.append(boot)  # as good as another host after the next boot
+    host = hashlib.sha256("\n".join(["tencost", *marks]).encode()).hexdigest()[:16]
     return {"host": host, "boot": boot, "space": space}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import tencost
 from tencost import __version__
+from tencost.config.lockfile import git
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,23 +55,13 @@ def git_state(root: Path) -> GitState:
     That is any uncommitted change of a file that git knows, other than what the pipeline writes, and any file of
     conf/, the sources and the data sets' archives that git neither knows nor ignores.
     """
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git(root, "rev-parse", "HEAD")
     if commit is None:
         return GitState(None, False)
     status = ("status", "--porcelain")
-    changed = _git(root, *status, "--untracked-files=no", "--", ".", *_PIPELINE_WRITES)
-    new = _git(root, *status, "--untracked-files=all", "--", *_STAGES_READ, *_PIPELINE_WRITES)
-    return GitState(commit, bool(changed or new))
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    changed = git(root, *status, "--untracked-files=no", "--", ".", *_PIPELINE_WRITES)
+    new = git(root, *status, "--untracked-files=all", "--", *_STAGES_READ, *_PIPELINE_WRITES)
+    return GitState(commit.decode().strip(), bool(changed or new))
 
 
 def installed_versions() -> dict[str, str]:
@@ -78,15 +69,12 @@ def installed_versions() -> dict[str, str]:
 
     tencost's own is that of the code that runs, which need not be installed (a source tree on PYTHONPATH).
     """
-    found = {"python": platform.python_version(), "tencost": __version__}
+    versions = {"python": platform.python_version(), "tencost": __version__}
     for name, packages in _PACKAGES.items():
-        for package in packages:
-            try:
-                found[name] = version(package)
-                break
-            except PackageNotFoundError:
-                continue
-    return found
+        for package in reversed(packages):  # the first one that is installed counts
+            with suppress(PackageNotFoundError):
+                versions[name] = version(package)
+    return versions
 
 
 @cache
@@ -128,8 +116,8 @@ def dvc_hash(root: Path, path: str) -> str | None:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 20 times as fast, where it was built
-    found = yaml.load(lock.read_bytes(), Loader=loader) or {}
-    for stage in (found.get("stages") or {}).values():
+    locked = yaml.load(lock.read_bytes(), Loader=loader) or {}
+    for stage in (locked.get("stages") or {}).values():
         for out in stage.get("outs", []):
             if out.get("path") == path:
                 return str(out.get("md5", "")).removesuffix(".dir") or None

@@ -78,7 +78,7 @@ class TrackedRun:
         self, values: Mapping[str, float], step: int = 0, *, model_id: str | None = None
     ) -> None:
         """Log metrics of one step, of a logged model, too, if one is named; NaN values are left out."""
-        points = [Point(name, float(value), step) for name, value in values.items()]
+        points = [Point(name, float(number), step) for name, number in values.items()]
         self.log_points(points, model_id=model_id)
 
     def log_points(self, points: Sequence[Point], *, model_id: str | None = None) -> None:
@@ -155,7 +155,7 @@ def log_model(
     """
     from mlflow.entities import LoggedModelOutput
 
-    made = client.create_logged_model(
+    model = client.create_logged_model(
         client.get_run(run_id).info.experiment_id,
         name=_REFUSED.sub("-", name),
         source_run_id=run_id,
@@ -165,12 +165,12 @@ def log_model(
     )
     status = "FAILED"
     try:
-        client.log_model_artifacts(made.model_id, str(folder))
+        client.log_model_artifacts(model.model_id, str(folder))
         status = "READY"
     finally:
-        client.finalize_logged_model(made.model_id, status)
-    client.log_outputs(run_id, [LoggedModelOutput(made.model_id, step=0)])
-    return str(made.model_id)
+        client.finalize_logged_model(model.model_id, status)
+    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+    return str(model.model_id)
 
 
 def logged_model(client: Any, run_id: str) -> str | None:
@@ -217,8 +217,13 @@ def start_run(
     _, client, experiment_id = _connect(root, cfg.experiment_name)
     parent = os.environ.get(PARENT_VARIABLE)
     git = git_state(root)
+    if parameters is None:
+        parameters, tags = (
+            flat_parameters(cfg, stage, root),
+            {**_stage_tags(cfg, stage), **(tags or {})},
+        )
     described = {
-        "tencost.stage": stage,
+        **_source_tags(stage),
         "hardware": cfg.hardware.name,
         "dataset": cfg.dataset.name,
         "git_dirty": str(git.dirty).lower(),
@@ -226,16 +231,11 @@ def start_run(
         **{f"version.{key}": value for key, value in installed_versions().items()},
         **({"mlflow.source.git.commit": git.commit} if git.commit else {}),
         **({"mlflow.parentRunId": parent} if parent else {}),
-        **(_stage_tags(cfg, stage) if parameters is None else {}),
         **(tags or {}),
     }
-    with _started(
-        client, experiment_id, name or run_name(cfg), _with_source(described, stage)
-    ) as run_id:
+    with _started(client, experiment_id, name or run_name(cfg), described) as run_id:
         tracked = TrackedRun(client, run_id)
-        _log_config(
-            tracked, cfg, flat_parameters(cfg, stage, root) if parameters is None else parameters
-        )
+        _log_config(tracked, cfg, parameters)
         yield tracked
 
 
@@ -243,11 +243,10 @@ def start_run(
 def parent_run(root: Path, name: str, experiment: str = EXPERIMENT) -> Iterator[str]:
     """Start a run that the runs of a sweep are nested in, worker processes included; gives its id."""
     _, client, experiment_id = _connect(root, experiment)
-    tags = _with_source({"tencost.stage": "sweep"}, "sweep")
     before = os.environ.get(PARENT_VARIABLE)
     started = None
     try:
-        with _started(client, experiment_id, name, tags) as started:
+        with _started(client, experiment_id, name, _source_tags("sweep")) as started:
             os.environ[PARENT_VARIABLE] = started
             yield started
     except KeyboardInterrupt:
@@ -269,11 +268,11 @@ def training_run(client: Any, experiment: str, digest: str) -> str | None:
         experiment: its name.
         digest: of the folder's bundles, as BUNDLES_TAG has it.
     """
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
+    stored = client.get_experiment_by_name(experiment)
+    if stored is None:
         return None
     runs = client.search_runs(
-        [found.experiment_id],
+        [stored.experiment_id],
         f"tags.{BUNDLES_TAG} = '{digest}'",
         max_results=1,
         order_by=["attributes.start_time DESC"],
@@ -293,20 +292,20 @@ def flat_parameters(cfg: Config, stage: str, root: Path) -> dict[str, str]:
     Of the stage's own group (`model`; of tuning `tuner`) that is every field; of the others the name, and fields that
     are not as conf/ has them. config.yaml among the run's artifacts has all.
     """
-    own, groups = "model", ["dataset", "hardware", "features", "split"]
+    whole, groups = "model", ["dataset", "hardware", "features", "split"]
     if stage == "tune":
-        own, groups = "tuner", ["dataset", "hardware", "network"]
+        whole, groups = "tuner", ["dataset", "hardware", "network"]
     flat: dict[str, str] = {}
-    flatten(own, asdict(getattr(cfg, own)), flat)
+    flatten(whole, asdict(getattr(cfg, whole)), flat)
     for constant in ("model.reads", "model.reference"):
         flat.pop(constant, None)
     for group in groups:
-        chosen = getattr(cfg, group)
-        name = cfg.split_name if group == "split" else str(chosen.name)
-        values: dict[str, str] = {}
-        flatten(group, asdict(chosen), values)
-        defined = _defined(root, group, name, chosen)
-        changed = {key: text for key, text in values.items() if defined.get(key) != text}
+        choice = getattr(cfg, group)
+        name = cfg.split_name if group == "split" else str(choice.name)
+        fields: dict[str, str] = {}
+        flatten(group, asdict(choice), fields)
+        defined = _defined(root, group, name, choice)
+        changed = {key: text for key, text in fields.items() if defined.get(key) != text}
         flat |= {**changed, f"{group}.name": name}
     if stage != "tune":
         flat["model.name"] = cfg.model_name
@@ -314,24 +313,23 @@ def flat_parameters(cfg: Config, stage: str, root: Path) -> dict[str, str]:
     return flat
 
 
-def _defined(root: Path, group: str, name: str, chosen: Any) -> dict[str, str]:
+def _defined(root: Path, group: str, name: str, choice: Any) -> dict[str, str]:
     """Return the fields of a choice as its file in conf/ and the schema's defaults have them; {} without a file."""
     path = root / "conf" / group / f"{name}.yaml"
     if not path.is_file():
         return {}
     from omegaconf import OmegaConf
 
-    schema = OmegaConf.structured(type(chosen))
-    found = OmegaConf.to_container(OmegaConf.merge(schema, OmegaConf.load(path)), resolve=False)
-    values: dict[str, str] = {}
-    flatten(group, found, values)
-    return values
+    merged = OmegaConf.merge(OmegaConf.structured(type(choice)), OmegaConf.load(path))
+    fields: dict[str, str] = {}
+    flatten(group, OmegaConf.to_container(merged, resolve=False), fields)
+    return fields
 
 
 def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     """Return (tracking URI, client, experiment id), creating what is missing under a lock."""
-    for variable, value in _QUIET.items():
-        os.environ.setdefault(variable, value)
+    for variable, setting in _QUIET.items():
+        os.environ.setdefault(variable, setting)
     from filelock import FileLock
     from mlflow import MlflowClient
 
@@ -346,15 +344,14 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
             _check_writable(folder / "mlflow.db")
             moved.follow(folder / "mlflow.db")
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        found = client.get_experiment_by_name(experiment)
-        if found is not None:
-            experiment_id = str(found.experiment_id)
-        else:
-            kind = {
-                "mlflow.experimentKind": "custom_model_development"
-            }  # the UI's page for training
+        stored = client.get_experiment_by_name(experiment)
+        if stored is not None:
+            experiment_id = str(stored.experiment_id)
+        else:  # with the UI's page for training
             experiment_id = client.create_experiment(
-                experiment, artifact_location=location, tags=kind
+                experiment,
+                artifact_location=location,
+                tags={"mlflow.experimentKind": "custom_model_development"},
             )
         close_ended(client, experiment_id, None if chosen else folder / "mlflow.db")
     return uri, client, experiment_id
@@ -413,52 +410,42 @@ def _stage_tags(cfg: Config, stage: str) -> dict[str, str]:
     }
 
 
-def _with_source(tags: dict[str, str], stage: str) -> dict[str, str]:
-    source = {"mlflow.source.name": f"tencost {stage}", "mlflow.source.type": "LOCAL"}
-    return {**source, **process_tags(), **tags}
+def _source_tags(stage: str) -> dict[str, str]:
+    return {
+        "tencost.stage": stage,
+        "mlflow.source.name": f"tencost {stage}",
+        "mlflow.source.type": "LOCAL",
+        **process_tags(),
+    }
 
 
 def _log_config(tracked: TrackedRun, cfg: Config, parameters: Mapping[str, str]) -> None:
     from mlflow.entities import Param
     from omegaconf import OmegaConf
 
-    params = [Param(key, value[:_MAX_VALUE]) for key, value in parameters.items()]
+    params = [Param(key, text[:_MAX_VALUE]) for key, text in parameters.items()]
     for start in range(0, len(params), 100):
         tracked.client.log_batch(tracked.run_id, params=params[start : start + 100])
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
         path = Path(scratch) / "config.yaml"
-        path.write_text(OmegaConf.to_yaml(OmegaConf.create(_plain(asdict(cfg)))))
+        path.write_text(OmegaConf.to_yaml(OmegaConf.create(asdict(cfg))))
         tracked.log_artifact(path)
 
 
-def _plain(value: Any) -> Any:
-    """Turn enums into their values, at any depth."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+def flatten(prefix: str, setting: Any, out: dict[str, str]) -> None:
+    """Add a setting to `out` as dotted names and text values, one for each field.
 
-
-def flatten(prefix: str, value: Any, out: dict[str, str]) -> None:
-    """Add a value to `out` as dotted names and text values, one for each field.
-
-    Dictionaries are opened, and so are lists of dictionaries: an item is called by its family where each has another
-    one, as a blend's members have, and by its place otherwise.
+    Dictionaries are opened, and so are lists of dictionaries: an element is called by its family where each has
+    another one, as a blend's members have, and by its place otherwise.
     """
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            flatten(f"{prefix}.{key}", item, out)
-    elif isinstance(value, (list, tuple)) and value and all(isinstance(x, dict) for x in value):
-        families = [item.get("family") for item in value]
+    if isinstance(setting, (list, tuple)) and setting and all(isinstance(x, dict) for x in setting):
+        families = [member.get("family") for member in setting]
         by_family = None not in families and len(set(families)) == len(families)
-        for place, item in enumerate(value):
-            flatten(f"{prefix}.{families[place] if by_family else place}", item, out)
-    elif isinstance(value, Enum):
-        out[prefix] = str(value.value)
-    elif isinstance(value, (list, tuple)):
-        out[prefix] = ",".join(str(item) for item in value)
+        setting = dict(zip(families if by_family else range(len(setting)), setting, strict=True))
+    if isinstance(setting, dict) and setting:
+        for key, inner in setting.items():
+            flatten(f"{prefix}.{key}", inner, out)
+    elif isinstance(setting, (list, tuple)):
+        out[prefix] = ",".join(map(str, setting))
     else:
-        out[prefix] = str(value)
+        out[prefix] = str(setting.value if isinstance(setting, Enum) else setting)

@@ -23,13 +23,6 @@ may have no way to; the server fetches it for him."""
 TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"
 TIMEOUT_S = 10
 """Seconds after which a registry that does not answer is given up."""
-_PATIENT = {
-    **THROUGH_THE_SERVER,
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "7",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "120",
-}
 _ASKED = "/api/2.0/mlflow/registered-models/search"
 _LET_IN = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN)"
 
@@ -48,15 +41,19 @@ def settle_mlflow() -> None:
         raise ConfigError(
             f"{TIMEOUT_VARIABLE} must be whole seconds, from 1 to 99999, found {text!r}. Unset it for {TIMEOUT_S}"
         )
+    _settle(retries=1, seconds=max(1, int(text) // 2))
+
+
+def _settle(*, retries: int, seconds: int) -> None:
     settings = {
         **THROUGH_THE_SERVER,
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(max(1, int(text) // 2)),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds),
     }
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
+    for variable, setting in settings.items():
+        os.environ.setdefault(variable, setting)
 
 
 def reach(uri: str) -> None:
@@ -68,8 +65,7 @@ def reach(uri: str) -> None:
     user = os.environ.get("MLFLOW_TRACKING_USERNAME")
     if not uri.startswith(("http://", "https://")) or (uri, user) in _reached:
         return
-    for name, value in _PATIENT.items():
-        os.environ.setdefault(name, value)
+    _settle(retries=7, seconds=120)
     from mlflow.exceptions import MlflowException
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
@@ -83,9 +79,8 @@ def reach(uri: str) -> None:
         raise RegistryError(_silent(uri, error)) from None
     if answer.status_code in (401, 403):
         raise RegistryError(refused(uri))
-    if answer.status_code != 200 or not answer.headers.get("Content-Type", "").startswith(
-        "application/json"
-    ):
+    content = answer.headers.get("Content-Type", "")
+    if answer.status_code != 200 or not content.startswith("application/json"):
         raise RegistryError(
             f"expected an MLflow server at {without_secrets(uri)}, found one that answers {answer.status_code} and "
             "something else. Check MLFLOW_TRACKING_URI"
@@ -116,9 +111,9 @@ def answering(uri: str) -> Iterator[None]:
 def refused(uri: str) -> str:
     """Return the sentence for a user whom a server does not let in, or not do what he asked."""
     user = os.environ.get("MLFLOW_TRACKING_USERNAME")
-    found = f"the user {user}" if user else "nobody's name"
+    who = f"the user {user}" if user else "nobody's name"
     return (
-        f"expected to be let in to the registry {without_secrets(uri)}, was refused with {found}. Check {_LET_IN}, and "
+        f"expected to be let in to the registry {without_secrets(uri)}, was refused with {who}. Check {_LET_IN}, and "
         "what the user may do there: docs/how-to/teams.md"
     )
 

@@ -1,0 +1,286 @@
+"""`tencost init`, `params` and `pipeline`: a project's own pipeline, and what is printed while DVC runs.
+
+Printed are how much there is to do, which stage runs, and how long the rest may take. Times are those of the last run
+in this checkout, ``.dvc/tmp/tencost_seconds.json`` (stage -> seconds); of a stage that has not run here,
+``meta: {seconds: ...}`` in dvc.yaml.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import psutil
+
+from tencost import signals
+from tencost.cli.grammar import Command, Place, Text, option
+
+_SECONDS = Path(".dvc", "tmp", "tencost_seconds.json")
+_DVC_LOGGER = logging.getLogger("dvc.stage")
+_RUNNING = "Running stage"
+_UNCHANGED = ("didn't change, skipping", "is cached - skipping run")
+_SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
+
+
+def _init(folder: Path, hardware: str, logs: Path | None) -> None:
+    from tencost import __version__
+    from tencost.config import project
+
+    project.check(folder, hardware=hardware, logs=logs)
+    brought = None
+    if logs is not None:
+        from tencost.measure.brought import look_at
+
+        brought = look_at(logs, hardware, project.templates()[0])
+        for note in brought.notes:
+            sys.stderr.write(f"{note}\n")
+    project.init(folder, hardware=hardware, logs=logs, version=__version__, brought=brought)
+    command = project.first_command(folder, hardware=hardware, logs=logs)
+    sys.stdout.write(f"a project in {folder}; next: cd {shlex.quote(str(folder))} && {command}\n")
+
+
+INIT = Command(
+    "init",
+    _init,
+    "Start a project of one's own: conf/, params.yaml, dvc.yaml.\n\nThe folder is new or empty. Logs are read once: "
+    "devices, features and split are those that they allow.",
+    examples=(
+        "tencost init cost-models",
+        "tencost init cost-models --hardware ryzen-1c",
+        "tencost init cost-models --hardware v100 --logs ~/tuning-logs",
+    ),
+    params=(
+        click.Argument(["folder"], type=Place("FOLDER"), metavar="FOLDER"),
+        option(
+            "--hardware",
+            Text("NAME"),
+            "Name of the device that programs are measured on; of logs, where they do not name it.",
+            default="mine",
+        ),
+        option("--logs", Place("PATH"), "A folder or an archive of logs that are there already."),
+    ),
+)
+
+
+def _params() -> None:
+    from tencost.config.pipeline import FILE, write_items
+    from tencost.config.schema import project_root
+
+    changed = write_items(project_root())
+    sys.stdout.write(f"{FILE}: {'written anew' if changed else 'up to date'}\n")
+
+
+PARAMS = Command(
+    "params",
+    _params,
+    "Write the items of params.yaml (what the stage train builds, by name) from its lists.",
+    examples=("tencost params",),
+)
+
+
+def _pipeline(words: tuple[str, ...]) -> None:
+    from tencost.config import graph_outputs, lockfile
+    from tencost.config.pipeline import allow_no_git, write_items
+    from tencost.config.schema import project_root
+
+    root = project_root()
+    for name, source in lockfile.mend(root).items():
+        sys.stderr.write(f"{name} was cut off, as by a kill; restored from {source}\n")
+    if lockfile.release(root):
+        sys.stderr.write("what a killed command still held of DVC's paths is released\n")
+    write_items(root)
+    folder, words = graph_outputs.pipeline_words(root, words)
+    if folder != root:
+        graph_outputs.report_old_outputs(root)
+        graph_outputs.remove_lost_marks(root)
+    allow_no_git(folder)
+    # Stages are `tencost <stage>`: of this installation, where its scripts are not on the path, too.
+    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    os.chdir(folder)
+    outdated = None if words else plan(folder)
+    if outdated is None:
+        code = _repro(words)
+    else:
+        with Progress(folder, outdated) as progress:
+            code = _repro(words)
+            if code == 0:
+                progress.end_stage()
+    if signals.terminated():
+        raise click.Abort
+    raise SystemExit(code)
+
+
+PIPELINE = Command(
+    "pipeline",
+    _pipeline,
+    "Run every stage that is out of date.\n\nIt is `dvc repro`, with its stages and (after --) its options, on sound "
+    "files: a dvc.lock that a kill cut off is restored first, and the items of params.yaml are written from its "
+    "lists. With graphs/dvc.yaml, or graphs/dvc.yaml:<stage>, it runs the pipeline of whole networks, a DVC project "
+    "of its own.",
+    examples=(
+        "tencost pipeline",
+        "tencost pipeline records",
+        "tencost pipeline graphs/dvc.yaml",
+        "tencost pipeline -- --dry",
+    ),
+    params=(click.Argument(["words"], nargs=-1, type=click.UNPROCESSED),),
+)
+
+
+def _repro(words: Sequence[str]) -> int:
+    """Run `dvc repro` in this process; SIGTERM goes to the stage that DVC waits for, whose end is waited for."""
+    from dvc.cli import main as dvc
+
+    def end_stages() -> None:
+        if signals.terminated():
+            stages = list(_stages(psutil.Process()))
+            for stage in stages:
+                with suppress(psutil.NoSuchProcess):
+                    stage.terminate()
+            while any(_runs(stage) for stage in stages):
+                time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    with signals.handled(end_stages):
+        return int(dvc(["repro", *words]))
+
+
+def _stages(process: psutil.Process) -> Iterator[psutil.Process]:
+    """Yield the commands that a process waits for; a shell waits for its own."""
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):
+            if child.name() in _SHELLS and child.children():
+                yield from _stages(child)
+            else:
+                yield child
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Say whether a child runs; one that has ended is left to whoever waits for it."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `dvc repro` may have to do.
+
+    Attributes:
+        stages: name of each stage that is out of date, or follows one that is -> seconds, None where nobody knows.
+        total: number of stages of the pipeline.
+    """
+
+    stages: dict[str, float | None]
+    total: int
+
+    def seconds(self, finished: frozenset[str] = frozenset()) -> float | None:
+        """Return how long the stages that are not finished may take; None where of some nobody knows."""
+        remaining = [seconds for name, seconds in self.stages.items() if name not in finished]
+        timed = [seconds for seconds in remaining if seconds is not None]
+        return sum(timed) if len(timed) == len(remaining) else None
+
+
+def plan(folder: Path) -> Plan | None:
+    """Return what is to be done in the DVC project of a folder; None where DVC cannot say, as `dvc repro` will."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    timed = read_seconds(folder)
+    with suppress(DvcException), Repo(str(folder)) as repo:
+        changed = repo.status()
+        graph = repo.index.graph  # from a stage to those that it depends on
+        todo = [stage for stage in graph if stage.addressing in changed]
+        outdated = set(todo)
+        while todo:
+            followers = set(graph.predecessors(todo.pop())) - outdated
+            outdated |= followers
+            todo += followers
+        stages = {
+            stage.addressing: timed.get(
+                stage.addressing, (getattr(stage, "meta", None) or {}).get("seconds")
+            )
+            for stage in outdated
+        }
+        return Plan(stages, len(graph))
+    return None
+
+
+def read_seconds(folder: Path) -> dict[str, float]:
+    """Return the seconds that each stage took when it ran last; nothing where they are not known."""
+    import json
+
+    with suppress(OSError, ValueError, AttributeError):
+        values = json.loads((folder / _SECONDS).read_bytes())
+        return {str(name): float(seconds) for name, seconds in values.items()}
+    return {}
+
+
+class Progress(logging.Handler):
+    """Listens to what DVC logs, prints a line before each stage that runs, and keeps the stages' times."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        super().__init__(logging.INFO)
+        self._folder, self._plan = folder, plan
+        self._began = time.monotonic()
+        self._done: set[str] = set()
+        self._stage: tuple[str, float] | None = None
+
+    def __enter__(self) -> Progress:
+        self._say(
+            f"{len(self._plan.stages)} of {self._plan.total} stages are out of date", "in all"
+        )
+        _DVC_LOGGER.addHandler(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _DVC_LOGGER.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        name = text.partition("'")[2].partition("'")[0]
+        if text.startswith(_RUNNING):
+            self.end_stage()
+            self._stage = (name, time.monotonic())
+            spent = minutes(time.monotonic() - self._began)
+            place = f"[{len(self._done & set(self._plan.stages)) + 1}/{len(self._plan.stages)}]"
+            self._say(f"{place} {name}: {spent} so far", "left")
+        elif any(part in text for part in _UNCHANGED):
+            self.end_stage()
+            self._done.add(name)
+
+    def end_stage(self) -> None:
+        """Note that the stage that runs has ended, and its time."""
+        if self._stage is None:
+            return
+        import json
+
+        from tencost.writing import whole_file
+
+        name, began = self._stage
+        self._stage = None
+        self._done.add(name)
+        timed = read_seconds(self._folder) | {name: round(time.monotonic() - began, 1)}
+        with suppress(OSError), whole_file(self._folder / _SECONDS) as partial:
+            partial.write_text(json.dumps(timed, indent=1, sort_keys=True))
+
+    def _say(self, text: str, what: str) -> None:
+        seconds = self._plan.seconds(frozenset(self._done))
+        rest = "" if not seconds else f", about {minutes(seconds)} {what}"
+        sys.stderr.write(f"{text}{rest}\n")
+        sys.stderr.flush()
+
+
+def minutes(seconds: float) -> str:
+    """Return a duration for people: `40 s`, `6 min`."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
