@@ -209,7 +209,7 @@ def test_a_slow_reader_holds_the_cluster_back(settings: ExecutionConfig, tmp_pat
         next(results)
         time.sleep(0.3)
         assert len(list(tmp_path.iterdir())) <= taken + most
-    results.close()  # type: ignore[attr-defined]
+    results.close()
 
 
 def test_an_item_that_kills_its_workers_is_divided_down_to_its_part(

@@ -104,7 +104,7 @@ _COMMANDS = [
         params=(
             _MODEL,
             _VERSION,
-            option("--to", Text("ALIAS"), "The environment: staging, production, ...", required=True, parameter="alias"),
+            option("--to", Text("ALIAS"), "The environment: staging, production.", required=True, parameter="alias"),
         ),
     ),
     Command(
