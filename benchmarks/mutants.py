@@ -5,7 +5,7 @@
 For each module of TESTS its own fast tests run once per mutant, in a process forked from one that has imported the
 libraries already (a mutant then costs a second or less) and finds the mutated code in place of the module, as do the
 Python processes that the tests start; nothing is written to the sources. A mutant is killed if a test fails, or takes
-much longer than without it. Survivors are printed. Those whose line docs/explanation/mutation-testing.md has under its
+much longer than without it. Survivors are printed. Those whose line benchmarks/judged_mutants.md has under its
 module are counted; others make exit code 1.
 
 Mutations, after DeMillo, Lipton and Sayward, "Hints on test data selection" (1978): comparisons (boundary, opposite),
@@ -42,7 +42,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "tencost"
-PAGE = ROOT / "docs" / "explanation" / "mutation-testing.md"
+PAGE = ROOT / "benchmarks" / "judged_mutants.md"
 
 FAST = ["-m", "not slow and not tvm"]
 TESTS: dict[str, list[str]] = {

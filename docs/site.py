@@ -24,6 +24,7 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "how-to/contributing.md",
     "CHANGELOG.md": "reference/changelog.md",
     "benchmarks/README.md": "explanation/benchmarks.md",
+    "benchmarks/judged_mutants.md": "explanation/judged-mutants.md",
     "datasets/tencost-epyc.md": "reference/tencost-epyc.md",
     "datasets/tencost-epyc-graphs.md": "reference/tencost-epyc-graphs.md",
 }
@@ -37,7 +38,8 @@ FENCED = re.compile(r"(?ms)^(```.*?^```)")
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that stand elsewhere, and the pictures beside them."""
     added = dict(ELSEWHERE)
-    for page in ELSEWHERE:
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    for page in [*ELSEWHERE, *pages]:
         for link in LINK.finditer((ROOT / page).read_text()):
             path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link["path"]))
             if path.endswith(".png") and not path.startswith("docs/"):
