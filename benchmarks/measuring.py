@@ -39,10 +39,11 @@ from tvm.target import Target
 from tencost.config import HardwareConfig, MeasureConfig
 from tencost.measure.collection import CollectedTask, Collection, Origin
 from tencost.measure.programs import ProgramSpace
-from tencost.measure.run import Pool
+from tencost.measure.run import cpu_plan, cpus_of, options_of
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.hardware import detect_host
+from tencost.workers.pool import Job, WorkerPool
 from tencost.workers.warm_worker import TracedProgram, WarmWorker
 
 SEED = 7
@@ -173,12 +174,16 @@ class Stock:
 
 
 def measure_ours(
-    pool: Pool, workload: Path, programs: Sequence[LoggedProgram], target: dict[str, Any]
+    pool: WorkerPool, workload: Path, programs: Sequence[LoggedProgram], target: dict[str, Any]
 ) -> Pass:
     start = time.perf_counter()
-    found = {program.line: timing for program, timing in pool.measure(workload, programs, target)}
+    jobs = [
+        Job(TracedProgram(workload, program.trace), target, program.args_info)
+        for program in programs
+    ]
+    by_position = dict(pool.measure(jobs))
     wall_s = time.perf_counter() - start
-    timings = [found[program.line] for program in programs]
+    timings = [by_position[position] for position in range(len(programs))]
     return Pass(
         wall_s,
         [statistics.median(one.run_secs) if one.run_secs else None for one in timings],
@@ -189,9 +194,17 @@ def measure_ours(
 def compare_speed(
     hardware: HardwareConfig, tasks: Sequence[str], count: int, timeout_s: float, folder: Path
 ) -> None:
-    pool = Pool(hardware, MeasureConfig(), folder / "worker.log")
+    config = MeasureConfig()
+    pool = WorkerPool(
+        options_of(config),
+        cpus_of(hardware),
+        cpu_plan(hardware, config),
+        folder / "worker.log",
+        target_kind=hardware.target["kind"],
+    )
     start = time.perf_counter()
-    pool.warm_up()
+    for _ in range(5):
+        pool.probe()
     ours_start_s = time.perf_counter() - start
     start = time.perf_counter()
     stock = Stock(timeout_s, hardware.target)

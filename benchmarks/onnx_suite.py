@@ -246,7 +246,7 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.onnx"
         onnx.save(model, path)
-        read = source.checked(path)
+        read = source.load_model(path)
     mod, params = source.to_relax(config, read, inputs)
     outputs = [item.name for item in model.graph.output]
     imported = Imported(mod, params, inputs, expected, outputs, compared=outputs[0])

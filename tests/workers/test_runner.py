@@ -161,14 +161,14 @@ def test_a_local_runner_is_refused_before_anything_is_recorded(
 ) -> None:
     from tvm.s_tir import meta_schedule as ms
 
-    from tencost.tune.turns import BySeconds
+    from tencost.tune.task_scheduler import SecondsScheduler
 
     elsewhere = WarmRunner(pool)
     is_stock = scheduler == "gradient"
     with pytest.raises(RuntimeError, match="together with WarmRunner, found LocalRunner"):
         tune(
             matmul, target, tmp_path / "work", "local" if is_stock else ms.runner.LocalRunner(),
-            task_scheduler=scheduler if is_stock else BySeconds([1.0], lambda _: 1.0, lambda _: 0),
+            task_scheduler=scheduler if is_stock else SecondsScheduler([1.0], lambda _: 1.0, lambda _: 0),
         )  # fmt: skip
     assert (tmp_path / "work" / "database_tuning_record.json").read_text() == ""
     assert elsewhere.failure is None

@@ -47,7 +47,7 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     """
     assert path is not None
     require("onnx", "onnxscript", extra="tuner")
-    model = _model(path)
+    model = load_model(path)
     declared = _declared(config, model.graph)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
     outputs = [output.name for output in model.graph.output]
@@ -68,14 +68,18 @@ def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """
     assert path is not None
     require("onnx", "onnxscript", extra="latency")
-    model = _model(path)
+    model = load_model(path)
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))
     return model
 
 
-def _model(path: Path) -> Any:
-    """Return the model in a file, its local functions inlined."""
+def load_model(path: Path) -> Any:
+    """Return the model in a file, its local functions inlined.
+
+    Raises:
+        ConfigError: there is none.
+    """
     from onnx.inliner import inline_local_functions
 
     model = read_model(path, "network.path: ")
