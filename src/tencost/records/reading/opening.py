@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import zstandard
-
 from tencost.errors import RecordError
 
 HEAD_BYTES = 1 << 16
@@ -52,6 +50,8 @@ def open_log(path: Path) -> BinaryIO:
         unzipped.myfileobj = raw  # closed with it
         return cast(BinaryIO, unzipped)
     if magic == ZSTANDARD:
+        import zstandard
+
         stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
         return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, stream)))
     return raw
@@ -150,7 +150,16 @@ def _chunk(file: BinaryIO, parts: Iterable[bytes] = ()) -> bytes:
     try:
         # read1, as read loses what it has when the file turns out to be damaged
         return cast(bytes, cast(Any, file).read1(HEAD_BYTES))
-    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, OSError, zlib.error, _zstandard_error()) as error:
         truncated = TruncatedError(f"the compressed file ends early or is damaged: {error}")
         truncated.rest = b"".join(parts)
         raise truncated from error
+
+
+def _zstandard_error() -> type[Exception]:
+    """Return Zstandard's error; tencost[tuner], which reads no compressed log, does not have the package."""
+    try:
+        import zstandard
+    except ImportError:
+        return EOFError
+    return cast(type[Exception], zstandard.ZstdError)
