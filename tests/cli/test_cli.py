@@ -53,7 +53,7 @@ def test_what_the_configuration_refuses(
         cli.main(words)
     captured = capsys.readouterr()
     assert (stop.value.code, captured.out) == (2, "")
-    assert captured.err.startswith("tencost: ")
+    assert re.search("(?m)^tencost: ", captured.err)
     assert re.search(message, captured.err)
     assert "Traceback" not in captured.err
 

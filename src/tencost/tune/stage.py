@@ -106,7 +106,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
             if to is not None and not (export.is_written or export.given_up):
                 database = folder.database(task.mod for task in inputs.tasks)
                 with suppress(KeyboardInterrupt), closing(host_of(hardware)) as host:
-                    _export(inputs, _worth_it(inputs, database), export, host)
+                    _export(inputs, _worth_it(inputs, database), export, host, {})
             export.say_why_not(
                 f"a second {signals.name()} gave it up. Its programs are kept: the same command goes on, and "
                 f"`tencost compile` with the same network and hardware and with --database {path} --to {to} writes it "
@@ -318,8 +318,17 @@ def _worth_it(inputs: Inputs, database: Any) -> Any:
     return better_than_rules(database, inputs.every, target, inputs.folder.rule_s)
 
 
-def _export(inputs: Inputs, database: Any, export: LibraryExport, host: Host) -> Verified:
+def _export(
+    inputs: Inputs, database: Any, export: LibraryExport, host: Host, values: dict[str, Any]
+) -> Verified:
     """Compile the network with a database, compare its output with PyTorch's, write the library if one is asked for.
+
+    Args:
+        inputs: what the run has read.
+        database: its schedules.
+        export: where the library goes.
+        host: where the network runs.
+        values: gets what the comparison found, before Ctrl-C that came meanwhile is raised.
 
     Raises:
         KeyboardInterrupt: Ctrl-C came; it is written nevertheless, unless it came twice.
@@ -334,6 +343,7 @@ def _export(inputs: Inputs, database: Any, export: LibraryExport, host: Host) ->
         count = count_tuned(database, inputs.every, hardware.target)
         origin = Origin(folder.path.name, len(inputs.every), count)
         export.write(network, hardware, verified.built, origin)
+        values |= verified.values
     return verified
 
 
@@ -352,8 +362,7 @@ def _verified(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, 
         database = _worth_it(inputs, tuned.outcome.database)
         try:
             database = faster_in_network(network, hardware, inputs.every, database)
-            verified = _export(inputs, database, export, host)
-            values |= verified.values
+            verified = _export(inputs, database, export, host, values)
             if session.trials > 0 and session.has_baseline:
                 built = {"tuned": verified.built, "default": inputs.untuned}
                 if compared is not None:
