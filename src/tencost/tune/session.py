@@ -402,7 +402,8 @@ def time_untuned(
             folder.rule_s[identity] = seconds(by_rule, math.inf, leave(by_rule, target))
             folder.save_session()
         if identity not in folder.baseline_s:
-            folder.baseline_s[identity] = seconds(task.mod, limit_s)
+            # A program may end before it is stopped.
+            folder.baseline_s[identity] = min(limit_s, seconds(task.mod, limit_s))
             folder.save_session()
 
 
