@@ -55,6 +55,14 @@ def test_a_network_command_has_its_own_choices_by_either_word(
     assert values["split"]["policy"] == "by_network"
 
 
+@pytest.mark.parametrize("words", [(), ("model=gat",), ("graph_model=gat",)])
+def test_a_commands_own_default_is_of_its_subject(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = composed(capsys, "graphs", "tune", *words)
+    assert values["graph_model_name"] == ("gat" if words else "gin")
+
+
 def test_a_project_of_an_earlier_version_has_the_same_choices(
     earlier_project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,8 +159,8 @@ class StageCommand(grammar.Command):
         function = grammar.imported(function) if isinstance(function, str) else function
         self._function = function
         self._sweep = sweep
-        self._defaults = tuple(defaults)
         self.uses = tuple(uses.split())
+        self._defaults = tuple(self.of_groups(defaults))
         arguments = (OverridesArgument(self.uses), *params, *_common_options())
         super().__init__(name, function, help, examples=examples, params=arguments)
 
