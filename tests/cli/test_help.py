@@ -118,6 +118,18 @@ def test_options_are_parameters_of_the_function_that_a_command_calls(path: str) 
     signature(function).bind(**dict.fromkeys(parameters))
 
 
+@pytest.mark.parametrize(
+    "path", [path for path, command in COMMANDS.items() if isinstance(command, StageCommand)]
+)
+def test_a_stage_runs_a_function_of_configuration_root_and_its_options(path: str) -> None:
+    command = COMMANDS[path]
+    function = command.function
+    if isinstance(function, str):
+        module, _, name = function.partition(":")
+        function = getattr(import_module(module), name or "run")
+    signature(function).bind("configuration", "root", **dict.fromkeys(command.options))
+
+
 def test_an_example_that_does_not_work_would_be_found() -> None:
     with pytest.raises(click.UsageError):
         parse(["records", "query", "best", "--hardwar", "v100"])

@@ -161,7 +161,7 @@ _ROOFLINE = StageCommand(
 )  # fmt: skip
 _LEAVE_OUT = StageCommand(
     "leave-out",
-    "tencost.compat.curves:leave_out",
+    "tencost.compat.curves.leave_out",
     "Ask models about hardware that they have not seen.\n\nEach hardware of the dataset is left out with its whole "
     "machine, and with its vector width; native models and pooled ones stand beside.",
     uses=f"dataset hardware features split model seeds execution jobs experiment_name {_TRAINED} paths.reports",
@@ -230,7 +230,7 @@ ADAPT = StageGroup(
     commands=[
         _OfModel(
             "curve",
-            "tencost.compat.curves:label_curve_stage",
+            "tencost.compat.curves.label_curve_stage",
             "Draw labels against the share of the native model's figures, on records that are there.",
             uses=f"dataset hardware split adapt model_uri seeds experiment_name {_ADAPTED} paths.reports",
             examples=(
