@@ -156,14 +156,13 @@ class StageCommand(grammar.Command):
             sweep: gets the overrides where --multirun is given; None: every job calls `function`.
             defaults: overrides that hold where no word is for the same key.
         """
-        self.function = function
         self.options = tuple(str(param.name) for param in params)
         self._function = grammar.imported(function) if isinstance(function, str) else function
         self._sweep = sweep
         self.uses = tuple(uses.split())
         self._defaults = tuple(self.of_groups(defaults))
         arguments = (OverridesArgument(self.uses), *params, *_common_options())
-        super().__init__(name, self._function, help, examples=examples, params=arguments)
+        super().__init__(name, function, help, examples=examples, params=arguments)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
