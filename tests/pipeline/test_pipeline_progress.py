@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tencost.cli.main import main
-from tencost.cli.pipeline import Progress, _repro, minutes, plan, read_seconds
+from tencost.cli.pipeline import (
+    Branch,
+    Plan,
+    Progress,
+    _repro,
+    _repro_plan,
+    divide,
+    minutes,
+    plan,
+    read_seconds,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")
 
@@ -98,3 +112,105 @@ def test_stages_run_this_installation_wherever_its_scripts_are(
         main(["pipeline"])
     assert ended.value.code == 0
     assert (project / "where").read_text().strip() == str(Path(sys.executable).parent / "tencost")
+
+
+WAITS = "touch {own}.began; timeout 30 sh -c 'until test -f {other}.began; do sleep .05; done'"
+BRANCHES = f"""
+stages:
+  data:
+    cmd: cat source > data
+    deps: [source]
+    outs: [data]
+  left:
+    cmd: {WAITS.format(own="left", other="right")} && cat data > left
+    deps: [data]
+    outs: [left]
+  right:
+    cmd: {WAITS.format(own="right", other="left")} && cat data > right
+    deps: [data]
+    outs: [right]
+"""
+
+
+def test_branches_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each waits until the other has begun; one after the other they would fail."""
+    (project / "dvc.yaml").write_text(BRANCHES)
+    planned = plan(project)
+    assert planned is not None
+    shared, branches = divide(
+        {"data": set(), "left": {"data"}, "right": {"data"}}, {*planned.stages}, 2
+    )
+    planned = Plan(planned.stages, planned.total, shared, branches)
+    with Progress(project, planned) as progress:
+        assert _repro_plan(planned, progress) == 0
+    assert [(project / name).read_text() for name in ("left", "right")] == ["0", "0"]
+    assert set(read_seconds(project)) == {"data", "left", "right"}
+    lines = capfd.readouterr().err.splitlines()
+    assert "left | Running stage 'left':" in lines
+    assert "right | Running stage 'right':" in lines
+    after = plan(project)
+    assert after is not None
+    assert after.stages == {}, "both are in the lock"
+
+
+def test_a_branch_that_fails_lets_the_other_end(project: Path) -> None:
+    (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data > left", "&& exit 3"))
+    branches = (
+        Branch("left", ("left",)),
+        Branch("right", ("right",)),
+    )
+    planned = Plan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
+    with Progress(project, planned) as progress:
+        assert _repro_plan(planned, progress) != 0
+    assert (project / "right").read_text() == "0"
+    after = plan(project)
+    assert after is not None
+    assert set(after.stages) == {"left"}
+
+
+def test_stages_are_divided_at_what_nobody_else_needs() -> None:
+    needs = {
+        "data": set(),
+        "train@a": {"data"},
+        "train@b": {"data"},
+        "register@a": {"train@a"},
+        "register@b": {"train@b", "data"},
+    }
+    a = Branch("a", ("train@a", "register@a"))
+    b = Branch("b", ("train@b", "register@b"))
+    assert divide(needs, set(needs), 2) == (("data",), (a, b))
+    assert divide(needs, set(needs), 1) == ((), ()), "one core: one process"
+    assert divide(needs, {"train@a", "register@a"}, 2) == ((), ()), "one branch: this process"
+    planned = Plan(
+        {"data": 5, "train@a": 60, "register@a": 10, "train@b": 20, "register@b": 1},
+        5,
+        ("data",),
+        (a, b),
+    )
+    assert planned.seconds() == 75
+    assert planned.seconds(frozenset({"train@a", "data"})) == 21
+
+
+def test_sigterm_ends_the_stages_of_every_branch(project: Path) -> None:
+    """As `docker stop`: no stage goes on behind the command's back, and DVC's paths are free again."""
+    (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data", "&& sleep 300 && cat data"))
+    script = (
+        "from pathlib import Path; from tencost import signals; from tencost.cli.pipeline import *\n"
+        "from tencost.cli.pipeline import _repro_plan\n"
+        "branches = tuple(Branch(name, (name,)) for name in ('left', 'right'))\n"
+        "planned = Plan({'data': 1, 'left': 1, 'right': 1}, 3, ('data',), branches)\n"
+        "with signals.listening(), Progress(Path(), planned) as progress: _repro_plan(planned, progress)\n"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=project, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not all((project / f"{name}.began").exists() for name in ("left", "right")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    descendants = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGTERM)
+    _, printed = running.communicate(timeout=120)
+    assert running.returncode != 0, printed
+    assert not [one for one in descendants if one.is_running()]
+    assert not (project / "left").exists()

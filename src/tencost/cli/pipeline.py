@@ -10,12 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import subprocess
 import sys
 import sysconfig
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import click
@@ -106,14 +110,12 @@ def _pipeline(words: tuple[str, ...]) -> None:
     # Stages are `tencost <stage>`: of this installation, where its scripts are not on the path, too.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     os.chdir(folder)
-    outdated = None if words else plan(folder)
-    if outdated is None:
+    planned = None if words else plan(folder)
+    if planned is None:
         code = _repro(words)
     else:
-        with Progress(folder, outdated) as progress:
-            code = _repro(words)
-            if code == 0:
-                progress.end_stage()
+        with Progress(folder, planned) as progress:
+            code = _repro_plan(planned, progress)
     if signals.terminated():
         raise click.Abort
     raise SystemExit(code)
@@ -136,7 +138,80 @@ PIPELINE = Command(
 )
 
 
-def _repro(words: Sequence[str]) -> int:
+def _repro_plan(planned: Plan, progress: Progress) -> int:
+    """Run what branches share, then the branches side by side, then `dvc repro`, which finds what is left."""
+    if planned.branches:
+        code = _repro(planned.shared) if planned.shared else 0
+        progress.end_stage()
+        code = code or _run_branches(planned.branches, progress)
+        if code:
+            return code
+    code = _repro(())
+    if code == 0:
+        progress.end_stage()
+    return code
+
+
+def _run_branches(branches: Sequence[Branch], progress: Progress) -> int:
+    """Run `dvc repro` of each branch in a process of its own; print what they print, a line at a time.
+
+    Returns:
+        The exit code of the first branch that failed; the others run to their ends.
+    """
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _BRANCH, *branch.stages],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        for branch in branches
+    ]
+
+    def relay(branch: Branch, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            progress.follow(line, branch.name)
+            sys.stderr.write(f"{branch.name} | {line}")
+        process.stdout.close()
+
+    def end_branches() -> None:
+        if signals.terminated():  # Ctrl-C reaches the branches from the terminal
+            for process in processes:
+                process.terminate()
+        for process in processes:
+            process.wait()
+        raise KeyboardInterrupt
+
+    with signals.handled(end_branches), ThreadPoolExecutor(len(branches)) as threads:
+        list(threads.map(relay, branches, processes))
+        codes = [process.wait() for process in processes]
+    for branch, code in zip(branches, codes, strict=True):
+        if code == 0:
+            progress.end_stage(branch.name)
+    return next((code for code in codes if code), 0)
+
+
+_BRANCH = (
+    "import sys; from tencost.cli.pipeline import run_branch; sys.exit(run_branch(sys.argv[1:]))"
+)
+
+
+def run_branch(stages: Sequence[str]) -> int:
+    """Run stages of one branch, in this order, beside other branches; return the exit code.
+
+    DVC looks at these stages alone: to look at one that several branches need it would lock what the others read.
+    """
+    with signals.listening():
+        try:
+            return _repro(("--single-item", *stages), ("--wait-for-lock",))
+        except KeyboardInterrupt:
+            return 130
+
+
+def _repro(words: Sequence[str], options: Sequence[str] = ()) -> int:
     """Run `dvc repro` in this process; SIGTERM goes to the stage that DVC waits for, whose end is waited for."""
     from dvc.cli import main as dvc
 
@@ -151,7 +226,7 @@ def _repro(words: Sequence[str]) -> int:
         raise KeyboardInterrupt
 
     with signals.handled(end_stages):
-        return int(dvc(["repro", *words]))
+        return int(dvc([*options, "repro", *words]))
 
 
 def _stages(process: psutil.Process) -> Iterator[psutil.Process]:
@@ -173,22 +248,42 @@ def _runs(process: psutil.Process) -> bool:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """Stages that no other branch needs: they can run beside it.
+
+    Attributes:
+        name: what their lines begin with: the item of the last stage, as the hardware of `register@<hardware>`.
+        stages: their names, each after those that it needs.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What `dvc repro` may have to do.
 
     Attributes:
         stages: name of each stage that is out of date, or follows one that is -> seconds, None where nobody knows.
         total: number of stages of the pipeline.
+        shared: stages that several branches need.
+        branches: what runs side by side after them; none where one process does all.
     """
 
     stages: dict[str, float | None]
     total: int
+    shared: tuple[str, ...] = ()
+    branches: tuple[Branch, ...] = ()
 
     def seconds(self, finished: frozenset[str] = frozenset()) -> float | None:
         """Return how long the stages that are not finished may take; None where of some nobody knows."""
-        remaining = [seconds for name, seconds in self.stages.items() if name not in finished]
-        timed = [seconds for seconds in remaining if seconds is not None]
-        return sum(timed) if len(timed) == len(remaining) else None
+        remaining = {name: self.stages[name] for name in self.stages if name not in finished}
+        timed = {name: value for name, value in remaining.items() if value is not None}
+        if len(timed) < len(remaining):
+            return None
+        parallel = [sum(timed.pop(name, 0.0) for name in branch.stages) for branch in self.branches]
+        return sum(timed.values()) + max(parallel, default=0.0)
 
 
 def plan(folder: Path) -> Plan | None:
@@ -212,8 +307,46 @@ def plan(folder: Path) -> Plan | None:
             )
             for stage in outdated
         }
-        return Plan(stages, len(graph))
+        needs = {
+            stage.addressing: {need.addressing for need in graph.successors(stage)}
+            for stage in graph
+        }
+        shared, branches = divide(needs, set(stages), len(os.sched_getaffinity(0)))
+        return Plan(stages, len(graph), shared, branches)
     return None
+
+
+def divide(
+    needs: Mapping[str, Set[str]], outdated: Set[str], cores: int
+) -> tuple[tuple[str, ...], tuple[Branch, ...]]:
+    """Divide the stages that are out of date into those that several branches need, and the branches.
+
+    A branch ends with a stage that no other needs. Where it would run alone, or on one core, there are none.
+
+    Args:
+        needs: stage -> those that it depends on itself.
+        outdated: stages to run: of those that depend on one of them, all.
+        cores: branches at most; what is more joins them in turn.
+    """
+    needed = frozenset().union(*needs.values())
+    last = sorted(outdated - needed)
+    groups = [last[at::cores] for at in range(min(cores, len(last)))]
+    if len(groups) < 2:
+        return (), ()
+    order = [name for name in TopologicalSorter(needs).static_order() if name in outdated]
+    ends: dict[str, set[str]] = {name: {name} & set(last) for name in order}
+    for name in reversed(order):
+        for need in needs[name] & outdated:
+            ends[need] |= ends[name]
+    branches = tuple(
+        Branch(
+            ", ".join(end.rpartition("@")[2] for end in group),
+            tuple(name for name in order if ends[name] <= set(group)),
+        )
+        for group in groups
+    )
+    separate = {name for branch in branches for name in branch.stages}
+    return tuple(name for name in order if name not in separate), branches
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
@@ -234,7 +367,8 @@ class Progress(logging.Handler):
         self._folder, self._plan = folder, plan
         self._began = time.monotonic()
         self._done: set[str] = set()
-        self._stage: tuple[str, float] | None = None
+        self._running: dict[str, tuple[str, float]] = {}
+        self._one_at_a_time = threading.Lock()
 
     def __enter__(self) -> Progress:
         self._say(
@@ -247,32 +381,36 @@ class Progress(logging.Handler):
         _DVC_LOGGER.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        self.follow(record.getMessage())
+
+    def follow(self, text: str, branch: str = "") -> None:
+        """Take a line of DVC: a stage that begins ends the one before it, of its branch."""
         name = text.partition("'")[2].partition("'")[0]
         if text.startswith(_RUNNING):
-            self.end_stage()
-            self._stage = (name, time.monotonic())
-            spent = minutes(time.monotonic() - self._began)
-            place = f"[{len(self._done & set(self._plan.stages)) + 1}/{len(self._plan.stages)}]"
-            self._say(f"{place} {name}: {spent} so far", "left")
+            self.end_stage(branch)
+            with self._one_at_a_time:
+                self._running[branch] = name, time.monotonic()
+                spent = minutes(time.monotonic() - self._began)
+                begun = len(self._done & set(self._plan.stages)) + len(self._running)
+                self._say(f"[{begun}/{len(self._plan.stages)}] {name}: {spent} so far", "left")
         elif any(part in text for part in _UNCHANGED):
-            self.end_stage()
+            self.end_stage(branch)
             self._done.add(name)
 
-    def end_stage(self) -> None:
-        """Note that the stage that runs has ended, and its time."""
-        if self._stage is None:
-            return
+    def end_stage(self, branch: str = "") -> None:
+        """Note that the stage that a branch runs has ended, and its time."""
         import json
 
         from tencost.writing import whole_file
 
-        name, began = self._stage
-        self._stage = None
-        self._done.add(name)
-        timed = read_seconds(self._folder) | {name: round(time.monotonic() - began, 1)}
-        with suppress(OSError), whole_file(self._folder / _SECONDS) as partial:
-            partial.write_text(json.dumps(timed, indent=1, sort_keys=True))
+        with self._one_at_a_time:
+            if branch not in self._running:
+                return
+            name, began = self._running.pop(branch)
+            self._done.add(name)
+            timed = read_seconds(self._folder) | {name: round(time.monotonic() - began, 1)}
+            with suppress(OSError), whole_file(self._folder / _SECONDS) as partial:
+                partial.write_text(json.dumps(timed, indent=1, sort_keys=True))
 
     def _say(self, text: str, what: str) -> None:
         seconds = self._plan.seconds(frozenset(self._done))
