@@ -49,6 +49,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "xgb-deep": ("model=xgb", STORES, "model.max_depth=8"),
     "xgb-tiles": ("model=xgb", "features=tiles"),
     "mlp": ("model=mlp", STORES),
+    "mlp-b6": ("model=mlp", STORES, "model.tasks_per_batch=6"),
     "mlp-lambdarank": ("model=mlp", STORES, "model.objective=lambdarank"),
     "mlp-listwise": ("model=mlp", STORES, "model.objective=listwise"),
     "mlp-wide": ("model=mlp", STORES, "model.hidden=256"),
@@ -67,7 +68,7 @@ class Tried:
     """A dataset's folds of networks on one hardware, or on all."""
 
     def __init__(self, dataset: str, split: str, hardware: str) -> None:
-        self._of = (f"dataset={dataset}", f"split={split}", f"hardware={hardware}")
+        self._of = (f"dataset={dataset}", f"split={split}", f"hardware={hardware}", "folds=5")
         self.data = Data(self._config("xgb"), Path.cwd())
         own = self.data.split.filter(
             pl.col("hardware").is_in(self.data.hardware()), pl.col("part").is_in(["train", "valid"])

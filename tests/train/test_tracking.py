@@ -15,6 +15,7 @@ from tencost.tracking.runs import (
     Point,
     flat_parameters,
     flatten,
+    log_model,
     parent_run,
     run_name,
     setup,
@@ -50,6 +51,30 @@ def test_a_run_says_what_it_is(toy_project: Path, toy_config: Config) -> None:
     assert (dataset.name, dataset.digest) == ("toy", "d" * 36)
     config = Path(run.info.artifact_uri.removeprefix("file://")) / "config.yaml"
     assert "family: random" in config.read_text()
+
+
+def test_metrics_of_a_model_name_the_dataset(
+    toy_project: Path, toy_config: Config, tmp_path: Path
+) -> None:
+    """MLflow's page of models has a column of it, and finds models by it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "MLmodel").write_text("flavors: {}\n")
+    with start_run(toy_config, toy_project, stage="train") as tracked:
+        tracked.log_dataset("toy", "d" * 40, {"path": "data"}, {"num_train": 3})
+        model_id = log_model(
+            tracked.client, tracked.run_id, folder, name="toy", model_type="random"
+        )
+        tracked.log_metrics({"evaluate/top1": 0.5}, model_id=model_id)
+    client = client_of(toy_project)
+    (metric,) = client.get_logged_model(model_id).metrics
+    assert (metric.dataset_name, metric.dataset_digest) == ("toy", "d" * 36)
+    experiment = client.get_run(tracked.run_id).info.experiment_id
+    above = "metrics.`evaluate/top1` > 0.4"
+    models = client.search_logged_models(
+        [experiment], datasets=[{"dataset_name": "toy"}], filter_string=above
+    )
+    assert [model.model_id for model in models] == [model_id]
 
 
 @pytest.mark.parametrize(

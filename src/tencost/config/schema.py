@@ -471,7 +471,7 @@ class Config:
     """Where the stages read and write."""
     seeds: list[int] = field(default_factory=lambda: [0])
     """Seeds that a model is trained with, one bundle each."""
-    folds: int = 5
+    folds: int = 3
     """train: folds of networks that a family is tried on by leaving them out, for the choice of the winner; 0: none.
     Slow families are tried on fewer."""
     score_test: bool = True

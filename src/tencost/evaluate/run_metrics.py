@@ -8,9 +8,7 @@ those of the model that the run logged, too: what the page of models shows.
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +37,9 @@ def log_model_scores(
         return
     figures = {**run_metrics(row), "evaluate/predict_ms_per_1000": predict_ms}
     headline = {f"evaluate/{name}": figures.pop(f"evaluate/{name}") for name in HEADLINE}
-    _log_metrics(client, run_id, figures)
-    _log_metrics(client, run_id, headline, tracking.logged_model(client, run_id))
+    run = tracking.TrackedRun(client, run_id)
+    run.log_metrics(figures)
+    run.log_metrics(headline, model_id=tracking.logged_model(client, run_id))
     for path in files:
         client.log_artifact(run_id, str(path), "plots")
 
@@ -76,26 +75,11 @@ def log_comparison(root: Path, cfg: Config, board: ProgramBoard, report: Path) -
     figures = {
         f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in HEADLINE
     }
-    _log_metrics(client, run_id, figures)
+    tracking.TrackedRun(client, run_id).log_metrics(figures)
     runs_view.keep(client, cfg.experiment_name)
     client.log_artifacts(run_id, str(report))
     client.set_terminated(run_id)
     return run_id
-
-
-def _log_metrics(
-    client: Any, run_id: str, figures: Mapping[str, float], model_id: str | None = None
-) -> None:
-    """Log metrics of a run and, if one is named, of a logged model."""
-    from mlflow.entities import Metric
-
-    now = int(1000 * time.time())
-    metrics = [
-        Metric(name, figure, now, 0, model_id=model_id)
-        for name, figure in figures.items()
-        if not math.isnan(figure)
-    ]
-    client.log_batch(run_id, metrics=metrics)
 
 
 def _client(root: Path, experiment: str) -> Any:

@@ -10,9 +10,7 @@ numbers and times are in the registry alone.
 
 from __future__ import annotations
 
-import math
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +30,7 @@ from tencost.register.registry import Offer, Version
 from tencost.register.verdict import YES, Verdict
 from tencost.tracking import orphaned_runs
 from tencost.tracking import runs as tracking
+from tencost.tracking.runs import TrackedRun
 from tencost.writing import whole_file
 
 R = TypeVar("R", bound=Row)
@@ -208,8 +207,6 @@ def _write(
     client: Any, subject: Subject[R, V], version: Version, champion: Version | None, verdict: V
 ) -> None:
     """Write a verdict to the version and to its run."""
-    from mlflow.entities import Metric
-
     number, run_id = str(version.number), version.run_id
     text = f"{subject.description(version)}\n{verdict.markdown()}"
     client.update_model_version(version.name, number, description=text)
@@ -223,14 +220,7 @@ def _write(
     notes = subject.run_notes(version, champion, verdict, text)
     for name, tag in notes.tags.items():
         client.set_tag(run_id, name, tag)
-    now = int(1000 * time.time())
-    metrics = [
-        Metric(name, figure, now, 0)
-        for name, figure in notes.metrics.items()
-        if not math.isnan(figure)
-    ]
-    if metrics:
-        client.log_batch(run_id, metrics=metrics)
+    TrackedRun(client, run_id).log_metrics(notes.metrics)
     for path, content in notes.texts.items():
         client.log_text(run_id, content, path)
 

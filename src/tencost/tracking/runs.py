@@ -82,17 +82,29 @@ class TrackedRun:
         self.log_points(points, model_id=model_id)
 
     def log_points(self, points: Sequence[Point], *, model_id: str | None = None) -> None:
-        """Log whole curves in a few requests; NaN values are left out."""
+        """Log whole curves in a few requests; NaN values are left out.
+
+        Metrics of a model name the dataset that the run has logged: MLflow's page of models compares by it. Without a
+        model MLflow does not store it.
+        """
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
+        dataset = {} if model_id is None else self._dataset()
         metrics = [
-            Metric(point.name, point.value, now, point.step, model_id=model_id)
+            Metric(point.name, point.value, now, point.step, model_id=model_id, **dataset)
             for point in points
             if point.value == point.value
         ]
         for start in range(0, len(metrics), _BATCH):
             self.client.log_batch(self.run_id, metrics=metrics[start : start + _BATCH])
+
+    def _dataset(self) -> dict[str, str]:
+        inputs = self.client.get_run(self.run_id).inputs
+        if inputs is None or not inputs.dataset_inputs:
+            return {}
+        dataset = inputs.dataset_inputs[0].dataset
+        return {"dataset_name": dataset.name, "dataset_digest": dataset.digest}
 
     def set_tag(self, name: str, value: str) -> None:
         """Set a tag."""

@@ -35,7 +35,7 @@ class NeuralConfig(ModelConfig):
     """Passes over the training split."""
     patience: int = 0
     """Epochs without a better validation split before training stops; 0 never stops."""
-    tasks_per_batch: int = 6
+    tasks_per_batch: int = 12
     """Groups (workload and hardware) whose programs make up one batch."""
     gradient_clip: float = 1.0
     """Largest norm of the gradient."""
