@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 import tomllib
@@ -49,10 +51,21 @@ def test_the_workflow_runs_what_ci_runs() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     assert {"run": ".ci/run"} in jobs["check"]["steps"]
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    for job in jobs.values():
+    for name in ("check", "package"):
         versions = [
             step["with"]["python-version"]
-            for step in job["steps"]
+            for step in jobs[name]["steps"]
             if "python-version" in step.get("with", {})
         ]
         assert versions == [asked.removeprefix(">=")]
+    assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}, "nothing unchecked is released"
+
+
+def test_croissant_describes_the_archives_that_are_there() -> None:
+    """The hubs of datasets read it; `python datasets/make_croissant.py` writes it anew."""
+    written = json.loads((ROOT / "datasets" / "croissant.json").read_text())
+    archives = {path.name: path for path in (ROOT / "datasets").glob("*.tar.zst")}
+    listed = {file["name"]: file for file in written["distribution"]}
+    assert listed.keys() == archives.keys()
+    for name, path in archives.items():
+        assert listed[name]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest(), name
