@@ -131,6 +131,6 @@ def test_ansor_logs_train_a_model_that_ranks_held_out_layers(root: Path, kind: s
 
 def test_autotvm_logs_train_a_model_on_their_knobs(root: Path) -> None:
     write_autotvm(root / "logs")
-    cfg = configured(root, "model=xgb", "features=autotvm_knobs", "model.num_rounds=40")
+    cfg = configured(root, "model=xgb", "features=configuration", "model.num_rounds=40")
     through_the_stages(root, cfg)
     assert scored(root, cfg)["pairwise"] > 0.8

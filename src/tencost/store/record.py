@@ -13,8 +13,8 @@ from tencost.store.generator import UNKNOWN
 from tencost.store.status import Status
 
 PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "configuration", "none")
-"""What the program column holds: a program of the tuner of that name, see formats/; configuration: {name: value, ...} of
-any other tuner; none: the log has no programs."""
+"""What the program column holds: a program of that tuner, see formats/; configuration: {name: value, ...} of any other;
+none: the log has no programs."""
 
 
 @dataclass(frozen=True)
