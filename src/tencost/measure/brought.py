@@ -290,10 +290,12 @@ def _described(
             _check_same(path, target)
             continue
         described[name] = _fields(name, target)
-        attributes = (target[key] for key in ("kind", "arch", "mcpu", "mtriple") if key in target)
+        attributes = [
+            str(target[key]) for key in ("kind", "arch", "mcpu", "mtriple") if key in target
+        ]
         notes.append(
-            f"conf/hardware/{name}.yaml has what the logs say ({', '.join(map(str, attributes))}); not known, and in "
-            f"no column: {', '.join(described[name]['unknown'])}"
+            f"conf/hardware/{name}.yaml has what the logs say ({', '.join(attributes) or 'nothing'}); not known, and "
+            f"in no column: {', '.join(described[name]['unknown'])}"
         )
     return described
 

@@ -8,11 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from tencost.errors import RecordError
 from tencost.records.formats.t4 import FORMAT, UNITS
+from tencost.records.formats.t4.writing import document_of
 from tencost.records.logs import find_logs, import_logs, recognize
 from tencost.records.reading.protocol import About, Reject
 from tencost.store.ids import record_id
@@ -219,6 +221,34 @@ def test_a_description_beside_it_names_the_kernel(tmp_path: Path) -> None:
     written(tmp_path, '{"TuningParameters": ', "blur_T1.json")
     with pytest.raises(RecordError, match=r"a T1 description in blur_T1.json.*away from blur_A100"):
         read(first)
+
+
+def test_results_come_back_as_they_were(tmp_path: Path) -> None:
+    """Fields, words and texts as they were; times to the bit when they are read again; one device, one unit."""
+    mean = result(3, measurements=[{"name": "time", "value": 1 / 3, "unit": "s"}], extra=[1e400])
+    del mean["times"]["runtimes"]
+    source = document(result(1), mean, result(7, invalidity="runtime", times={"compilation": 1}))
+    store = RecordStore(tmp_path / "store")
+    import_logs(find_logs([written(tmp_path / "in", source)], "blur", "a100"), store)
+    again = document_of(store.read().sort(pl.col("source").struct.field("line"), "timestamp"))
+    assert {json.dumps(item, sort_keys=True) for item in again["results"]} == {
+        json.dumps(item, sort_keys=True) for item in source["results"]
+    }
+    assert again["metadata"] == source["metadata"]
+    nanoseconds = document(*(result(tile) for tile in range(100, 200)), unit="nanoseconds")
+    other = written(tmp_path / "in", nanoseconds, "other_T4.json")
+    import_logs(find_logs([other], "other", "a100"), store)
+    with pytest.raises(RecordError, match=r"one unit of time, found 'miliseconds', 'nanoseconds'"):
+        document_of(store.read())
+    rows, _ = read(other)
+    copied = written(
+        tmp_path / "in", document_of(store.read().filter(task_name="other")), "other_T4.json"
+    )
+    times = {row["program"]: row["run_secs"] for row in rows}
+    assert {row["program"]: row["run_secs"] for row in read(copied)[0]} == times
+    import_logs(find_logs([other], "other", "a4000"), store)
+    with pytest.raises(RecordError, match=r"one hardware, found 'a100', 'a4000'"):
+        document_of(store.read())
 
 
 @pytest.mark.skipif(
