@@ -228,7 +228,7 @@ def test_results_come_back_as_they_were(tmp_path: Path) -> None:
     mean = result(3, measurements=[{"name": "time", "value": 1 / 3, "unit": "s"}], extra=[1e400])
     del mean["times"]["runtimes"]
     source = document(result(1), mean, result(7, invalidity="runtime", times={"compilation": 1}))
-    store = RecordStore(tmp_path / "store")
+    store = RecordStore(str(tmp_path / "store"))
     import_logs(find_logs([written(tmp_path / "in", source)], "blur", "a100"), store)
     again = document_of(store.read().sort(pl.col("source").struct.field("line"), "timestamp"))
     assert {json.dumps(item, sort_keys=True) for item in again["results"]} == {
@@ -257,7 +257,7 @@ def test_results_come_back_as_they_were(tmp_path: Path) -> None:
 )
 def test_files_of_kernel_tuner_are_imported_as_two_hardware(tmp_path: Path) -> None:
     """Both files have 4,362 configurations, 6 of which do not compile and 155 do not run."""
-    store = RecordStore(tmp_path / "store")
+    store = RecordStore(str(tmp_path / "store"))
     for gpu in ("A100", "A4000"):
         logs = find_logs([REAL / f"convolution_{gpu}_T4.json.gz"], "convolution", gpu.lower())
         progress = import_logs(logs, store)
