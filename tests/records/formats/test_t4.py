@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tencost.errors import RecordError
+from tencost.records import query
 from tencost.records.formats.t4 import FORMAT, UNITS
 from tencost.records.formats.t4.writing import document_of
+from tencost.records.formats.table import write_file
 from tencost.records.logs import find_logs, import_logs, recognize
 from tencost.records.reading.protocol import About, Reject
 from tencost.store.ids import record_id
@@ -249,6 +251,19 @@ def test_results_come_back_as_they_were(tmp_path: Path) -> None:
     import_logs(find_logs([other], "other", "a4000"), store)
     with pytest.raises(RecordError, match=r"one hardware, found 'a100', 'a4000'"):
         document_of(store.read())
+
+
+def test_a_table_of_such_records_is_a_table_and_can_be_asked(tmp_path: Path) -> None:
+    """The columns of a table hold the words of a result, too; the records' target is {}."""
+    store = RecordStore(str(tmp_path / "store"))
+    log = written(tmp_path / "in", document(*(result(tile) for tile in range(1, 40))))
+    import_logs(find_logs([log], "blur", "a100"), store)
+    for name in ("all.csv", "all.parquet"):
+        write_file(store.read(), tmp_path / name)
+        assert recognize(tmp_path / name, name) == ("table", "")
+    target = query.only_target(store, "a100")
+    best = query.best(store, hardware="a100", target=target, n=1)
+    assert best["latency_s"].to_list() == [0.00225]
 
 
 @pytest.mark.skipif(

@@ -83,8 +83,9 @@ class T4Format(LogFormat):
     example = MappingProxyType({"blur_T4.json": _EXAMPLE, "blur_T1.json": _DESCRIPTION})
 
     def recognizes(self, _path: Path, head: bytes) -> bool:
-        """Say whether the head has the keys of a result: its configuration, and how it ended."""
-        return all(f'"{key}"'.encode() in head for key in ("configuration", "invalidity", "times"))
+        """Say whether the head is JSON with the keys of a result; tables have these words in a column."""
+        is_json = head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith((b"{", b"["))
+        return is_json and all(key in head for key in (b'"configuration"', b'"invalidity"'))
 
     def part(self, head: bytes) -> str:
         """Return what a T1 description is; empty for any other file."""
