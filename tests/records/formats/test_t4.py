@@ -263,7 +263,7 @@ def test_a_table_of_such_records_is_a_table_and_can_be_asked(tmp_path: Path) -> 
         assert recognize(tmp_path / name, name) == ("table", "")
     target = query.only_target(store, "a100")
     best = query.best(store, hardware="a100", target=target, n=1)
-    assert best["latency_s"].to_list() == [0.00225]
+    assert best["latency_s"].to_list() == [pytest.approx(0.00225)]
 
 
 @pytest.mark.skipif(
