@@ -88,8 +88,8 @@ def test_all_shapes_of_a_file_hold_the_same_records(tmp_path: Path) -> None:
         path = written(tmp_path, text)
         assert recognize(path, path.name) == ("t4", ""), shape
         rows, rejects = read(path)
-        known = "unknown" not in shape and shape != "a line each"
-        assert len(rejects) == (0 if known else 1), (shape, rejects)
+        is_clean = "unknown" not in shape and shape != "a line each"
+        assert len(rejects) == (0 if is_clean else 1), (shape, rejects)
         for row in (*rows, *expected):
             row["source"] = None
         assert rows == expected, shape
