@@ -117,6 +117,7 @@ def _export_logs(kind: str) -> Callable[..., None]:
 for _kind, _file, _help in (
     ("ansor", "v100.json", "Write Ansor's log lines, each as it was."),
     ("autotvm", "v100.log", "Write AutoTVM's log lines, each as it was."),
+    ("t4", "results.json", "Write T4 results, of one hardware."),
     ("tenset", "folder", "Write a folder in TenSet's layout."),
     ("rfc4304", "all.jsonl", "Write records of RFC 4304: .jsonl, .json or .parquet."),
     ("table", "all.parquet", "Write the store's own columns: .parquet or .csv."),

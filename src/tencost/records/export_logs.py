@@ -1,4 +1,4 @@
-"""`tencost records export ansor`, `autotvm`, `tenset`, `rfc4304` and `table`: records of a store as logs again.
+"""`tencost records export ansor`, `autotvm`, `t4`, `tenset`, `rfc4304`, `table`: records of a store as logs again.
 
 Records go out in the order of the logs that they were read from, each as its line was (formats/ say what that
 promises). Quarantined records stay in the store.
@@ -6,6 +6,7 @@ promises). Quarantined records stay in the store.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,12 @@ from tencost.writing import whole_file
 
 Layout = Literal["columns", "json"]
 """The two versions of RFC 4304's records."""
-_PROGRAMS = {"ansor": "ansor_steps", "tenset": "ansor_steps", "autotvm": "autotvm_config"}
+_PROGRAMS = {
+    "ansor": "ansor_steps",
+    "tenset": "ansor_steps",
+    "autotvm": "autotvm_config",
+    "t4": "configuration",
+}
 """What a format can hold; the others take every record."""
 
 
@@ -92,6 +98,13 @@ def _write_autotvm(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
     _write_lines(write_lines(records), place)
 
 
+def _write_t4(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
+    from tencost.records.formats.t4.writing import document_of
+
+    with whole_file(place) as scratch:
+        scratch.write_text(json.dumps(document_of(records), indent=1), encoding="utf-8")
+
+
 def _write_tenset(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
     from tencost.records.tenset.writing import write_layout
 
@@ -119,6 +132,7 @@ def _write_lines(lines: Iterator[str], place: Path) -> None:
 _WRITERS: dict[str, Callable[[pl.DataFrame, Path, Layout], None]] = {
     "ansor": _write_ansor,
     "autotvm": _write_autotvm,
+    "t4": _write_t4,
     "tenset": _write_tenset,
     "rfc4304": _write_rfc4304,
     "table": _write_table,

@@ -12,8 +12,9 @@ from typing import Any
 from tencost.store.generator import UNKNOWN
 from tencost.store.status import Status
 
-PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "none")
-"""What the program column holds: see the module of that name in formats/; none: the log has no programs."""
+PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "configuration", "none")
+"""What the program column holds: a program of that tuner, see formats/; configuration: {name: value, ...} of any other;
+none: the log has no programs."""
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ def read_divisors(path: Path, expected: int) -> list[float]:
 def check_width(path: Path, spec: FeatureSpec, found: int, expected: int) -> None:
     """Refuse weights that were trained on another number of columns than this code makes of the features.
 
-    Until the kinds `ansor_tiles` and `autotvm_knobs` became their own summary, first, sum and maximum of their one row
+    Until the kinds `ansor_tiles` and `configuration` became their own summary, first, sum and maximum of their one row
     were trained on: more columns, of other meaning.
 
     Raises:
