@@ -13,10 +13,9 @@ from typing import Literal
 
 import polars as pl
 
-from tencost.config import PathsConfig
 from tencost.errors import RecordError
+from tencost.records.query_command import Place, open_store
 from tencost.store.reading import Records
-from tencost.store.tables import open_records
 from tencost.writing import whole_file
 
 Layout = Literal["columns", "json"]
@@ -28,36 +27,65 @@ _PROGRAMS = {"ansor": "ansor_steps", "tenset": "ansor_steps", "autotvm": "autotv
 def run(
     kind: str,
     place: Path,
-    root: Path,
+    store: Place,
     *,
     hardware: str | None = None,
     dataset: str | None = None,
-    store_uri: str | None = None,
     layout: Layout = "json",
+    per_hardware: bool = False,
 ) -> None:
-    """Write records of a store and say how many.
+    """Write records of a store and say how many, and what is not in them as it was measured.
 
     Args:
         kind: one of FORMATS.
         place: the file; a folder for tenset.
-        root: the project's.
+        store: where the records are.
         hardware: of this device only.
-        dataset: of this dataset only.
-        store_uri: the record store; None: the live one.
+        dataset: of records that were imported under this name only.
         layout: rfc4304: which of its two versions.
+        per_hardware: ansor, autotvm: a file for each device.
 
     Raises:
-        RecordError: nothing to write, a place that is taken, or a name that a format does not take.
+        RecordError: nothing to write, a place that is taken, records of several devices in a format that does not tell
+            them apart, or a name that a format does not take.
     """
-    if place.is_file():
+    source = open_store(store)
+    records = _chosen(source, kind, hardware, dataset)
+    devices = records["hardware"].unique().sort().to_list()
+    files = {place: records}
+    if per_hardware:
+        files = {
+            place.with_name(f"{place.stem}-{name}{place.suffix}"): records.filter(hardware=name)
+            for name in devices
+        }
+    elif kind in ("ansor", "autotvm") and len(devices) > 1:
         raise RecordError(
-            f"expected a place that is free, found the file {place}. Name another, or remove it"
+            f"expected records of one device, as lines of {kind} do not tell theirs and the fastest line would be any "
+            f"device's, found {len(devices)} in {source.uri}: {', '.join(devices)}. Choose one with --hardware NAME, "
+            "or write a file for each with --per-hardware"
         )
-    store = open_records(store_uri or PathsConfig().live_store(root))
-    records = _chosen(store, kind, hardware, dataset)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    _WRITERS[kind](records, place, layout)
-    sys.stdout.write(f"{place}: {records.height} records\n")
+    for file in files:
+        if file.is_file():
+            raise RecordError(
+                f"expected a place that is free, found the file {file}. Name another, or remove it"
+            )
+    for file, rows in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _WRITERS[kind](rows, file, layout)
+        sys.stdout.write(f"{file}: {rows.height} records\n")
+    if kind in _PROGRAMS:
+        _report_folded(records)
+
+
+def _report_folded(records: pl.DataFrame) -> None:
+    """Say how many measurements have no line of their own: these formats have no history of a program."""
+    many = records.filter(pl.col("measurements").is_not_null())["measurements"]
+    further = int(many.list.len().sum()) - len(many)
+    if further:
+        sys.stdout.write(
+            f"{further} further measurements of {len(many)} programs have no line of their own: a program is one line, "
+            "with the times of all its successful measurements. `tencost records export table` keeps each\n"
+        )
 
 
 def _chosen(store: Records, kind: str, hardware: str | None, dataset: str | None) -> pl.DataFrame:

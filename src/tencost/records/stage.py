@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from tencost.config import Config
@@ -19,6 +18,7 @@ from tencost.errors import DatasetError
 from tencost.records.databases import Import, import_dataset, import_parts
 from tencost.records.devices import Devices
 from tencost.records.gate import judged
+from tencost.records.import_report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
 from tencost.store.generator import UNKNOWN, age
@@ -42,21 +42,15 @@ def run(cfg: Config, root: Path) -> Path:
             f"Fetch it: tencost fetch dataset={cfg.dataset.name}"
         )
     console = Console(stderr=True)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("records", total=None)
-
-        def on_file(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
-
-        imported = _read(raw, cfg, on_file)
+    with progress_bar("records", console) as move:
+        imported = _read(raw, cfg, lambda done, total: move(done, total, ""))
     if not len(imported.records):
-        reasons = "; ".join(
-            f"{item.file}:{item.line}: {item.reason}" for item in imported.rejects[:3]
-        )
+        reasons = "; ".join(map(in_words, imported.rejects[:SHOWN]))
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
     with whole_folder(folder) as content:
         summary = _write(content, imported)
     _report(summary, console)
+    show_rejects(imported.rejects, console)
     return folder
 
 

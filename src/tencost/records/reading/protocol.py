@@ -1,8 +1,13 @@
-"""What a log format is, and what its reader gives: batches of the record store's columns, and what it could not read.
+"""What a format is, for logs, hardware counters and latencies of networks: it recognizes its files and reads them.
 
-A format is a module, or a folder, in :mod:`tencost.records.formats` whose attribute ``FORMAT`` is a
-:class:`LogFormat`; a package of one's own adds one by an entry point of the group ``tencost.log_formats``. Its name is
-the module's.
+A format is a module, or a folder, whose attribute ``FORMAT`` is an instance of :class:`Format`; its name is the
+module's. There are three kinds, which differ in what their readers yield:
+
+    kind             package                          yields                               entry points
+    LogFormat        tencost.records.formats          Batch: rows of the record schema     tencost.log_formats
+    ProfileFormat    tencost.records.counters.formats Launch, and Note for an oddity       tencost.profile_formats
+    GraphFormat      tencost.records.network_graphs.formats
+                                                      ReadGraphs, one for a whole folder   tencost.graph_formats
 
 A reader knows its format by content, never by a file's name, streams (memory is bounded by a batch, not by the file),
 and never gives up on a file: a malformed, truncated or foreign line is a Reject with file, line and reason, the lines
@@ -15,24 +20,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from tencost.records.reading.opening import TruncatedError, lines
+from tencost.store.rejects import Reject as Reject
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 20_000
 """Rows of a batch."""
-
-
-@dataclass(frozen=True)
-class Reject:
-    """A line that could not be read: file, line from 1 (0: the file as a whole), reason."""
-
-    file: str
-    line: int
-    reason: str
 
 
 def shorten(cell: object) -> str:
@@ -76,15 +73,34 @@ class Module(NamedTuple):
     shash: str
 
 
-class LogFormat(ABC):
+class Format(ABC):
+    """A format that can be read."""
+
+    layout: ClassVar[str] = ""
+    """What such a file or folder looks like, for messages."""
+
+    @abstractmethod
+    def recognizes(self, path: Path, head: bytes, /) -> bool:
+        """Say whether a file is of this format, from its first lines (decompressed, up to 64 KiB; b"" of a folder)."""
+
+    @abstractmethod
+    def read(self, path: Path, about: About, /) -> Iterator[Any]:
+        """Yield what a file or folder holds, in its order, and what could not be read of it.
+
+        Raises:
+            TencostError: nothing at all can be read.
+        """
+
+    def part(self, _head: bytes, /) -> str:
+        """Return what a file is that is read with another one of this format; empty for any other file."""
+        return ""
+
+
+class LogFormat(Format):
     """A log format that can be read."""
 
     example: ClassVar[Mapping[str, str]]
     """A small log for tests, file name -> text; the first file is the log, its last three lines a record each."""
-
-    @abstractmethod
-    def recognizes(self, path: Path, head: bytes, /) -> bool:
-        """Say whether a file is of this format, from its first lines (decompressed, up to 64 KiB)."""
 
     @abstractmethod
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
@@ -94,10 +110,6 @@ class LogFormat(ABC):
             RecordError: the file cannot be opened, or no record of it can be kept: neither the log nor `about` names
                 the device.
         """
-
-    def part(self, _head: bytes, /) -> str:
-        """Return what a file is that is read with another one of this format; empty for any other file."""
-        return ""
 
     def modules(self, _path: Path, /) -> list[Module]:
         """Return the modules that a log, or files beside it, carry; most formats have none."""

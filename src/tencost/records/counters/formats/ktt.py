@@ -34,7 +34,8 @@ import numpy as np
 from tencost.records.counters.cells import number, text_lines
 from tencost.records.counters.launches import Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import canonical_unit, current_name, expected_unit
-from tencost.records.reading.opening import TruncatedError, read_head
+from tencost.records.reading.opening import TruncatedError
+from tencost.records.reading.protocol import About
 
 _OK = "Ok"
 _SIZES = {
@@ -56,23 +57,26 @@ class _ResultError(ValueError):
     """A malformed result: what was expected and found."""
 
 
-def recognises(path: Path) -> bool:
-    """Say whether a file begins as KTT's results do."""
-    head = read_head(path).lstrip(b"\xef\xbb\xbf \t\r\n")
-    return (
-        head.startswith(b"{")
-        and b'"Metadata"' in head
-        and (b'"KttVersion"' in head or b'"Results"' in head)
-    )
+class KttFormat(ProfileFormat):
+    """Reads KTT's results."""
+
+    layout = "KTT's results as JSON"
+
+    def recognizes(self, _path: Path, head: bytes) -> bool:
+        """Say whether a file begins as KTT's results do."""
+        begin = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        known = b'"KttVersion"' in begin or b'"Results"' in begin
+        return begin.startswith(b"{") and b'"Metadata"' in begin and known
+
+    def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
+        """Yield every computation of every configuration that succeeded."""
+        return _read(path, about.file)
 
 
-def read(path: Path) -> Iterator[Launch | Reject | Note]:
-    """Read every computation of every configuration that succeeded.
+FORMAT = KttFormat()
 
-    Raises:
-        RecordError: the file cannot be opened.
-    """
-    file = str(path)
+
+def _read(path: Path, file: str) -> Iterator[Launch | Reject | Note]:
     failed: Counter[str] = Counter()
     metadata: Mapping[str, Any] | None = None
     columns: dict[tuple[str, ...], Columns] = {}
@@ -260,11 +264,3 @@ class _Window:
                 return False
         self.go(following.start())
         return True
-
-
-FORMAT = ProfileFormat(
-    name="ktt",
-    layout="KTT's results as JSON",
-    recognises=recognises,
-    read=read,
-)
