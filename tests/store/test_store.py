@@ -311,7 +311,7 @@ def test_versions_can_be_read_and_not_changed(tmp_path: Path) -> None:
     uri = str(tmp_path / "store")
     store = RecordStore(uri)
     assert store.version is None
-    with pytest.raises(RecordError, match=r"found none\. Build it"):
+    with pytest.raises(RecordError, match=r"found none\. Import logs into it"):
         RecordStore(uri, version=0)
     store.write([record(1)])
     first = store.version

@@ -291,8 +291,8 @@ def _workload(workload: Any) -> str:
     text = _text(workload)
     if (reserved := _RESERVED.match(text)) and not _OPERATOR.fullmatch(text):
         raise ValueError(
-            f"expected {reserved[1]}.<operator> or {reserved[1]}.<operator>:<git SHA>, as the namespace is reserved for "
-            f"TVM's operators, found {shorten(text)}"
+            f"expected {reserved[1]}.<operator> or {reserved[1]}.<operator>:<git SHA>, as the namespace is reserved "
+            f"for TVM's operators, found {shorten(text)}"
         )
     return text
 
