@@ -7,7 +7,7 @@ promises). Quarantined records stay in the store.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +22,8 @@ Layout = Literal["columns", "json"]
 """The two versions of RFC 4304's records."""
 _PROGRAMS = {"ansor": "ansor_steps", "tenset": "ansor_steps", "autotvm": "autotvm_config"}
 """What a format can hold; the others take every record."""
+_NAMELESS = ("ansor", "autotvm")
+"""Formats whose lines do not tell their device."""
 
 
 def run(
@@ -37,7 +39,7 @@ def run(
     """Write records of a store and say how many, and what is not in them as it was measured.
 
     Args:
-        kind: one of FORMATS.
+        kind: ansor, autotvm, tenset, rfc4304 or table.
         place: the file; a folder for tenset.
         store: where the records are.
         hardware: of this device only.
@@ -58,7 +60,7 @@ def run(
             place.with_name(f"{place.stem}-{name}{place.suffix}"): records.filter(hardware=name)
             for name in devices
         }
-    elif kind in ("ansor", "autotvm") and len(devices) > 1:
+    elif kind in _NAMELESS and len(devices) > 1:
         raise RecordError(
             f"expected records of one device, as lines of {kind} do not tell theirs and the fastest line would be any "
             f"device's, found {len(devices)} in {source.uri}: {', '.join(devices)}. Choose one with --hardware NAME, "
@@ -70,8 +72,7 @@ def run(
                 f"expected a place that is free, found the file {file}. Name another, or remove it"
             )
     for file, rows in files.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _WRITERS[kind](rows, file, layout)
+        _write(kind, rows, file, layout)
         sys.stdout.write(f"{file}: {rows.height} records\n")
     if kind in _PROGRAMS:
         _report_folded(records)
@@ -108,48 +109,15 @@ def _chosen(store: Records, kind: str, hardware: str | None, dataset: str | None
     return records
 
 
-def _write_ansor(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
-    from tencost.records.formats.ansor import write_lines
-
-    _write_lines(write_lines(records), place)
-
-
-def _write_autotvm(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
-    from tencost.records.formats.autotvm import write_lines
-
-    _write_lines(write_lines(records), place)
-
-
-def _write_tenset(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
-    from tencost.records.tenset.writing import write_layout
-
-    write_layout(place, records)
-
-
-def _write_rfc4304(records: pl.DataFrame, place: Path, layout: Layout) -> None:
-    from tencost.records.formats.rfc4304 import write_file
-
-    write_file(records, place, layout)
-
-
-def _write_table(records: pl.DataFrame, place: Path, _layout: Layout) -> None:
-    from tencost.records.formats.table import write_file
-
-    write_file(records, place)
-
-
-def _write_lines(lines: Iterator[str], place: Path) -> None:
-    """Write lines beside their place and move them there, so that a killed run leaves no half of it."""
-    with whole_file(place) as scratch, scratch.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
-
-
-_WRITERS: dict[str, Callable[[pl.DataFrame, Path, Layout], None]] = {
-    "ansor": _write_ansor,
-    "autotvm": _write_autotvm,
-    "tenset": _write_tenset,
-    "rfc4304": _write_rfc4304,
-    "table": _write_table,
-}
-FORMATS = tuple(_WRITERS)
-"""What records can be written as."""
+def _write(kind: str, records: pl.DataFrame, place: Path, layout: Layout) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "tenset":
+        import_module("tencost.records.tenset.writing").write_layout(place, records)
+        return
+    writer = import_module(f"tencost.records.formats.{kind}")
+    if kind in _NAMELESS:
+        # Beside their place and moved there, so that a killed run leaves no half of them.
+        with whole_file(place) as scratch, scratch.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in writer.write_lines(records))
+    else:
+        writer.write_file(records, place, *([layout] if kind == "rfc4304" else []))

@@ -113,7 +113,7 @@ def _keep_modules(logs: Logs, store: RecordStore) -> None:
     write_modules(store.uri, chain(of_logs, measured))
 
 
-def _rows(progress: Progress, uri: str, apart: Path | None) -> dict[str, str]:
+def _rows(progress: Progress, uri: str, apart: Path | None) -> dict[str, object]:
     """Return what was imported in words, title -> cell; empty cells where there is nothing to say."""
 
     def words(counts: Counter[str]) -> str:
@@ -127,17 +127,12 @@ def _rows(progress: Progress, uri: str, apart: Path | None) -> dict[str, str]:
         "formats": words(progress.formats),
         "hardware": words(progress.hardware),
         "new in the store": f"{progress.written:,} ({uri})",
-        "measured again": f"{progress.again:,} further measurements of these or of records of the store: tencost "
-        "records query history --program"
-        if progress.again
-        else "",
-        "repeats": f"{progress.repeats:,} measurements that the store has or that were read twice"
-        if progress.repeats
-        else "",
-        "kept apart": f"{refused.total():,}: {words(refused)} ({apart}, .jsonl: why)"
-        if apart
-        else "",
-        "quarantined": f"{progress.quarantined:,}: tencost records quarantine"
-        if progress.quarantined
-        else "",
+        "measured again": progress.again
+        and f"{progress.again:,} further measurements of these or of records of the store: tencost records query "
+        "history --program",
+        "repeats": progress.repeats
+        and f"{progress.repeats:,} measurements that the store has or that were read twice",
+        "kept apart": apart and f"{refused.total():,}: {words(refused)} ({apart}, .jsonl: why)",
+        "quarantined": progress.quarantined
+        and f"{progress.quarantined:,}: tencost records quarantine",
     }

@@ -66,12 +66,12 @@ def progress_bar(noun: str, console: Console) -> Iterator[Callable[[int, int, st
 
 
 def report(
-    rows: Mapping[str, str], notes: Sequence[str], rejects: Rejects, console: Console
+    rows: Mapping[str, object], notes: Sequence[str], rejects: Rejects, console: Console
 ) -> None:
     """Print a table of what was imported, then each note once, then the first rejects.
 
     Args:
-        rows: title -> cell; empty cells are left out.
+        rows: title -> cell; cells that hold nothing are left out.
         notes: a sentence each.
         rejects: their number is the table's last row.
         console: where it is printed.
@@ -80,16 +80,11 @@ def report(
     number = f"{rejects.count:,}" + (f" ({rejects.path})" if rejects.count else "")
     for title, cell in {**rows, "rejects": number}.items():
         if cell:
-            table.add_row(title, escape(printable(cell)))
+            table.add_row(title, escape(printable(str(cell))))
     console.print(table)
-    show_notes(notes, console)
-    show_rejects(rejects.first, console)
-
-
-def show_notes(notes: Sequence[str], console: Console) -> None:
-    """Print each note once."""
     for note in dict.fromkeys(notes):
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
+    show_rejects(rejects.first, console)
 
 
 def show_rejects(rejects: Sequence[Reject], console: Console) -> None:

@@ -122,13 +122,16 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
     files: list[LogFile] = []
     measured: list[Path] = []
     skipped: list[tuple[str, str]] = []
+    rejects: list[Reject] = []
     networks: dict[str, list[dict[str, object]]] = {}
 
     def add(source: Source, device: str | None) -> None:
         try:
+            if source.reason:
+                raise RecordError(source.reason)  # noqa: TRY301  # as one that is found out only now
             format_name, reason = recognize(source.path, source.name, source.head)
         except RecordError as error:
-            found.rejects.append(Reject(source.name, 0, str(error)))
+            rejects.append(Reject(source.name, 0, str(error)))
             return
         if reason:
             skipped.append((source.name, reason))
@@ -151,14 +154,14 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
                 (source.name + path.relative_to(source.path).as_posix(), _UNMEASURED)
                 for path in layout.program_files
             ]
-            found.rejects += layout.rejects
+            rejects += layout.rejects
             for identity, weights in workload_networks(layout.tasks).items():
                 networks[identity] = [
                     {"network": network, "weight": weight} for network, weight in weights
                 ]
     devices.check_used()
-    rejects, unpacked = tuple(found.rejects), tuple(found.unpacked)
-    return Logs(tuple(files), tuple(measured), tuple(skipped), networks, rejects, unpacked)
+    unpacked = tuple(found.unpacked)
+    return Logs(tuple(files), tuple(measured), tuple(skipped), networks, tuple(rejects), unpacked)
 
 
 def log_modules(log: LogFile) -> list[Module]:

@@ -27,6 +27,15 @@ from tencost.store.schema import to_arrow
 from tencost.store.tables import TASKS, WORKLOADS, write_records
 from tencost.writing import whole_folder
 
+_WORKLOAD_COLUMNS = {
+    **dict.fromkeys(("workload_id", "mod_json", "task_name", "shash"), pl.String),
+    "measured": pl.Boolean,
+}
+_TASK_COLUMNS = {
+    **dict.fromkeys(("network", "task_name", "workload_id"), pl.String),
+    **{"weight": pl.Int64, "flop": pl.Float64, "measured": pl.Boolean},
+}
+
 
 def run(cfg: Config, root: Path) -> Path:
     """Read a raw dataset into data/records/<name>/, whole or not at all; return that folder.
@@ -69,27 +78,11 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     table = one_of_each(judged(read, {task.workload_id: task.flop for task in imported.tasks}))
     measured = count(table)
     write_records(folder, table)
-    pl.DataFrame(
-        [asdict(item) for item in imported.workloads],
-        schema={
-            "workload_id": pl.String,
-            "mod_json": pl.String,
-            "task_name": pl.String,
-            "shash": pl.String,
-            "measured": pl.Boolean,
-        },
-    ).write_parquet(folder / WORKLOADS)
-    pl.DataFrame(
-        [asdict(item) for item in imported.tasks],
-        schema={
-            "network": pl.String,
-            "task_name": pl.String,
-            "workload_id": pl.String,
-            "weight": pl.Int64,
-            "flop": pl.Float64,
-            "measured": pl.Boolean,
-        },
-    ).write_parquet(folder / TASKS)
+    for items, schema, name in (
+        (imported.workloads, _WORKLOAD_COLUMNS, WORKLOADS),
+        (imported.tasks, _TASK_COLUMNS, TASKS),
+    ):
+        pl.DataFrame([asdict(item) for item in items], schema=schema).write_parquet(folder / name)
     lines = [json.dumps(asdict(item)) + "\n" for item in imported.rejects]
     (folder / "rejects.jsonl").write_text("".join(lines), encoding="utf-8")
     counts: dict[str, Counter[str]] = {}

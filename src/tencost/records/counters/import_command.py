@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -26,15 +27,7 @@ _WIDTH = 160
 
 
 def run(
-    paths: Sequence[Path],
-    root: Path,
-    *,
-    to: Path,
-    manifest: Path | None = None,
-    hardware: str | None = None,
-    store_uri: str | None = None,
-    warm_up: int = 0,
-    runs: int | None = None,
+    paths: Sequence[Path], root: Path, *, to: Path, store_uri: str | None = None, **options: Any
 ) -> None:
     """Read profiles into a folder and say what came in.
 
@@ -42,11 +35,8 @@ def run(
         paths: files and folders of counters.
         root: the project's; its record stores are asked for the programs.
         to: the folder; what an earlier import wrote there is replaced.
-        manifest: which file or kernel is which program.
-        hardware: the device of launches that name none.
         store_uri: the one record store to ask; None: the live one and those of all builds.
-        warm_up: launches of each kernel of a program that are left out.
-        runs: how often each program ran; None: found.
+        options: manifest, hardware, warm_up and runs of :func:`read_files`.
 
     Raises:
         ProfileError: no launch at the paths, or nothing can be written.
@@ -64,10 +54,8 @@ def run(
             whole_file(to / PARAMETERS) as parameters,
             progress_bar("profiles", console) as move,
         ):
-            read = read_files(
-                paths, manifest=manifest, hardware=hardware, stores=stores, warm_up=warm_up, runs=runs,
-                on_reject=rejects.add, on_progress=move,
-            )  # fmt: skip
+            callbacks: dict[str, Any] = {"on_reject": rejects.add, "on_progress": move}
+            read = read_files(paths, stores=stores, **callbacks, **options)
             save_profiles(table, read.profiles, read.units)
             read.parameters.write_parquet(parameters)
     except OSError as error:

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tencost.records.reading.protocol import About, Format, Reject
-
-__all__ = ["RESERVED", "Columns", "Launch", "Note", "ProfileFormat", "Reject"]
+from tencost.records.reading.protocol import About, Format
+from tencost.store.rejects import Reject as Reject
 
 RESERVED = ("program_id", "workload", "device", "time_ns")
 """Columns of a table of programs that are no metrics."""

@@ -124,14 +124,14 @@ def read_files(
         ProfileError: no such file, or no launch in any of them; the message says why.
         RecordError: a store that cannot be read.
     """
-    walk = Walk(full_names=True)
+    walk = Walk()
     try:
         sources = list(walk.sources(paths, "hardware counters"))
     except RecordError as error:
         raise ProfileError(str(error)) from error
     files = [(source, _format_of(source)) for source in sources]
     rows = None if manifest is None else joining.Manifest(manifest)
-    checks = _Checks(on_reject, walk.rejects)
+    checks = _Checks(on_reject)
     programs = Programs(warm_up=warm_up, runs=runs)
     identified: Counter[str] = Counter()
     program_ids: dict[str, None] = {}
@@ -196,13 +196,11 @@ def _names(sources: Sequence[Source]) -> dict[Path, str]:
 class _Checks:
     """Passes launches on, and counts and reports everything else in the files."""
 
-    def __init__(self, on_reject: Callable[[Reject], None], rejects: Sequence[Reject]) -> None:
+    def __init__(self, on_reject: Callable[[Reject], None]) -> None:
         self._on_reject = on_reject
         self._notes: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self.rejects = Rejects(Path())
         self.launches = 0
-        for reject in rejects:
-            self._reject(reject)
 
     def state(self) -> str:
         """Return what was read so far, in words."""
@@ -249,6 +247,8 @@ class _Checks:
 def _format_of(source: Source) -> ProfileFormat | Reject:
     """Return a file's format, or why it has none."""
     try:
+        if source.reason:
+            raise RecordError(source.reason)  # noqa: TRY301  # as one that is found out only now
         name, _ = recognize(PROFILE_FORMATS, source.path, source.head, later=False)
     except (RecordError, OSError) as error:
         return Reject(str(source.place), 0, f"expected a file that can be read: {error}")

@@ -111,13 +111,7 @@ def gate(read: ReadGraphs) -> ReadGraphs:
                 )
                 reasons[graph] = (read.edges, cyclic, reason)
     rejects = [
-        GraphReject(
-            str(places.file[graph]),
-            int(places.line[graph]) + item * places.step,
-            reason,
-            str(graphs.family[graph]),
-            int(graphs.position[graph]),
-        )
+        _reject(places, item, graphs, graph, reason)
         for graph, (places, item, reason) in sorted(reasons.items())
     ]
     kept = np.setdiff1d(np.arange(len(graphs)), np.array(list(reasons), dtype=np.int64))
@@ -222,16 +216,21 @@ def _good_latencies(
     if not bad.any():
         return labelled, []
     rejects = [
-        GraphReject(
-            str(nodes.file[graph]),
-            int(nodes.line[graph]),
+        _reject(
+            nodes,
+            0,
+            labelled.graphs,
+            graph,
             bad_latency(labelled.hardware[device], latency[graph, device]),
-            str(labelled.graphs.family[graph]),
-            int(labelled.graphs.position[graph]),
         )
         for graph, device in np.argwhere(bad).tolist()
     ]
     return replace(labelled, latency_ms=np.where(bad, np.nan, latency)), rejects
+
+
+def _reject(places: Places, item: int, graphs: GraphSet, graph: int, reason: str) -> GraphReject:
+    file, line = str(places.file[graph]), int(places.line[graph]) + item * places.step
+    return GraphReject(file, line, reason, str(graphs.family[graph]), int(graphs.position[graph]))
 
 
 def bad_latency(hardware: str, found: object) -> str:

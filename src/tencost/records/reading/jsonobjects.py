@@ -51,7 +51,7 @@ def json_objects(
     Raises:
         RecordError: the file cannot be opened.
     """
-    window = _Window(path)
+    window = Window(path)
     while window.skip():
         parsed, end, reason = window.parse()
         if parsed is not None:
@@ -69,10 +69,12 @@ def json_objects(
         yield window.line, Damage(window.truncated)
 
 
-class _Window:
+class Window:
     """A part of the file, `text[at:]`, which begins in line `line`; it holds whole lines only."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, errors: str = "surrogateescape") -> None:
+        """Open a file; `errors` is what becomes of bytes that are no UTF-8, as in bytes.decode."""
+        self.errors = errors
         self.lines = lines(path)
         self.text = "\n"
         self.at = 1
@@ -85,12 +87,18 @@ class _Window:
         self.line += self.text.count("\n", self.at, to)
         self.at = to
 
-    def skip(self) -> bool:
-        """Go to where a value may begin; False at the file's end."""
+    def find(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Return the next match of a pattern, None where there is none; nothing is passed over."""
+        while (match := pattern.search(self.text, self.at)) is None and self._more():
+            pass
+        return match
+
+    def skip(self, between: re.Pattern[str] = _BETWEEN) -> bool:
+        """Go to where a value may begin, behind a match of `between`; False at the file's end."""
         while True:
-            between = _BETWEEN.match(self.text, self.at)
-            assert between is not None
-            self.advance(between.end())
+            passed = between.match(self.text, self.at)
+            assert passed is not None
+            self.advance(passed.end())
             if self.at < len(self.text) or not self._more():
                 return self.at < len(self.text)
 
@@ -153,12 +161,12 @@ class _Window:
         parts, missing = [rest], max(CHUNK_BYTES, len(rest))
         try:
             while missing > 0 and (line := next(self.lines, None)) is not None:
-                parts.append(line[1].decode(errors="surrogateescape"))
+                parts.append(line[1].decode(errors=self.errors))
                 missing -= len(parts[-1])
             self.ended = missing > 0
         except TruncatedError as error:
             self.ended, self.truncated = True, str(error)
-            parts.append(error.rest.decode(errors="surrogateescape"))
+            parts.append(error.rest.decode(errors=self.errors))
         self.text, self.at = "".join(parts), 1
         self.read += len(self.text) - len(rest)
         return len(parts) > 1

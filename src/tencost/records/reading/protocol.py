@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tencost.records.reading.opening import TruncatedError, lines
 from tencost.store.rejects import Reject as Reject
@@ -116,19 +116,29 @@ class LogFormat(Format):
         return []
 
 
-class Rows(Protocol):
+class Rows(ABC):
     """A batch in the making."""
 
-    rejects: list[Reject]
+    def __init__(self, about: About) -> None:
+        self.about = about
+        self.rejects: list[Reject] = []
+        self.lines: list[int] = []
+        """Line of each record."""
 
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.rejects)
+
+    def full(self, batch_rows: int) -> bool:
+        """Say whether it holds as many records and rejects as a batch has at most."""
+        return len(self.lines) + len(self.rejects) >= batch_rows
+
+    @abstractmethod
     def add(self, number: int, line: bytes) -> None:
         """Take a line: a record, a reject, or nothing."""
 
-    def full(self, batch_rows: int) -> bool: ...
-
-    def batch(self) -> Batch: ...
-
-    def __bool__(self) -> bool: ...
+    @abstractmethod
+    def batch(self) -> Batch:
+        """Return what was taken."""
 
 
 def read_lines(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tencost.config.parts import Parts
 from tencost.errors import RecordError
-from tencost.records.fetch.unpack import Kind
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
 from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
-from tencost.store.rejects import Reject
 
 UNKNOWN_FORMAT = "no format that is known"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file to read, or a folder that one reader reads as a whole.
+    """A file to read, a folder that one reader reads as a whole, or what cannot be read.
 
     Attributes:
         path: where it is; a member of an archive is in a temporary folder.
@@ -26,6 +24,7 @@ class Source:
         name: its path below `base`; the archive's name stands before that of a member.
         inner: its path below the folder or archive that it was found in; empty of an imported file.
         head: the first bytes of a file, decompressed; None: not read yet.
+        reason: why it cannot be opened or unpacked.
     """
 
     path: Path
@@ -33,6 +32,7 @@ class Source:
     name: str
     inner: str = ""
     head: bytes | None = None
+    reason: str = ""
 
     @property
     def place(self) -> Path:
@@ -44,21 +44,11 @@ class Walk:
     """Finds sources; hidden files of folders are left out, and a file that is named twice comes once.
 
     Attributes:
-        rejects: what cannot be opened or unpacked.
         unpacked: archives, whose members are there as long as this object.
     """
 
-    def __init__(
-        self, is_whole: Callable[[Path], bool] = lambda _: False, *, full_names: bool = False
-    ) -> None:
-        """Prepare a walk.
-
-        Args:
-            is_whole: says which folders are read as a whole.
-            full_names: rejects have the path that a person knows, not the one below what was imported.
-        """
-        self._full_names = full_names
-        self.rejects: list[Reject] = []
+    def __init__(self, is_whole: Callable[[Path], bool] = lambda _: False) -> None:
+        """Prepare a walk; `is_whole` says which folders are read as a whole."""
         self.unpacked: list[Unpacked] = []
         self._is_whole = is_whole
 
@@ -74,64 +64,49 @@ class Walk:
         """
         for top in dict.fromkeys(paths):
             if top.is_dir():
-                yield from self._folder(top, top, "")
+                yield from self._folder(Source(top, top, ""))
             elif top.is_file():
-                yield from self._file(top, top.parent, top.name)
+                yield from self._file(Source(top, top.parent, top.name))
             else:  # a pipe may never end
                 kind = "neither a file nor a folder" if top.exists() else "nothing"
                 raise RecordError(f"expected a file or a folder of {noun} at {top}, found {kind}")
 
-    def _folder(self, folder: Path, base: Path, archive: str) -> Iterator[Source]:
-        if self._is_whole(folder):
-            yield Source(folder, base, archive)
+    def _folder(self, folder: Source, *, packed: bool = False) -> Iterator[Source]:
+        if self._is_whole(folder.path):
+            yield folder
             return
-        for path in sorted(folder.rglob("*")):
+        for path in sorted(folder.path.rglob("*")):
             if path.is_file() and not path.name.startswith("."):
-                inner = path.relative_to(folder).as_posix()
-                yield from self._file(path, base, archive + inner, inner, packed=bool(archive))
+                inner = path.relative_to(folder.path).as_posix()
+                source = Source(path, folder.base, folder.name + inner, inner)
+                yield from self._file(source, packed=packed)
 
-    def _file(
-        self, path: Path, base: Path, name: str, inner: str = "", *, packed: bool = False
-    ) -> Iterator[Source]:
+    def _file(self, source: Source, *, packed: bool = False) -> Iterator[Source]:
         try:
-            head = read_head(path)
-            kind = archive_kind(path, head)
-            if kind is not None:
-                members = self._archive(path, base, name, kind, packed)
+            head = read_head(source.path)
+            kind = archive_kind(source.path, head)
+            if kind is not None and packed:
+                reason = f"an archive ({kind}) in an archive is not opened: unpack it first"
+                yield replace(source, reason=reason)
+            elif kind is not None:
+                yield from self._archive(source, Unpacked(source.path, kind))
+            else:
+                yield replace(source, head=head)
         except RecordError as error:
-            self._reject(base, name, str(error))
-            return
-        if kind is None:
-            yield Source(path, base, name, inner, head)
-        else:
-            yield from members
+            yield replace(source, reason=str(error))
 
-    def _archive(
-        self, path: Path, base: Path, name: str, kind: Kind, packed: bool
-    ) -> Iterator[Source]:
-        """Unpack an archive and return its sources.
-
-        Raises:
-            RecordError: it lies in an archive, or there is no place to unpack it.
-        """
-        if packed:
-            raise RecordError(f"an archive ({kind}) in an archive is not opened: unpack it first")
-        unpacked = Unpacked(path, kind)
+    def _archive(self, archive: Source, unpacked: Unpacked) -> Iterator[Source]:
         self.unpacked.append(unpacked)
         for member, why in unpacked.refused:
-            file = f"{name}/{member}" if member else name
-            shown = file if file.isprintable() else ascii(file)
-            self._reject(base, shown, f"not unpacked: {why}")
-        folder, archive = unpacked.folder, f"{name}/"
+            name = f"{archive.name}/{member}" if member else archive.name
+            shown = name if name.isprintable() else ascii(name)
+            yield replace(archive, name=shown, reason=f"not unpacked: {why}")
+        folder, name = unpacked.folder, f"{archive.name}/"
         inside = list(folder.iterdir())
         # An archive mostly holds one folder, which is the one that was packed.
         if len(inside) == 1 and inside[0].is_dir() and self._is_whole(inside[0]):
-            folder, archive = inside[0], f"{archive}{inside[0].name}/"
-        return self._folder(folder, base, archive)
-
-    def _reject(self, base: Path, name: str, reason: str) -> None:
-        file = str(base / name) if self._full_names else name
-        self.rejects.append(Reject(file, 0, reason))
+            folder, name = inside[0], f"{name}{inside[0].name}/"
+        yield from self._folder(Source(folder, archive.base, name), packed=True)
 
 
 def recognize(

@@ -20,8 +20,6 @@ Source: microsoft/nn-Meter, docs/dataset.md and nn_meter/dataset.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +29,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from tencost.errors import RecordError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES, OPERATORS
 from tencost.records.network_graphs.reading import (
@@ -40,6 +39,7 @@ from tencost.records.network_graphs.reading import (
     bad_latency,
     places,
 )
+from tencost.records.reading.opening import TruncatedError, lines
 from tencost.records.reading.protocol import About
 
 DEVICES = {
@@ -135,12 +135,10 @@ def _lines(path: Path, family: str, found: _Found) -> Iterator[tuple[int, bytes]
     """Yield (number from 1, line); where a damaged file ends is a reject."""
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line
-    except (OSError, EOFError, zlib.error) as error:
-        reason = f"expected a whole file, found one that ends early or is damaged ({error})"
-        found.rejects.append(GraphReject(path.name, number + 1, reason, family, -1))
+        for number, line in lines(path):
+            yield number, line
+    except (RecordError, TruncatedError) as error:
+        found.rejects.append(GraphReject(path.name, number + 1, str(error), family, -1))
 
 
 def _add(found: _Found, line: bytes, family: str, position: int, file: str, number: int) -> None:
