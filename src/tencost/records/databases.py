@@ -51,7 +51,7 @@ class Import:
 
 
 def import_dataset(
-    folder: Path, dataset: str, on_database: Callable[[int, int], None] | None = None
+    folder: Path, dataset: str, on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:
     """Read every database of a raw dataset; bad lines become rejects.
 
@@ -70,8 +70,7 @@ def import_dataset(
     about = {pair.hardware: read_provenance(folder, pair.hardware) for pair in pairs}
     sessions = {pair.hardware: read_sessions(folder, pair.hardware) for pair in pairs}
     for done, pair in enumerate(pairs):
-        if on_database is not None:
-            on_database(done, len(pairs))
+        on_database(done, len(pairs))
         workloads, programs, bad_workloads = read_database(folder, pair)
         rejects += bad_workloads
         for workload in workloads:
@@ -106,7 +105,7 @@ def import_dataset(
 
 
 def import_parts(
-    folders: Sequence[Path], on_database: Callable[[int, int], None] | None = None
+    folders: Sequence[Path], on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:
     """Read the raw datasets that make one, each as :func:`import_dataset` reads it alone.
 

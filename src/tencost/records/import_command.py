@@ -18,8 +18,8 @@ from tencost.errors import RecordError
 from tencost.records.devices import parse_devices
 from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
-from tencost.records.import_report import SHOWN, progress_bar, reject_file, report
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
+from tencost.records.reading.report import SHOWN, progress_bar, reject_file, report
 from tencost.store.delta import first_line
 from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules

@@ -127,8 +127,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
 
     def add(source: Source, device: str | None) -> None:
         try:
-            if source.reason:
-                raise RecordError(source.reason)  # noqa: TRY301  # as one that is found out only now
+            source.require()
             format_name, reason = recognize(source.path, source.name, source.head)
         except RecordError as error:
             rejects.append(Reject(source.name, 0, str(error)))
@@ -136,8 +135,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
         if reason:
             skipped.append((source.name, reason))
             return
-        given = devices.of(source.base, source.name, device)
-        about = About(dataset, source.name, given, default=True)
+        about = About(dataset, source.name, devices.of(source.base, source.name, device), True)
         files.append(LogFile(source.path, format_name, about))
 
     for source in found.sources(paths, "logs"):

@@ -18,9 +18,9 @@ from tencost.errors import DatasetError
 from tencost.records.databases import Import, import_dataset, import_parts
 from tencost.records.devices import Devices
 from tencost.records.gate import judged
-from tencost.records.import_report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
+from tencost.records.reading.report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.store.generator import UNKNOWN, age
 from tencost.store.measured import count, one_of_each
 from tencost.store.schema import to_arrow

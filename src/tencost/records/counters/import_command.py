@@ -19,7 +19,7 @@ from tencost.errors import ProfileError, printable
 from tencost.records.counters.metrics import require
 from tencost.records.counters.reading import ReadProfiles, read_files
 from tencost.records.counters.stored import PARAMETERS, REJECTS, TABLE, load_profiles, save_profiles
-from tencost.records.import_report import progress_bar, reject_file, report
+from tencost.records.reading.report import progress_bar, reject_file, report
 from tencost.store.tables import RECORDS
 from tencost.writing import whole_file
 

@@ -26,8 +26,8 @@ from tencost.records.counters.metrics import TIME
 from tencost.records.counters.programs import Programs
 from tencost.records.counters.stored import TABLE, load_parameters, load_profiles
 from tencost.records.counters.table import Profiles
-from tencost.records.import_report import SHOWN, Rejects, in_words, storable
 from tencost.records.reading.protocol import About
+from tencost.records.reading.report import SHOWN, Rejects, in_words, storable
 from tencost.records.reading.walk import Source, Walk, recognize
 
 UNKNOWN = "unknown"
@@ -141,7 +141,8 @@ def read_files(
         [each for each, reader in files if not (each.inner and isinstance(reader, Reject))]
     )
     for number, (source, reader) in enumerate(files):
-        on_progress(number, len(files), checks.state())
+        state = f"{checks.launches:,} launches, {checks.rejects.count:,} rejects"
+        on_progress(number, len(files), state)
         for launch in checks.launches_of(source, reader):
             program = joining.program_of(launch, rows, names[source.place])
             program_id = program.program_id
@@ -202,10 +203,6 @@ class _Checks:
         self.rejects = Rejects(Path())
         self.launches = 0
 
-    def state(self) -> str:
-        """Return what was read so far, in words."""
-        return f"{self.launches:,} launches, {self.rejects.count:,} rejects"
-
     def launches_of(self, source: Source, reader: ProfileFormat | Reject) -> Iterator[Launch]:
         """Yield the launches of a file; one without any is a Reject at least."""
         launches, rejects, error = self.launches, self.rejects.count, Note("")
@@ -247,8 +244,7 @@ class _Checks:
 def _format_of(source: Source) -> ProfileFormat | Reject:
     """Return a file's format, or why it has none."""
     try:
-        if source.reason:
-            raise RecordError(source.reason)  # noqa: TRY301  # as one that is found out only now
+        source.require()
         name, _ = recognize(PROFILE_FORMATS, source.path, source.head, later=False)
     except (RecordError, OSError) as error:
         return Reject(str(source.place), 0, f"expected a file that can be read: {error}")

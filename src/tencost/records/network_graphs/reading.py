@@ -20,8 +20,8 @@ from tencost.config.parts import GRAPH_FORMATS
 from tencost.errors import GraphError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.identity import graph_ids
-from tencost.records.import_report import SHOWN, in_words
 from tencost.records.reading.protocol import About, Format
+from tencost.records.reading.report import SHOWN, in_words
 from tencost.store.rejects import GraphReject as GraphReject
 from tencost.store.rejects import Places as Places
 

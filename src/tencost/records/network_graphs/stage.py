@@ -11,8 +11,8 @@ from tencost.config import Config
 from tencost.config.folders import Folders
 from tencost.errors import ConfigError
 from tencost.networks.graph import table
-from tencost.records.import_report import Rejects, report
 from tencost.records.network_graphs.reading import read_folder
+from tencost.records.reading.report import Rejects, report
 
 
 def run(cfg: Config, root: Path) -> None:

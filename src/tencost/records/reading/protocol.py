@@ -3,11 +3,10 @@
 A format is a module, or a folder, whose attribute ``FORMAT`` is an instance of :class:`Format`; its name is the
 module's. There are three kinds, which differ in what their readers yield:
 
-    kind             package                          yields                               entry points
-    LogFormat        tencost.records.formats          Batch: rows of the record schema     tencost.log_formats
-    ProfileFormat    tencost.records.counters.formats Launch, and Note for an oddity       tencost.profile_formats
-    GraphFormat      tencost.records.network_graphs.formats
-                                                      ReadGraphs, one for a whole folder   tencost.graph_formats
+    kind           package in tencost.records  yields                              entry points
+    LogFormat      formats                     Batch: rows of the record schema    tencost.log_formats
+    ProfileFormat  counters.formats            Launch, and Note for an oddity      tencost.profile_formats
+    GraphFormat    network_graphs.formats      ReadGraphs, one for a whole folder  tencost.graph_formats
 
 A reader knows its format by content, never by a file's name, streams (memory is bounded by a batch, not by the file),
 and never gives up on a file: a malformed, truncated or foreign line is a Reject with file, line and reason, the lines

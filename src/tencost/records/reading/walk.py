@@ -39,6 +39,11 @@ class Source:
         """The path that a person knows; of a member, that of its archive and its name in there."""
         return self.base / self.name
 
+    def require(self) -> None:
+        """Raise RecordError where it cannot be opened or unpacked."""
+        if self.reason:
+            raise RecordError(self.reason)
+
 
 class Walk:
     """Finds sources; hidden files of folders are left out, and a file that is named twice comes once.

@@ -47,11 +47,9 @@ def read(folder: Path) -> ReadGraphs:
         try:
             line = orjson.loads(text)
             family, name = str(line["family"]), str(line["name"])
-            if (
-                family,
-                name,
-            ) in known:  # another round: the quietest counts, one that failed does not
-                place = known[family, name]
+            key = family, name
+            if key in known:  # another round: the quietest counts, one that failed does not
+                place = known[key]
                 latencies[place] = min(latencies[place], float(line.get("latency_ms", np.inf)))
                 continue
             position = families[family]
@@ -61,7 +59,7 @@ def read(folder: Path) -> ReadGraphs:
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             rejects.append(GraphReject(path.name, number, _told(error), family, position))
             continue
-        known[family, name] = len(graphs)
+        known[key] = len(graphs)
         graphs.append(one)
         latencies.append(latency)
         lines.append(number)
