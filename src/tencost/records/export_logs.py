@@ -93,14 +93,11 @@ def _chosen(store: Records, kind: str, hardware: str | None, dataset: str | None
     records = store.read(hardware)
     if dataset is not None:
         records = records.filter(pl.col("source").struct.field("dataset") == dataset)
-    if kind in _PROGRAMS:
-        records = records.filter(pl.col("program_format") == _PROGRAMS[kind])
+    program = _PROGRAMS.get(kind)
+    if program is not None:
+        records = records.filter(program_format=program)
     if records.is_empty():
-        what = (
-            f"records with programs in the format {_PROGRAMS[kind]}"
-            if kind in _PROGRAMS
-            else "records"
-        )
+        what = f"records with programs in the format {program}" if program else "records"
         of = ", ".join(name for name in (hardware, dataset) if name) or "any hardware"
         raise RecordError(
             f"expected {what} of {of} in {store.uri}, found none. What there is: "

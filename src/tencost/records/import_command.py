@@ -19,7 +19,7 @@ from tencost.records.devices import parse_devices
 from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
-from tencost.records.reading.report import SHOWN, progress_bar, reject_file, report
+from tencost.records.reading.report import SHOWN, progress_bar, report, write_rejects
 from tencost.store.delta import first_line
 from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules
@@ -84,9 +84,7 @@ def run(
                 "stays; run the command again when it can be written"
             ) from error
     folder = root / "data" / "rejects"
-    with reject_file(folder / f"{dataset}.jsonl") as rejects:
-        for reject in progress.rejects:
-            rejects.add(reject)
+    rejects = write_rejects(progress.rejects, folder / f"{dataset}.jsonl")
     apart = progress.apart.write(folder, dataset)
     rows = {
         **_rows(progress, store.uri, apart),

@@ -12,7 +12,7 @@ from tencost.config.folders import Folders
 from tencost.errors import ConfigError
 from tencost.networks.graph import table
 from tencost.records.network_graphs.reading import read_folder
-from tencost.records.reading.report import Rejects, report
+from tencost.records.reading.report import SHOWN, Rejects, report
 
 
 def run(cfg: Config, root: Path) -> None:
@@ -37,7 +37,6 @@ def run(cfg: Config, root: Path) -> None:
         devices = ", ".join(f"{device} {count}" for device, count in pairs)
         number = (graphs.family == family).sum()
         rows[str(family)] = f"{number} graphs; with a latency: {devices}"
-    rejects = Rejects(folders.graphs / table.REJECTS)
-    for reject in found.rejects:
-        rejects.add(reject)
+    first = list(found.rejects[:SHOWN])
+    rejects = Rejects(folders.graphs / table.REJECTS, count=len(found.rejects), first=first)
     report(rows, found.notes, rejects, Console(stderr=True))

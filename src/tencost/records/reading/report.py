@@ -43,12 +43,20 @@ class Rejects:
 
 @contextmanager
 def reject_file(path: Path) -> Iterator[Rejects]:
-    """Yield what takes rejects; at the end a file at `path` holds all of them, or is gone where there are none."""
+    """Yield what takes rejects; at the end a file at `path` holds all of them."""
     with whole_file(path) as partial, partial.open("w", encoding="utf-8") as file:
-        rejects = Rejects(path, file)
-        yield rejects
-    if not rejects.count:
-        path.unlink()
+        yield Rejects(path, file)
+
+
+def write_rejects(items: Sequence[Reject], path: Path) -> Rejects:
+    """Write all rejects of an import; where there are none, nothing is made, and an earlier import's file goes."""
+    if not items:
+        path.unlink(missing_ok=True)
+        return Rejects(path)
+    with reject_file(path) as rejects:
+        for reject in items:
+            rejects.add(reject)
+    return rejects
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from tencost.errors import RecordError
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
 from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
 
-UNKNOWN_FORMAT = "no format that is known"
-
 
 @dataclass(frozen=True)
 class Source:
@@ -141,7 +139,7 @@ def recognize(
         )
     heads = later_heads(path) if later else ()
     matches = (_match(formats, path, line) for line in heads)
-    return next(filter(None, matches), ("", UNKNOWN_FORMAT))
+    return next(filter(None, matches), ("", "no format that is known"))
 
 
 def _match(formats: Parts, path: Path, head: bytes) -> tuple[str, str] | None:
