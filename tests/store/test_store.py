@@ -160,7 +160,9 @@ def test_lookup_names_hardware_and_target(tmp_path: Path) -> None:
 
 def test_errors_name_what_is_there(tmp_path: Path) -> None:
     store = RecordStore(str(tmp_path / "store"))
-    with pytest.raises(RecordError, match=r"found none. Import logs into it: tencost records import LOGS"):
+    with pytest.raises(
+        RecordError, match=r"found none. Import logs into it: tencost records import LOGS"
+    ):
         store.read()
     store.write([record(1)])
     with pytest.raises(RecordError, match=r"expected records of b, c in .* found only a"):

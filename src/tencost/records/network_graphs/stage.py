@@ -37,6 +37,6 @@ def run(cfg: Config, root: Path) -> None:
         devices = ", ".join(f"{device} {count}" for device, count in pairs)
         number = (graphs.family == family).sum()
         rows[str(family)] = f"{number} graphs; with a latency: {devices}"
-    first = list(found.rejects[:SHOWN])
-    rejects = Rejects(folders.graphs / table.REJECTS, count=len(found.rejects), first=first)
+    rejects = Rejects(folders.graphs / table.REJECTS, None, len(found.rejects))
+    rejects.first += found.rejects[:SHOWN]
     report(rows, found.notes, rejects, Console(stderr=True))
