@@ -111,7 +111,7 @@ def require_table(place: Place) -> DeltaTable:
     table = open_table(place)
     if table is None:
         raise RecordError(
-            f"expected a record store at {place.uri}, found none. Build it: tencost records"
+            f"expected a record store at {place.uri}, found none. Import logs into it: tencost records import LOGS"
         )
     return table
 

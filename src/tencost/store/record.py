@@ -6,6 +6,7 @@ The columns that it becomes are in schema.py, which needs pyarrow.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -83,6 +84,16 @@ class Record:
         assert self.program_format in PROGRAM_FORMATS, self.program_format
         assert bool(self.run_secs) == (self.status is Status.ok)
         assert all(math.isfinite(value) and value > 0 for value in self.run_secs)
+
+
+_IMAGE = {"docker_tag": "TENCOST_DOCKER_TAG", "docker_hash": "TENCOST_DOCKER_HASH"}
+"""Members of `additional_info` in RFC 4304 -> environment variables, as a container cannot ask what its image is."""
+
+
+def container_image() -> dict[str, str]:
+    """Return docker_tag and docker_hash of the image that this process runs in, as far as its environment says them."""
+    values = {name: os.environ.get(variable, "").strip() for name, variable in _IMAGE.items()}
+    return {name: value for name, value in values.items() if value}
 
 
 def provenance_from_json(values: dict[str, Any]) -> Provenance:

@@ -319,7 +319,7 @@ class _Append:
         """Write the rows, and the files that hold records of the rows `again` with those; return these files."""
         measured = self._rows.filter(again.to_arrow())
         rows = self._rows.filter((~again).to_arrow())
-        self._done = _added(rows, count(measured))
+        new = 0
         self._written = self._folder.write(rows) if rows.num_rows else []
         keys = pl.from_arrow(measured.select([*KEY, "workload_id"]))
         assert isinstance(keys, pl.DataFrame)
@@ -333,9 +333,11 @@ class _Append:
             mixed = pl.Series(measured.column("record_id").to_pylist()).is_in(held.implode())
             here = pl.Series(measured.column(PARTITION).to_pylist()) == file.hardware
             old = self._folder.scan([file]).collect().to_arrow().cast(SCHEMA)
-            whole = pa.concat_tables([old, measured.filter((mixed & here).to_arrow())])
-            self._written += self._folder.write(one_of_each(whole))
+            whole = one_of_each(pa.concat_tables([old, measured.filter((mixed & here).to_arrow())]))
+            new += count(whole) - count(old)
+            self._written += self._folder.write(whole)
             replaced.append(file)
+        self._done = _added(rows, new)
         return replaced
 
 

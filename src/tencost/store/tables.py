@@ -66,7 +66,12 @@ def load_records(
         RecordError: nothing there, or no records of a hardware named.
     """
     wanted = None if columns is None else list(dict.fromkeys([*columns, "run_secs"]))
-    found = open_records(str(folder)).read(hardware, wanted).with_columns(latency_s=latency())
+    records = open_records(str(folder))
+    if not records.exists():
+        raise RecordError(
+            f"expected a record store at {folder}, found none. Build it: tencost records dataset={folder.name}"
+        )
+    found = records.read(hardware, wanted).with_columns(latency_s=latency())
     return found if columns is None else found.select([*dict.fromkeys([*columns, "latency_s"])])
 
 

@@ -64,8 +64,8 @@ def json_objects(
     Raises:
         RecordError: the file cannot be opened.
     """
-    window = _Window(path, around or _BETWEEN)
-    while window.skip():
+    window = Window(path)
+    while window.skip(around or _BETWEEN):
         parsed, end, reason = window.parse()
         if parsed is not None:
             yield window.line, parsed
@@ -138,12 +138,13 @@ def _batch(rows: list[dict[str, Any]], rejects: list[Reject]) -> Batch:
     return Batch(table, tuple(rejects))
 
 
-class _Window:
+class Window:
     """A part of the file, `text[at:]`, which begins in line `line`; it holds whole lines only."""
 
-    def __init__(self, path: Path, between: re.Pattern[str]) -> None:
+    def __init__(self, path: Path, errors: str = "surrogateescape") -> None:
+        """Open a file; `errors` is what becomes of bytes that are no UTF-8, as in bytes.decode."""
+        self.errors = errors
         self.lines = lines(path)
-        self.between = between
         self.text = "\n"
         self.at = 1
         self.line = 1
@@ -155,12 +156,18 @@ class _Window:
         self.line += self.text.count("\n", self.at, to)
         self.at = to
 
-    def skip(self) -> bool:
-        """Go to where a value may begin; False at the file's end."""
+    def find(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Return the next match of a pattern, None where there is none; nothing is passed over."""
+        while (match := pattern.search(self.text, self.at)) is None and self._more():
+            pass
+        return match
+
+    def skip(self, between: re.Pattern[str] = _BETWEEN) -> bool:
+        """Go to where a value may begin, behind a match of `between`; False at the file's end."""
         while True:
-            between = self.between.match(self.text, self.at)
-            assert between is not None
-            self.advance(between.end())
+            passed = between.match(self.text, self.at)
+            assert passed is not None
+            self.advance(passed.end())
             # A part of what stands around records may be cut off by the window's end.
             is_value = (
                 self.text.startswith("{", self.at) or len(self.text) - self.at > _LONGEST_PART
@@ -227,12 +234,12 @@ class _Window:
         parts, missing = [rest], max(CHUNK_BYTES, len(rest))
         try:
             while missing > 0 and (line := next(self.lines, None)) is not None:
-                parts.append(line[1].decode(errors="surrogateescape"))
+                parts.append(line[1].decode(errors=self.errors))
                 missing -= len(parts[-1])
             self.ended = missing > 0
         except TruncatedError as error:
             self.ended, self.truncated = True, str(error)
-            parts.append(error.rest.decode(errors="surrogateescape"))
+            parts.append(error.rest.decode(errors=self.errors))
         self.text, self.at = "".join(parts), 1
         self.read += len(self.text) - len(rest)
         return len(parts) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,6 +13,14 @@ from tencost.errors import RecordError
 from tencost.records.formats.t4 import UNITS
 from tencost.records.reading.jsonfloats import from_floats
 from tencost.records.reading.protocol import shorten
+from tencost.writing import whole_file
+
+
+def write_file(records: pl.DataFrame, path: Path) -> None:
+    """Write a T4 document, whole or not at all; see :func:`document_of`."""
+    document = document_of(records)
+    with whole_file(path) as scratch:
+        scratch.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 def document_of(records: pl.DataFrame) -> dict[str, Any]:
