@@ -76,14 +76,14 @@ class _Reader:
         return depth - 1
 
     def _object(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         while self._content[self.at] != _CLOSE:
             key = self._text()
-            if key in found:
+            if key in members:
                 raise ValueError(f"the key {key!r} twice, at byte {self.at}")
-            found[key] = self.value(depth)
+            members[key] = self.value(depth)
         self.at += 1
-        return found
+        return members
 
     def _array(self, depth: int) -> Any:
         if self._content[self.at] == _TYPE:
@@ -113,9 +113,9 @@ class _Reader:
         end = self.at + size
         if end > len(self._content):
             raise ValueError(f"{size} bytes from byte {self.at}, {len(self._content)} in all")
-        taken = self._content[self.at : end]
+        content = self._content[self.at : end]
         self.at = end
-        return taken
+        return content
 
     def _expect(self, mark: int) -> None:
         if self._content[self.at] != mark:

@@ -73,7 +73,7 @@ class TlpRanker(NetworkRanker):
     """Steps -> two layers and a position -> attention -> sum and maximum -> head -> score."""
 
     family: ClassVar[str] = "tlp"
-    kept: ClassVar[tuple[str, ...]] = ("position",)
+    untransposed: ClassVar[tuple[str, ...]] = ("position",)
 
     def __init__(self, config: TlpConfig, spec: FeatureSpec) -> None:
         super().__init__(config, spec)
