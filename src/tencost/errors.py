@@ -36,7 +36,7 @@ _UNSEEN = re.compile(
 
 
 def printable(text: str, most: int = MOST_TOLD) -> str:
-    r"""Return a text with the characters that a terminal would obey escaped (\x1b), and cut in its middle if it is long.
+    r"""Return a text with what a terminal would obey escaped (\x1b), and with its middle cut out where it is long.
 
     A message may quote a file. Newlines and tabs stay.
     """
