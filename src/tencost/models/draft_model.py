@@ -37,6 +37,7 @@ MAX_KNOWN = 1024
 MIN_TRUST = 0.3
 """Rank correlation of guesses and scores below which all of the batch are scored in full."""
 LEAST_GUESS = 1e-3
+"""Least guess: a sum of boosted trees may be negative, and a score is above 0."""
 _ROUNDS = 25
 _PARAMETERS = {
     "objective": "reg:squarederror",

@@ -38,6 +38,7 @@ _OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?![0-9])|\.0000)")
 _WHOLE_FLOATS = re.compile(r"[0-9](?:[eE]|\.0(?![0-9]))")
 """What may be a float that is a whole number, in Python's own JSON."""
 _MOST_CACHED = 100_000
+"""Ids at which the cache is emptied, which bounds its memory."""
 _cached_ids: dict[bytes, str] = {}
 """sha256 of a module's text -> its workload id: a dataset has a module once a hardware and archive."""
 

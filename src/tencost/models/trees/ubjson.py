@@ -30,6 +30,7 @@ NUMBERS: dict[int, np.dtype[Any]] = {
 _CONSTANTS = {b"T"[0]: True, b"F"[0]: False, b"Z"[0]: None}
 _OPEN, _CLOSE, _ARRAY, _TYPE, _COUNT, _TEXT, _LENGTH = b"{}[$#SL"
 _DEPTH = 16
+"""Levels that are read: more than XGBoost writes, and few enough that a damaged file cannot exhaust the stack."""
 
 
 def read_ubjson(content: bytes) -> dict[str, Any]:

@@ -193,6 +193,7 @@ def apply(context: Any, space: Any, places: Sequence[int], values: Decisions, se
             if value is not None:
                 decision = list(value) if isinstance(value, list | tuple) else value
                 trace = trace.with_decision(trace.insts[place], decision, remove_postproc=True)
+        # Some programs do not fit; by default TVM would render the module into each message.
         schedule = Schedule(context.mod, seed=seed, debug_mask=0, error_render_level="none")
         trace.apply_to_schedule(schedule, remove_postproc=True)
         schedule.enter_postproc()

@@ -39,6 +39,7 @@ MAX_STEPS = 64
 
 _BUCKET = 8
 _CHUNK = 256
+"""Programs that are scored at a time, which bounds the memory of attention."""
 
 
 @dataclass(kw_only=True)
