@@ -98,9 +98,9 @@ def container_image() -> dict[str, str]:
 
 def provenance_from_json(values: dict[str, Any]) -> Provenance:
     """Read a provenance file's object; keys that are no field go to `additional_info`."""
-    known = {item.name for item in fields(Provenance)}
-    extra = {key: value for key, value in values.items() if key not in known}
-    given = {key: value for key, value in values.items() if key in known}
+    names = {field.name for field in fields(Provenance)}
+    extra = {key: value for key, value in values.items() if key not in names}
+    arguments = {key: value for key, value in values.items() if key in names}
     if extra:
-        given["additional_info"] = {**(given.get("additional_info") or {}), **extra}
-    return Provenance(**given)
+        arguments["additional_info"] = {**(arguments.get("additional_info") or {}), **extra}
+    return Provenance(**arguments)
