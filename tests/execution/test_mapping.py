@@ -78,8 +78,9 @@ def test_what_a_hanging_worker_had_is_given_to_another(
     stopper.join()
     assert found == [[item] for item in range(6)]
     assert not any(psutil.pid_exists(pid) for pid in stopped)
-    told = [record.getMessage() for record in caplog.records]
-    assert all(f"worker process {pid} did not answer in 3 s" in "".join(told) for pid in stopped)
+    lines = "".join(record.getMessage() for record in caplog.records)
+    # The first that is late takes the whole pool with it; one that began a look later is not named any more.
+    assert any(f"worker process {pid} did not answer in 3 s" in lines for pid in stopped)
 
 
 def test_a_command_that_ends_leaves_no_stopped_worker(tmp_path: Path) -> None:
