@@ -14,6 +14,9 @@ The sha256 is that of bundle.json, which lists the sha256 of every other file; t
 `bundle_sha256` holds it too, and a cached copy is used only if it has it. Of an index of another
 shape the entries that make no sense are left out.
 
+Where there is no registry at all, neither MLFLOW_TRACKING_URI nor a project's database, ``models:/<name>@champion`` is
+the packaged champion of that name (:mod:`tencost.register.champions`), and the log says so.
+
 A registry that does not answer is given up after TENCOST_REGISTRY_TIMEOUT seconds, 10 unless set:
 a request has half of it and is repeated once. MLflow's own variables have precedence.
 """
@@ -21,11 +24,12 @@ a request has half of it and is repeated once. MLflow's own variables have prece
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import sqlite3
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +42,7 @@ from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError, without_secrets
 from tencost.models.manifest import MANIFEST, PROGRAMS, read_manifest
 from tencost.models.programs.bundle import read_info
+from tencost.register.champions import Champion, champion_for, packaged_champions, packaged_model
 from tencost.tracking.server_check import refused
 from tencost.tracking.server_check import settle_mlflow as settle_mlflow
 from tencost.writing import put_folder, scratch_beside, whole_file
@@ -54,6 +59,7 @@ EVERY_CPU = "cpu"
 """What models of any CPU are registered as (tencost-cpu): conf/hardware/all.yaml."""
 
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+_log = logging.getLogger(__name__)
 _RUNS_URI = re.compile(r"runs:/(?P<run>[0-9a-f]{32})(?:/(?P<path>.+))?")
 
 
@@ -120,8 +126,43 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
     except BundleError as error:
         raise BundleError(f"{uri}: {error}") from error  # the folder that it names may be temporary
     except _UnreachableError as error:
-        return _pulled_last(cache, key or cache.aliases().get(alias or "", ""), uri, error)
+        last = key or cache.aliases().get(alias or "", "")
+        if not last and not has_registry(root):
+            return _packaged(uri, name if alias == CHAMPION else None, error)
+        return _pulled_last(cache, last, uri, error)
     return folder
+
+
+def champion_of_cpu(
+    flags: Set[str], cpu: str, failure: object, *, simd_bits: int | None = None, root: Path | None
+) -> tuple[Champion, Path, str]:
+    """Return the champion that a CPU's instruction sets choose: the registry's of that name, else the packaged one.
+
+    Args:
+        flags: the CPU's instruction sets, in /proc/cpuinfo's spelling.
+        cpu: the CPU in words.
+        failure: why the registry has no model of this CPU.
+        simd_bits: width of the widest vectors that programs may use; None for no limit.
+        root: the project.
+
+    Returns:
+        The packaged champion, the folder of the bundle, and which model it is and why.
+
+    Raises:
+        RegistryError: no packaged champion fits the CPU.
+        BundleError: the packaged bundle is damaged.
+    """
+    champion = champion_for(flags, cpu, simd_bits)
+    folder, model = None, f"the registry's {champion.uri}"
+    if has_registry(root):
+        with suppress(RegistryError):
+            folder = pull(champion.uri, root=root)
+    else:
+        failure = "there is no registry"
+    if folder is None:
+        folder, model = _verified(champion), champion.origin
+    why = f"its programs use {champion.simd_bits}-bit vectors, which {cpu} has"
+    return champion, folder, f"{model}; {why}, and no model of this CPU is registered: {failure}"
 
 
 def objection(name: str, alias: str, *, root: Path | None = None) -> str:
@@ -203,6 +244,12 @@ def registry_uri(root: Path | None = None) -> str:
     return f"sqlite:///{root.resolve() / 'mlruns' / 'mlflow.db'}"
 
 
+def has_registry(root: Path | None = None) -> bool:
+    """Say whether there is a registry, which may be down: the environment names one, or the project has one."""
+    path = _sqlite_file(registry_uri(root))
+    return bool(os.environ.get("MLFLOW_TRACKING_URI")) or path is None or path.is_file()
+
+
 def manifest_digest(folder: Path) -> str:
     """Return the sha256 of a bundle's bundle.json, hex."""
     return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
@@ -281,6 +328,29 @@ def _files(folder: Path) -> dict[str, str]:
     if any(Path(name).name != name for name in files):
         raise BundleError(f"bundle {folder}: expected plain names as `files` in {MANIFEST}")
     return files
+
+
+def _packaged(uri: str, name: str | None, error: _UnreachableError) -> Path:
+    """Return the packaged champion of a model's name, and log that it is used.
+
+    Raises:
+        RegistryError: there is none.
+        BundleError: it is damaged.
+    """
+    champion = None if name is None else packaged_model(name)
+    if champion is None:
+        uris = ", ".join(champion.uri for champion in packaged_champions())
+        raise RegistryError(
+            f"cannot get {uri}: {error}. Packaged with tencost: {uris or 'none'}. Set MLFLOW_TRACKING_URI, name the "
+            "folder of a bundle, or train a model: docs/how-to/measuring.md"
+        ) from error
+    _log.warning("%s: %s; using %s", uri, error, champion.origin)
+    return _verified(champion)
+
+
+def _verified(champion: Champion) -> Path:
+    verify(champion.folder, champion.sha256)
+    return champion.folder
 
 
 def _pulled_last(cache: _Cache, version: str, uri: str, error: _UnreachableError) -> Path:
