@@ -39,6 +39,21 @@ nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
 graph = helper.make_graph(nodes, "matmul", [x], [y], [numpy_helper.from_array(weights, "w")])
 onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "matmul.onnx")
 """
+SCORES = """
+import hashlib, numpy as np
+from tencost.features.rows.ragged import Ragged
+from tencost.models.programs.bundle import load_bundle
+from tencost.register.champions import packaged_champions
+digest = hashlib.sha256()
+for champion in packaged_champions():
+    bundle = load_bundle(champion.folder)
+    columns = len(bundle.info.feature_spec.columns)
+    rows = np.random.default_rng(0).gamma(0.5, 4.0, (3000, columns)).astype("float32")
+    scores = bundle.scores(Ragged(rows, np.arange(0, 3001, 3)))
+    digest.update(np.ascontiguousarray(np.round(scores, 6)).tobytes())
+print(digest.hexdigest()[:8])
+"""
+"""Prints a digest of both packaged champions' scores, rounded to 6 digits: all versions should score alike."""
 VERSIONS = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
 
 
@@ -111,12 +126,12 @@ def attempt(row: str, python: str, wheel: Path, folder: Path) -> str:
         for name, text in os.environ.items()
         if not name.startswith(("PYTHON", "MLFLOW_", "TENCOST_", "VIRTUAL_ENV"))
     }
-    clean |= {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
     install = subprocess.run(
         [run_python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
          "--constraint", str(limits), f"{wheel}[tuner]"],
-        capture_output=True, text=True, check=False,
+        env=clean, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    clean |= {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
     installed_s = time.monotonic() - started
     if install.returncode:
         return f"| {row} | pip: {install.stderr.strip().splitlines()[-1][:200]} |"
@@ -127,6 +142,15 @@ def attempt(row: str, python: str, wheel: Path, folder: Path) -> str:
     place = folder / "empty"
     place.mkdir()
     subprocess.run([run_python, "-c", MAKE_OPERATOR], cwd=place, env=clean, check=True)
+    scores = subprocess.run(
+        [run_python, "-c", SCORES],
+        cwd=place,
+        env=clean,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    digest = scores.stdout.strip() or scores.stderr.strip().splitlines()[-1][:200]
     started = time.monotonic()
     tune = subprocess.run(
         [*offline(), str(environment / "bin" / "tencost"), "tune", "network=onnx", "network.path=matmul.onnx",
@@ -147,6 +171,7 @@ def attempt(row: str, python: str, wheel: Path, folder: Path) -> str:
         row,
         number.stdout.split()[1],
         *versions,
+        digest,
         f"{installed_s:.0f} s",
         f"{tuned_s:.0f} s",
         outcome,
@@ -168,8 +193,8 @@ def main() -> None:
         print(
             f"offline: {'yes' if offline() else 'no'}; wheel: {wheel.stat().st_size / 1e6:.1f} MB\n"
         )
-        print(f"| versions | Python | {' | '.join(SHOWN)} | install | tune | outcome |")
-        print("|---" * (len(SHOWN) + 5) + "|")
+        print(f"| versions | Python | {' | '.join(SHOWN)} | scores | install | tune | outcome |")
+        print("|---" * (len(SHOWN) + 6) + "|")
         for row in arguments.rows:
             folder = base / row
             folder.mkdir(parents=True)

@@ -15,7 +15,7 @@ The sha256 is that of bundle.json, which lists the sha256 of every other file; t
 shape the entries that make no sense are left out.
 
 Where there is no registry at all, neither MLFLOW_TRACKING_URI nor a project's database, ``models:/<name>@champion`` is
-the packaged champion of that name (:mod:`tencost.register.champions`), and the log says so.
+the packaged champion of that name (:mod:`tencost.register.champions`), with a warning.
 
 A registry that does not answer is given up after TENCOST_REGISTRY_TIMEOUT seconds, 10 unless set:
 a request has half of it and is repeated once. MLflow's own variables have precedence.
@@ -24,7 +24,6 @@ a request has half of it and is repeated once. MLflow's own variables have prece
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 import sqlite3
@@ -59,12 +58,15 @@ EVERY_CPU = "cpu"
 """What models of any CPU are registered as (tencost-cpu): conf/hardware/all.yaml."""
 
 _MODELS_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
-_log = logging.getLogger(__name__)
 _RUNS_URI = re.compile(r"runs:/(?P<run>[0-9a-f]{32})(?:/(?P<path>.+))?")
 
 
 class StaleBundleWarning(UserWarning):
     """The registry is down and a bundle pulled earlier is used instead."""
+
+
+class PackagedChampionWarning(UserWarning):
+    """There is no registry, and the champion that is packaged with tencost is used."""
 
 
 class _UnreachableError(Exception):
@@ -87,6 +89,7 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
 
     Warns:
         StaleBundleWarning: the registry is down, the last pulled bundle is used.
+        PackagedChampionWarning: there is no registry, and nothing was pulled before.
     """
     match = _MODELS_URI.fullmatch(uri) or _RUNS_URI.fullmatch(uri)
     if match is None:
@@ -127,9 +130,24 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
         raise BundleError(f"{uri}: {error}") from error  # the folder that it names may be temporary
     except _UnreachableError as error:
         last = key or cache.aliases().get(alias or "", "")
-        if not last and not has_registry(root):
-            return _packaged(uri, name if alias == CHAMPION else None, error)
-        return _pulled_last(cache, last, uri, error)
+        folder = cache.get(last, cache.digests().get(last)) if last else None
+        if folder is not None:
+            return _pulled_last(folder, uri, error)
+        hint = "Check MLFLOW_TRACKING_URI and the server, or name the folder of a bundle."
+        if not has_registry(root):
+            champion = packaged_model(name) if name is not None and alias == CHAMPION else None
+            if champion is not None:
+                warnings.warn(
+                    f"{uri}: {error}; using {champion.origin}",
+                    PackagedChampionWarning,
+                    stacklevel=2,
+                )
+                return _verified(champion)
+            uris = ", ".join(champion.uri for champion in packaged_champions())
+            hint += f" Packaged with tencost: {uris or 'none'}. To train a model: docs/how-to/measuring.md"
+        raise RegistryError(
+            f"cannot get {uri}: {error}; and no earlier pull of it is in {cache.folder}. {hint}"
+        ) from error
     return folder
 
 
@@ -330,39 +348,15 @@ def _files(folder: Path) -> dict[str, str]:
     return files
 
 
-def _packaged(uri: str, name: str | None, error: _UnreachableError) -> Path:
-    """Return the packaged champion of a model's name, and log that it is used.
-
-    Raises:
-        RegistryError: there is none.
-        BundleError: it is damaged.
-    """
-    champion = None if name is None else packaged_model(name)
-    if champion is None:
-        uris = ", ".join(champion.uri for champion in packaged_champions())
-        raise RegistryError(
-            f"cannot get {uri}: {error}. Packaged with tencost: {uris or 'none'}. Set MLFLOW_TRACKING_URI, name the "
-            "folder of a bundle, or train a model: docs/how-to/measuring.md"
-        ) from error
-    _log.warning("%s: %s; using %s", uri, error, champion.origin)
-    return _verified(champion)
-
-
 def _verified(champion: Champion) -> Path:
     verify(champion.folder, champion.sha256)
     return champion.folder
 
 
-def _pulled_last(cache: _Cache, version: str, uri: str, error: _UnreachableError) -> Path:
-    """Return the copy in the cache of what could not be got, with a warning."""
-    folder = cache.get(version, cache.digests().get(version)) if version else None
-    if folder is None:
-        raise RegistryError(
-            f"cannot get {uri}: {error}; and no earlier pull of it is in {cache.folder}. "
-            "Check MLFLOW_TRACKING_URI and the server, or name the folder of a bundle."
-        ) from error
+def _pulled_last(folder: Path, uri: str, error: _UnreachableError) -> Path:
+    """Return the cached copy of what the registry does not give now, with a warning."""
     warnings.warn(
-        f"cannot get {uri}: {error}. Using the bundle pulled last, version {version} in {folder}.",
+        f"cannot get {uri}: {error}. Using the bundle pulled last, version {folder.name} in {folder}.",
         StaleBundleWarning,
         stacklevel=3,
     )
