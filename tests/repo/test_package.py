@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,8 @@ def test_files_that_code_reads_beside_it_are_in_the_wheel() -> None:
     for path in (ROOT / "src" / "tencost").rglob("*"):
         if not path.is_file() or path.suffix in (".py", ".pyc"):
             continue
-        package = ".".join(path.parent.relative_to(ROOT / "src").parts)
-        patterns = [*data.get("*", ()), *data.get(package, ())]
+        packages = [".".join(folder.parts) for folder in path.relative_to(ROOT / "src").parents]
+        patterns = chain(data.get("*", ()), *(data.get(package, ()) for package in packages))
         assert any(path.match(pattern) for pattern in patterns), path
 
 

@@ -250,7 +250,7 @@ def _chosen(model: Any, uri: str, console: Console) -> Chosen:
 def _champion_of_host(
     cfg: Config, alias: str, failure: str, root: Path, console: Console
 ) -> Chosen | None:
-    """Return the champion that this host's instruction sets choose; None where none fits, or programs run elsewhere.
+    """Return the champion that this host's instruction sets choose; None where none serves, or programs run elsewhere.
 
     Args:
         cfg: the configuration.
@@ -267,15 +267,13 @@ def _champion_of_host(
         champion, folder, why = champion_of_cpu(
             host_flags(), model_name(), failure, simd_bits=hardware.simd_bits, root=root
         )
-    except RegistryError:
+        model = load_cost_model(
+            folder, frozen=not cfg.tuner.learn, device=attributes(hardware), root=root
+        )
+    except (RegistryError, FeatureError):
         return None
-    model = load_cost_model(
-        folder, frozen=not cfg.tuner.learn, device=attributes(hardware), root=root
-    )
-    note(
-        console,
-        f"cost model for hardware {hardware.name} until this run has taught it better: {why}",
-    )
+    until = "until this run has taught it better"
+    note(console, f"cost model for hardware {hardware.name} {until}: {why}")
     return _chosen(model, champion.uri, console)
 
 
