@@ -27,6 +27,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ("lowest", "locked", "newest")
+SOURCES = ("src", "conf", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "dvc.yaml")
+"""What a wheel is made of."""
 SHOWN = ("xgboost-cpu", "mlflow-skinny", "onnxruntime", "onnx", "onnxscript", "scipy", "numpy")
 """Packages whose versions the table has."""
 TRIALS = 16
@@ -94,21 +96,23 @@ def offline() -> list[str]:
 
 
 def build(folder: Path) -> Path:
-    """Build tencost's wheel into a folder."""
+    """Build tencost's wheel into a new folder, without an index and from a copy of the sources.
+
+    A `build/` in the repository would put files of earlier builds into the wheel.
+    """
+    tree = folder / "tree"
+    tree.mkdir(parents=True)
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, tree / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, tree / name)
     subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "-w",
-            str(folder),
-            str(ROOT),
-        ],
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
+         "-w", str(folder), str(tree)],
         check=True,
-    )
+    )  # fmt: skip
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import runpy
 import subprocess
 import sys
 import time
@@ -20,7 +20,6 @@ from installed import environment_of
 from tencost.register.champions import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("src", "conf", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "dvc.yaml")
 NO_NETWORK = {f"{name}_proxy": "http://127.0.0.1:9" for name in ("http", "https", "all")}
 MINUTES = 5
 WORDS = [
@@ -46,25 +45,8 @@ def write_matmul(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without an index from a copy of the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
-    tree = folder / "tree"
-    tree.mkdir()
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(
-                source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-            )
-        else:
-            shutil.copy(source, tree / name)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-         "-w", str(folder), str(tree)],
-        check=True, timeout=300,
-    )  # fmt: skip
-    (path,) = folder.glob("*.whl")
-    return path
+    script = ROOT / "benchmarks" / "tuner_versions.py"
+    return Path(runpy.run_path(str(script))["build"](tmp_path_factory.mktemp("wheel") / "built"))
 
 
 def test_the_wheel_has_the_champions(wheel: Path) -> None:
