@@ -87,7 +87,7 @@ def test_a_cpu_that_none_fits_is_refused(
 ) -> None:
     cpu_with(["sse4_2"])
     with pytest.raises(
-        RegistryError, match=rf"no packaged champion fits Xeon Gold 6454S; .*{NARROW} \(lacks"
+        RegistryError, match=rf"no packaged champion fits Xeon Gold 6454S; .*{NARROW} \(needs"
     ):
         tencost.load_cost_model()
     choice, _ = chosen(empty, compose(["hardware=epyc-sse42-1c"])[0].hardware)

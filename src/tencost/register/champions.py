@@ -108,12 +108,13 @@ def champion_for(flags: Set[str], host: str, simd_bits: int | None = None) -> Ch
             simd_bits or champion.simd_bits
         ):
             return champion
-    lacking = [
-        f"{champion.hardware} (lacks {', '.join(sorted(set(champion.requires) - flags)) or 'narrower vectors'})"
-        for champion in champions
-    ]
+    unfit = []
+    for champion in champions:
+        missing = ", ".join(sorted(set(champion.requires) - flags))
+        why = f"needs {missing}" if missing else f"uses {champion.simd_bits}-bit vectors"
+        unfit.append(f"{champion.hardware} ({why})")
     raise RegistryError(
-        f"no packaged champion fits {host}; there are {'; '.join(lacking) or 'none'}. Measure this CPU and train a "
+        f"no packaged champion fits {host}; there are {'; '.join(unfit) or 'none'}. Measure this CPU and train a "
         "model of it: docs/how-to/measuring.md"
     )
 
