@@ -18,6 +18,8 @@ export TORTURE_SEED ?= 0
 TORTURE_ARGS ?=
 # Of `make capabilities`: --lane NAME, --jobs N, --keep FOLDER.
 CAPABILITIES_ARGS ?=
+# Of `make champions`: the hardware that params.yaml trains for.
+CHAMPIONS ?= epyc-avx512-1c epyc-avx2-1c
 # As many tests side by side as there are CPUs that this process may use; a test process takes 1 GB and more.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # PyTorch's CPU build for CPython 3.11 on x86_64 is not on PyPI; pip may be configured to find it all the same.
@@ -26,7 +28,7 @@ TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: help setup pipeline graphs test test-fast check capabilities mutants torture lint format types docs hooks ui leaderboard lock docker
-.PHONY: clean
+.PHONY: champions clean
 
 help: ## print this page
 	@echo "tencost: learned cost models for tensor programs"; echo
@@ -120,6 +122,10 @@ lock: ## write the lock files anew from pyproject.toml (LOCK_ARGS=--upgrade: new
 	@awk '/^[a-z]/ { out = ".lock-env/requirements" (/^(cuda-|nvidia-|triton==)/ ? "-cuda" : "") ".lock" } \
 		/--hash=$(TORCH_CPU_HASH) / { next } { print >> out } /^torch==$(TORCH_CPU) / { print "    --hash=$(TORCH_CPU_HASH) \\" >> out }' .lock-env/all
 	@mv .lock-env/*.lock . && rm -rf .lock-env
+
+champions: $(STAMP) ## package the registry's champions (CHAMPIONS=...) with tencost: src/tencost/champions/
+	@for hardware in $(CHAMPIONS); do tencost register export models:/tencost-$$hardware@champion \
+		src/tencost/champions/tencost-$$hardware --card --replace || exit; done
 
 docker: ## build the image (needs Docker)
 	docker build -t tencost .

@@ -7,10 +7,13 @@ import json
 import re
 import subprocess
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import tencost
 
@@ -42,9 +45,40 @@ def test_files_that_code_reads_beside_it_are_in_the_wheel() -> None:
     for path in (ROOT / "src" / "tencost").rglob("*"):
         if not path.is_file() or path.suffix in (".py", ".pyc"):
             continue
-        package = ".".join(path.parent.relative_to(ROOT / "src").parts)
-        patterns = [*data.get("*", ()), *data.get(package, ())]
+        packages = [".".join(folder.parts) for folder in path.relative_to(ROOT / "src").parents]
+        patterns = chain(data.get("*", ()), *(data.get(package, ()) for package in packages))
         assert any(path.match(pattern) for pattern in patterns), path
+
+
+def requirements(extra: str) -> dict[str, Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = map(Requirement, project["optional-dependencies"][extra])
+    return {requirement.name: requirement for requirement in asked}
+
+
+def test_tvm_is_exact_and_the_rest_of_the_tuner_are_ranges() -> None:
+    for name, requirement in requirements("tuner").items():
+        operators = sorted(item.operator for item in requirement.specifier)
+        assert operators == (["=="] if name.startswith("apache-tvm") else ["<", ">="]), requirement
+
+
+def test_the_lowest_versions_were_tried() -> None:
+    """`python benchmarks/tuner_versions.py` anew where a range of the tuner has changed."""
+    page = max((ROOT / "docs" / "results").glob("tuner-versions-*.md")).read_text()
+    head, lowest = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith(("| versions |", "| lowest |"))
+    )
+    tried = dict(zip(head, lowest, strict=True))
+    ranges = requirements("tuner")
+    for name in ranges.keys() & tried.keys():
+        lower = next(item for item in ranges[name].specifier if item.operator == ">=")
+        assert Version(tried[name]) == Version(lower.version), name
+    assert {"xgboost-cpu", "mlflow-skinny", "onnxruntime"} <= tried.keys()
+    digests = re.findall(r"\| ([0-9a-f]{8}) \|", page)
+    assert len(digests) > 1
+    assert len(set(digests)) == 1, "all versions score alike"
 
 
 def test_the_workflow_runs_what_ci_runs() -> None:

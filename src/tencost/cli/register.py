@@ -90,6 +90,8 @@ _COMMANDS = [
         params=(
             click.Argument(["uri"], metavar="MODEL"),
             click.Argument(["folder"], type=Place("FOLDER")),
+            flag("--card", "Write the model's card, FOLDER.md, too: dataset, commit, figures, sha256."),
+            flag("--replace", "Replace another bundle in FOLDER."),
         ),
     ),
     Command(

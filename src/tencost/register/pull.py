@@ -14,6 +14,9 @@ The sha256 is that of bundle.json, which lists the sha256 of every other file; t
 `bundle_sha256` holds it too, and a cached copy is used only if it has it. Of an index of another
 shape the entries that make no sense are left out.
 
+Where there is no registry at all, neither MLFLOW_TRACKING_URI nor a project's database, ``models:/<name>@champion`` is
+the packaged champion of that name (:mod:`tencost.register.champions`), with a warning.
+
 A registry that does not answer is given up after TENCOST_REGISTRY_TIMEOUT seconds, 10 unless set:
 a request has half of it and is repeated once. MLflow's own variables have precedence.
 """
@@ -25,7 +28,7 @@ import os
 import re
 import sqlite3
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +41,7 @@ from tencost.config import project_root
 from tencost.errors import BundleError, ConfigError, RegistryError, without_secrets
 from tencost.models.manifest import MANIFEST, PROGRAMS, read_manifest
 from tencost.models.programs.bundle import read_info
+from tencost.register.champions import Champion, champion_for, packaged_champions, packaged_model
 from tencost.tracking.server_check import refused
 from tencost.tracking.server_check import settle_mlflow as settle_mlflow
 from tencost.writing import put_folder, scratch_beside, whole_file
@@ -61,6 +65,10 @@ class StaleBundleWarning(UserWarning):
     """The registry is down and a bundle pulled earlier is used instead."""
 
 
+class PackagedChampionWarning(UserWarning):
+    """There is no registry, and the champion that is packaged with tencost is used."""
+
+
 class _UnreachableError(Exception):
     """The registry or its artifact store did not answer."""
 
@@ -81,6 +89,7 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
 
     Warns:
         StaleBundleWarning: the registry is down, the last pulled bundle is used.
+        PackagedChampionWarning: there is no registry, and nothing was pulled before.
     """
     match = _MODELS_URI.fullmatch(uri) or _RUNS_URI.fullmatch(uri)
     if match is None:
@@ -120,8 +129,58 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
     except BundleError as error:
         raise BundleError(f"{uri}: {error}") from error  # the folder that it names may be temporary
     except _UnreachableError as error:
-        return _pulled_last(cache, key or cache.aliases().get(alias or "", ""), uri, error)
+        last = key or cache.aliases().get(alias or "", "")
+        folder = cache.get(last, cache.digests().get(last)) if last else None
+        if folder is not None:
+            return _pulled_last(folder, uri, error)
+        hint = "Check MLFLOW_TRACKING_URI and the server, or name the folder of a bundle."
+        if not has_registry(root):
+            champion = packaged_model(name) if name is not None and alias == CHAMPION else None
+            if champion is not None:
+                warnings.warn(
+                    f"{uri}: {error}; using {champion.origin}",
+                    PackagedChampionWarning,
+                    stacklevel=2,
+                )
+                return _verified(champion)
+            uris = ", ".join(champion.uri for champion in packaged_champions())
+            hint += f" Packaged with tencost: {uris or 'none'}. To train a model: docs/how-to/measuring.md"
+        raise RegistryError(
+            f"cannot get {uri}: {error}; and no earlier pull of it is in {cache.folder}. {hint}"
+        ) from error
     return folder
+
+
+def champion_of_cpu(
+    flags: Set[str], cpu: str, failure: object, *, simd_bits: int | None = None, root: Path | None
+) -> tuple[Champion, Path, str]:
+    """Return the champion that a CPU's instruction sets choose: the registry's of that name, else the packaged one.
+
+    Args:
+        flags: the CPU's instruction sets, in /proc/cpuinfo's spelling.
+        cpu: the CPU in words.
+        failure: why the registry has no model of this CPU.
+        simd_bits: width of the widest vectors that programs may use; None for no limit.
+        root: the project.
+
+    Returns:
+        The packaged champion, the folder of the bundle, and which model it is and why.
+
+    Raises:
+        RegistryError: no packaged champion fits the CPU.
+        BundleError: the packaged bundle is damaged.
+    """
+    champion = champion_for(flags, cpu, simd_bits)
+    folder, model = None, f"the registry's {champion.uri}"
+    if has_registry(root):
+        with suppress(RegistryError):
+            folder = pull(champion.uri, root=root)
+    else:
+        failure = "there is no registry"
+    if folder is None:
+        folder, model = _verified(champion), champion.origin
+    why = f"its programs use {champion.simd_bits}-bit vectors, which {cpu} has"
+    return champion, folder, f"{model}; {why}, and no model of this CPU is registered: {failure}"
 
 
 def objection(name: str, alias: str, *, root: Path | None = None) -> str:
@@ -201,6 +260,12 @@ def registry_uri(root: Path | None = None) -> str:
         except ConfigError:
             root = Path.cwd()
     return f"sqlite:///{root.resolve() / 'mlruns' / 'mlflow.db'}"
+
+
+def has_registry(root: Path | None = None) -> bool:
+    """Say whether there is a registry, which may be down: the environment names one, or the project has one."""
+    path = _sqlite_file(registry_uri(root))
+    return bool(os.environ.get("MLFLOW_TRACKING_URI")) or path is None or path.is_file()
 
 
 def manifest_digest(folder: Path) -> str:
@@ -283,16 +348,15 @@ def _files(folder: Path) -> dict[str, str]:
     return files
 
 
-def _pulled_last(cache: _Cache, version: str, uri: str, error: _UnreachableError) -> Path:
-    """Return the copy in the cache of what could not be got, with a warning."""
-    folder = cache.get(version, cache.digests().get(version)) if version else None
-    if folder is None:
-        raise RegistryError(
-            f"cannot get {uri}: {error}; and no earlier pull of it is in {cache.folder}. "
-            "Check MLFLOW_TRACKING_URI and the server, or name the folder of a bundle."
-        ) from error
+def _verified(champion: Champion) -> Path:
+    verify(champion.folder, champion.sha256)
+    return champion.folder
+
+
+def _pulled_last(folder: Path, uri: str, error: _UnreachableError) -> Path:
+    """Return the cached copy of what the registry does not give now, with a warning."""
     warnings.warn(
-        f"cannot get {uri}: {error}. Using the bundle pulled last, version {version} in {folder}.",
+        f"cannot get {uri}: {error}. Using the bundle pulled last, version {folder.name} in {folder}.",
         StaleBundleWarning,
         stacklevel=3,
     )

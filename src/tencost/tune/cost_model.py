@@ -9,6 +9,7 @@ same score alone and in a batch; else those that a draft does not like are guess
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -44,11 +45,12 @@ from tencost.store.ids import workload_id
 from tencost.tune.batches import Score, correlation, judge
 from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
-from tencost.workers.hardware import detect_host
+from tencost.workers.hardware import detect_host, host_flags, model_name
 from tencost.workers.runner import target_mapping
 
 MIN_UNREAD = 8
 """So many programs at once, none of which can be read, are no accident: a warning tells why."""
+_log = logging.getLogger(__name__)
 MAX_CACHED = 8192
 """Candidates whose features are remembered; the survivors of a generation are scored again in the next one."""
 
@@ -409,7 +411,8 @@ def load_cost_model(
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle; None
             takes the champion of `hardware` (what TENCOST_ALIAS names instead), or where it has none that of every CPU
-            (``tencost-cpu``), and warns.
+            (``tencost-cpu``), and warns. With neither, this host's instruction sets choose a champion by name, and the
+            log says which and why: the registry's of that name, or the one that is packaged with tencost.
         hardware: name of the hardware that is tuned on, where no `uri` says which model.
         frozen: do not learn from this run's measurements.
         draft: score only the promising share of large batches in full, guess the others, see
@@ -423,7 +426,8 @@ def load_cost_model(
             working folder by default.
 
     Raises:
-        RegistryError: the model cannot be found and no copy of it is cached.
+        RegistryError: the model cannot be found and no copy of it is cached; without `uri`: no packaged champion fits
+            this host either.
         BundleError: it does not fit this TVM or target, or is damaged.
     """
     from tencost.register.pull import pull
@@ -475,12 +479,12 @@ def _trained_target(bundle: Bundle) -> Any:
 
 
 def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
-    """Return the bundle of a hardware's champion, or of every CPU's.
+    """Return the bundle of a hardware's champion, or of every CPU's, or of the one for CPUs like this host.
 
     Raises:
-        RegistryError: there is neither.
+        RegistryError: there is none.
     """
-    from tencost.register.pull import EVERY_CPU, default_alias, pull
+    from tencost.register.pull import CHAMPION, EVERY_CPU, default_alias, pull
 
     alias = default_alias()
     try:
@@ -491,12 +495,31 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
         try:
             folder = pull(f"models:/tencost-{EVERY_CPU}@{alias}", root=root)
         except RegistryError:
-            raise error from None
+            if hardware != "local" or alias != CHAMPION:
+                raise error from None
+            return _champion_of_host(error, root)
     warnings.warn(
         f"no registered model for hardware {hardware}: tencost-{EVERY_CPU}, which knows a CPU by its description, "
         "is used",
         stacklevel=3,
     )
+    return folder
+
+
+def _champion_of_host(error: RegistryError, root: Path | None) -> Path:
+    """Return the bundle of the champion that this host's instruction sets choose, and log which and why.
+
+    Args:
+        error: why the registry has no model of this host.
+        root: the project.
+
+    Raises:
+        RegistryError: none fits.
+    """
+    from tencost.register.pull import champion_of_cpu
+
+    _, folder, why = champion_of_cpu(host_flags(), model_name(), error, root=root)
+    _log.warning("cost model: %s", why)
     return folder
 
 

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from tencost.config import Config, HardwareConfig
+from tencost.config import Config, HardwareConfig, RunnerKind
 from tencost.errors import FeatureError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
 from tencost.features.extractor import spec_for
 from tencost.networks.network import Network, NetworkTask, load_network
 from tencost.programs.starting_points import StartBook, shipped_starts
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
-from tencost.register.pull import CHALLENGER, CHAMPION, EVERY_CPU, default_alias, objection
+from tencost.register.champions import packaged_at
+from tencost.register.pull import (
+    CHALLENGER,
+    CHAMPION,
+    EVERY_CPU,
+    champion_of_cpu,
+    default_alias,
+    objection,
+)
 from tencost.tune.batches import SCRATCH
 from tencost.tune.cost_model import load_cost_model, scratch_cost_model
 from tencost.tune.deploy import (
@@ -31,7 +39,7 @@ from tencost.tune.recording import by_workload, open_store
 from tencost.tune.reporting import native_messages_to, note
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.evaluator import MeasureOptions
-from tencost.workers.hardware import another_machine, one_core
+from tencost.workers.hardware import another_machine, host_flags, model_name, one_core
 
 if TYPE_CHECKING:
     from tencost.store.record_store import RecordStore
@@ -186,8 +194,9 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
 
     Hardware whose champion nobody has promoted is served by its challenger; hardware of several cores without a model
     of its own by the champion of one of its cores; any other CPU by the champion of all CPUs, which knows it by its
-    description. A line names the model, and the reason why not the one before it. A model that cannot read
-    MetaSchedule's candidates, as one of Ansor's programs, is none of them.
+    description; and where there is none of these, by the champion that this host's instruction sets choose, the
+    registry's or the packaged one. A line names the model, and the reason why not the one before it. A model that
+    cannot read MetaSchedule's candidates, as one of Ansor's programs, is none of them.
 
     Raises:
         RegistryError: cfg.model_uri is given and cannot be found.
@@ -211,6 +220,8 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
                 raise
             failures.append(error)
     else:
+        if (chosen := _champion_of_host(cfg, alias, _first(failures), root, console)) is not None:
+            return chosen
         note(
             console,
             f"No registered model for hardware {hardware.name} ({_first(failures)}) Learning from scratch; to use a "
@@ -219,12 +230,51 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
         return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     if not cfg.model_uri and uri != uris[0]:
         note(console, _instead(hardware, uri, _first(failures), root))
+    return _chosen(model, uri, console)
+
+
+def _chosen(model: Any, uri: str, console: Console) -> Chosen:
+    """Return a model with its name, and print it."""
     bundle = model.bundle
-    model_name, at, alias = uri.partition("@")
-    name = f"{model_name}/{bundle.folder.name}" if at else uri
-    label = f"{name} ({alias})" if at else name
+    name, at, alias = uri.partition("@")
+    label = name
+    if (champion := packaged_at(bundle.folder)) is not None:
+        name = label = champion.label
+    elif at:
+        name = f"{name}/{bundle.folder.name}"
+        label = f"{name} ({alias})"
     console.print(f"model {label}: {bundle.info.family} on {bundle.info.feature_spec.name}")
     return Chosen(model, name)
+
+
+def _champion_of_host(
+    cfg: Config, alias: str, failure: str, root: Path, console: Console
+) -> Chosen | None:
+    """Return the champion that this host's instruction sets choose; None where none serves, or programs run elsewhere.
+
+    Args:
+        cfg: the configuration.
+        alias: of the version that is used.
+        failure: why the hardware has no model.
+        root: the project.
+        console: gets a line that says which and why.
+    """
+    hardware = cfg.hardware
+    is_host = hardware.target.get("kind") == "llvm" and hardware.runner is not RunnerKind.rpc
+    if alias != CHAMPION or not is_host:
+        return None
+    try:
+        champion, folder, why = champion_of_cpu(
+            host_flags(), model_name(), failure, simd_bits=hardware.simd_bits, root=root
+        )
+        model = load_cost_model(
+            folder, frozen=not cfg.tuner.learn, device=attributes(hardware), root=root
+        )
+    except (RegistryError, FeatureError):
+        return None
+    until = "until this run has taught it better"
+    note(console, f"cost model for hardware {hardware.name} {until}: {why}")
+    return _chosen(model, champion.uri, console)
 
 
 def _first(failures: Sequence[RegistryError | FeatureError]) -> str:
