@@ -48,8 +48,9 @@ def seed_interval(values: Sequence[float]) -> Interval:
     count = len(figures)
     if count < 2:
         return Interval(float(figures[0]) if count else math.nan, math.nan, count)
-    from scipy.special import stdtrit  # the quantiles of scipy.stats.t, without its import of half a second
+    from scipy.special import stdtrit
 
+    # As scipy.stats.t.ppf, without the half second that importing scipy.stats takes.
     quantile = float(stdtrit(count - 1, 0.5 + LEVEL / 2))
     half_width = quantile * float(figures.std(ddof=1)) / math.sqrt(count)
     return Interval(float(figures.mean()), half_width, count)

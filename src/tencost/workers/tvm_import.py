@@ -18,13 +18,16 @@ class _TvmFinder(MetaPathFinder):
     """Finds TVM's packages as usual, and lets their first lines not find PyTorch."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - Python's interface
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        if name not in ("tvm", "tvm_ffi") or "torch" in sys.modules:
+        if fullname not in ("tvm", "tvm_ffi") or "torch" in sys.modules:
             return None
         sys.meta_path.remove(self)
         try:
-            spec = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(fullname)
         finally:
             sys.meta_path.insert(0, self)
         if spec is None or spec.loader is None:

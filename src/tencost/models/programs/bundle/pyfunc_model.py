@@ -89,9 +89,7 @@ def save_model(
 
     # MLflow would compare the requirements with this environment, whose versions they are, and read the file list of
     # every installed package for it, which takes 0.7 s.
-    unchecked = patch.object(
-        mlflow.utils.environment, "warn_dependency_requirement_mismatches", lambda requirements: None
-    )
+    unchecked = patch.object(mlflow.utils.environment, "warn_dependency_requirement_mismatches")
     with warnings.catch_warnings(), unchecked:
         # MLflow would rather have an example of the input than the signature it is given, and writes the example
         # in a way that pandas does not like.
