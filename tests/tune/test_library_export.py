@@ -28,7 +28,7 @@ pytestmark = pytest.mark.tvm
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
 PROGRAMS_STAY = """
-from tencost.workers.tvm_import import leave_out_torch
+from tencost.workers.parallel.tvm_import import leave_out_torch
 leave_out_torch()
 import tencost.tune.deploy
 tencost.tune.deploy.better_than_rules = lambda database, *given: database

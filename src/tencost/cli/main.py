@@ -21,7 +21,7 @@ from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
 from tencost.cli.servers import SERVE, UI
 from tencost.errors import TencostError, printable, refusal
-from tencost.workers.tvm_import import leave_out_torch
+from tencost.workers.parallel.tvm_import import leave_out_torch
 
 QUIET_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",

@@ -54,9 +54,9 @@ from tencost.workers.evaluator import (
     local_timer,
     random_arguments,
 )
+from tencost.workers.parallel.tvm_import import leave_out_torch
 from tencost.workers.protocol import Channel, ForkServer
 from tencost.workers.strays import end_strays
-from tencost.workers.tvm_import import leave_out_torch
 
 _MAX_MODULES = 8
 _LEAST_ALLOWANCE = 1 << 30

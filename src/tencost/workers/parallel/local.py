@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tencost.workers.parallel.mapping import HANGS_S, Overdue, Work, WorkerLostError
-from tencost.workers.tvm_import import leave_out_torch
+from tencost.workers.parallel.tvm_import import leave_out_torch
 
 _assignment: list[tuple[Work, Any, Connection]] = []
 """In a worker: what it does, what all items share, and where it says which item it begins."""

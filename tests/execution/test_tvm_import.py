@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from tencost.workers.tvm_import import leave_out_torch
+from tencost.workers.parallel.tvm_import import leave_out_torch
 leave_out_torch()
 import tvm_ffi
 import tvm.relax
