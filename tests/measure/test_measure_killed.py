@@ -126,19 +126,30 @@ def test_all_three_commands_continue_after_kill_9(tmp_path: Path) -> None:
     assert no_worker_stays(tmp_path), "a killed command leaves no worker behind"
 
 
+@pytest.fixture(scope="module")
+def many_programs(
+    small_collection_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The small collection with 40 programs a task."""
+    root = tmp_path_factory.mktemp("many") / "root"
+    shutil.copytree(small_collection_template, root)
+    shutil.copytree(CONF, root / "conf")
+    finish(root, "programs", "measure.programs=40", "measure.min_mflop=0")
+    return root
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_that_ends_it_says_how_to_continue(
-    small_root: Path, number: signal.Signals, code: int
+    many_programs: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    shutil.copytree(CONF, small_root / "conf")
-    finish(small_root, "programs", "measure.programs=40", "measure.min_mflop=0")
-    process = command(small_root, "run", "measure.min_mflop=0", "measure.overlap=false")
+    root = Path(shutil.copytree(many_programs, tmp_path / "root"))
+    process = command(root, "run", "measure.min_mflop=0", "measure.overlap=false")
     deadline = time.monotonic() + 120
-    while num_lines(small_root) < 3 and time.monotonic() < deadline:
+    while num_lines(root) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == code, told
     assert "run the command again to continue" in told
     assert "records in the store" in told
-    assert no_worker_stays(small_root)
+    assert no_worker_stays(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dvc.repo import Repo
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "datasets" / "tencost-xeon.tar.zst"
@@ -136,7 +138,8 @@ def tencost(root: Path, *arguments: str) -> str:
 
 
 def changed_stages(root: Path) -> set[str]:
-    return set(json.loads(dvc(root, "status", "--json").splitlines()[-1]))
+    with contextlib.chdir(root), Repo() as repo:
+        return set(repo.status())
 
 
 def test_killed_in_the_middle_it_completes(project: Path) -> None:

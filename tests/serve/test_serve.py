@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tencost import cli
 from tencost.errors import ConfigError, RegistryError, TuneError
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
@@ -64,6 +65,14 @@ def bundle(make_bundle: Callable[..., Path]) -> Path:
 def service(bundle: Path) -> Iterator[str]:
     words = ("--jobs", "1", "--candidates", "64", "--megabytes", "1")
     process, url = start(bundle, *words)
+    yield url
+    assert stop(process) == 0
+
+
+@pytest.fixture(scope="module")
+def roomy(bundle: Path) -> Iterator[str]:
+    """A service with the limits that it has by default."""
+    process, url = start(bundle, "--jobs", "1")
     yield url
     assert stop(process) == 0
 
@@ -199,11 +208,7 @@ def test_a_bad_request_is_one_sentence_and_the_service_goes_on(
 
 
 def test_a_killed_worker_costs_nothing(service: str, asked: dict[str, Any]) -> None:
-    [process] = [
-        one
-        for one in psutil.Process().children()
-        if "serve" in one.cmdline() and "tencost.cli" in one.cmdline()
-    ]
+    [process] = [one for one in psutil.Process().children() if "--megabytes" in one.cmdline()]
     before = ask(service, asked)
     workers = [one for one in process.children() if "spawn_main" in " ".join(one.cmdline())]
     assert workers
@@ -212,12 +217,19 @@ def test_a_killed_worker_costs_nothing(service: str, asked: dict[str, Any]) -> N
     assert ask(service, asked) == before
 
 
-def test_others_than_this_host_need_a_token(bundle: Path, asked: dict[str, Any]) -> None:
-    command = [sys.executable, "-m", "tencost.cli", "serve", str(bundle), "--host", "0.0.0.0"]
-    environment = {name: value for name, value in os.environ.items() if "TENCOST" not in name}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 2
-    assert "TENCOST_SERVE_TOKEN" in done.stderr
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return what the command says before it ends with exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["serve", *words])
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_others_than_this_host_need_a_token(
+    bundle: Path, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.delenv("TENCOST_SERVE_TOKEN", raising=False)
+    assert "TENCOST_SERVE_TOKEN" in refused(capsys, str(bundle), "--host", "0.0.0.0")
     process, url = start(bundle, "--jobs", "1", "--host", "0.0.0.0", TENCOST_SERVE_TOKEN="secret")
     url = url.replace("0.0.0.0", "127.0.0.1")
     try:
@@ -296,7 +308,7 @@ def counted(text: str, name: str) -> float:
 
 def test_slow_clients_take_no_slot(bundle: Path, asked: dict[str, Any]) -> None:
     """Sixteen that send a part of their body: others are answered, and they are told when their time is up."""
-    process, url = start(bundle, "--jobs", "1", "--body-seconds", "8")
+    process, url = start(bundle, "--jobs", "1", "--body-seconds", "4")
     body = json.dumps(asked).encode()
     slow = [send(url, body[:50], len(body)) for _ in range(20)]
     try:
@@ -312,29 +324,28 @@ def test_slow_clients_take_no_slot(bundle: Path, asked: dict[str, Any]) -> None:
         while part := slow[0].recv(4096):  # until it is closed
             answer += part
         assert b" 408 " in answer
-        assert b"expected the request's body within 8 s, found 50 bytes" in answer
+        assert b"expected the request's body within 4 s, found 50 bytes" in answer
     finally:
         for client in slow:
             client.close()
         assert stop(process) == 0
 
 
-def test_slots_that_are_taken_are_told(bundle: Path, asked: dict[str, Any]) -> None:
-    process, url = start(bundle, "--jobs", "1")
+def test_slots_that_are_taken_are_told(roomy: str, asked: dict[str, Any]) -> None:
     clients = []
     try:
         for at in range(16):
             body = json.dumps(different(asked, 900 + at)).encode()
-            clients.append(send(url, body))
-        until(lambda: health(url)["slots"]["taken"] == 16)
-        assert health(url)["status"] == "busy"
-        code, found = ask(url, asked)
+            clients.append(send(roomy, body))
+        until(lambda: health(roomy)["slots"]["taken"] == 16)
+        assert health(roomy)["status"] == "busy"
+        code, found = ask(roomy, asked)
         assert (code, "16 requests are waiting" in found["error"]) == (503, True)
-        until(lambda: health(url)["queue"] > 0)
+        until(lambda: health(roomy)["queue"] > 0)
     finally:
         for client in clients:
             client.close()
-        assert stop(process) == 0
+    until(lambda: health(roomy)["slots"]["taken"] == 0)
 
 
 def test_a_client_that_leaves_is_a_line_in_the_log(bundle: Path, asked: dict[str, Any]) -> None:
@@ -395,30 +406,26 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_a_huge_request_holds_up_nobody(bundle: Path, asked: dict[str, Any]) -> None:
+def test_a_huge_request_holds_up_nobody(roomy: str, asked: dict[str, Any]) -> None:
     """Its JSON and its module are read in a process of their own, and another one than ordinary requests have."""
-    process, url = start(bundle, "--jobs", "1")
     node = {"type": "ir.IntImm", "data": {"dtype": 1, "span": 0, "value": 12345678901234}}
     graph = {"root_index": 0, "nodes": [node] * 600_000, "metadata": {}}
     body = json.dumps({**asked, "workload": json.dumps(graph)}).encode()
     assert len(body) > 50 << 20
     answers: list[tuple[int, Any]] = []
-    asking = threading.Thread(target=lambda: answers.append(ask(url, body)))
-    try:
-        ask(url, asked)
-        asking.start()
-        until(lambda: health(url)["slots"]["taken"] == 1)
-        passed = 0
-        while asking.is_alive():
-            health(url)
-            assert ask(url, different(asked, 2 + passed))[0] == 200
-            passed += asking.is_alive()
-        asking.join()
-        assert passed >= 3  # others were answered before it was
-        [(code, found)] = answers
-        assert (code, "expected one module" in found["error"]) == (422, True), found
-    finally:
-        assert stop(process) == 0
+    asking = threading.Thread(target=lambda: answers.append(ask(roomy, body)))
+    ask(roomy, asked)
+    asking.start()
+    until(lambda: health(roomy)["slots"]["taken"] == 1)
+    passed = 0
+    while asking.is_alive():
+        health(roomy)
+        assert ask(roomy, different(asked, 2 + passed))[0] == 200
+        passed += asking.is_alive()
+    asking.join()
+    assert passed >= 3  # others were answered before it was
+    [(code, found)] = answers
+    assert (code, "expected one module" in found["error"]) == (422, True), found
 
 
 def test_metrics_are_read_as_prometheus_reads_them(service: str, asked: dict[str, Any]) -> None:
@@ -487,14 +494,14 @@ def test_nobody_at_the_address_is_one_sentence() -> None:
         tencost.remote_cost_model("http://127.0.0.1:9")
 
 
-def test_a_taken_port_is_one_sentence(service: str, bundle: Path) -> None:
+def test_a_taken_port_is_one_sentence(
+    service: str, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     port = service.rpartition(":")[2]
-    command = [sys.executable, "-m", "tencost.cli", "serve", str(bundle), "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert f"port {port}" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "--port" in done.stderr
+    told = refused(capsys, str(bundle), "--port", port)
+    assert f"port {port}" in told
+    assert "Traceback" not in told
+    assert "--port" in told
 
 
 def test_who_is_silent_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from optuna.distributions import (
 from optuna.pruners import SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler
 
+from tencost import cli
 from tencost.errors import ConfigError
 from tencost.train import sweeps
 from tencost.workers.parallel.search import opened
@@ -73,11 +75,15 @@ def words(*more: str) -> list[str]:
     return [*WORDS, "dataset=toy", "hardware=toy-1c", *more]
 
 
-def run(*overrides: str) -> None:
-    command = [sys.executable, "-m", "tencost.cli", "train", "-m", *words(*overrides)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert "the best is" in process.stderr
+@pytest.fixture
+def run(project: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Search with further words, in this process."""
+
+    def search(*overrides: str) -> None:
+        cli.main(["train", "-m", *words(*overrides)])
+        assert "the best is" in capsys.readouterr().err
+
+    return search
 
 
 def parents(project: Path) -> list[Any]:
@@ -101,7 +107,9 @@ def trained(project: Path) -> int:
 
 
 @pytest.mark.slow
-def test_the_parent_run_has_the_best_trial_and_a_second_command_goes_on(project: Path) -> None:
+def test_the_parent_run_has_the_best_trial_and_a_second_command_goes_on(
+    project: Path, run: Callable[..., None]
+) -> None:
     run()
     [parent] = parents(project)
     assert trained(project) == 3
@@ -124,7 +132,7 @@ def test_the_parent_run_has_the_best_trial_and_a_second_command_goes_on(project:
 
 
 @pytest.mark.slow
-def test_an_interrupted_search_goes_on(project: Path) -> None:
+def test_an_interrupted_search_goes_on(project: Path, run: Callable[..., None]) -> None:
     more = words("hydra.sweeper.n_trials=2", "model.num_rounds=300")
     command = [sys.executable, "-m", "tencost.cli", "train", "-m", *more]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -198,7 +206,9 @@ def test_whole_networks_have_no_trials_that_report(project: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_on_ray_trials_are_pruned_and_the_best_is_trained(project: Path) -> None:
+def test_on_ray_trials_are_pruned_and_the_best_is_trained(
+    project: Path, run: Callable[..., None]
+) -> None:
     pytest.importorskip("ray", reason="tencost[scale] is not installed")
     run("execution=ray", "jobs=1")
     [parent] = parents(project)

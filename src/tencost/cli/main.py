@@ -21,6 +21,7 @@ from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
 from tencost.cli.servers import SERVE, UI
 from tencost.errors import TencostError, printable, refusal
+from tencost.workers.parallel.tvm_import import leave_out_torch
 
 QUIET_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
@@ -99,6 +100,8 @@ COMMANDS = TENCOST.commands
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 2 and one message on a user's mistake, 130 on Ctrl-C, 143 on SIGTERM."""
+    if argv is None:  # a process of our own
+        leave_out_torch()
     arguments = list(sys.argv[1:] if argv is None else argv)
     for variable, setting in QUIET_ENVIRONMENT.items():
         os.environ.setdefault(variable, setting)

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import kendalltau
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -182,6 +181,8 @@ def kendall_tau(score: Floats, label: Floats) -> float:
     ranks = np.unique(p, return_inverse=True)[1]  # infinities have no rank for scipy
     if np.all(ranks == ranks[0]):
         return 0.0
+    from scipy.stats import kendalltau  # here, as importing it takes half a second
+
     return float(kendalltau(ranks, label).statistic)
 
 

@@ -16,12 +16,9 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from tencost.evaluate import metrics
 from tencost.evaluate import replayed_search as search
@@ -29,6 +26,10 @@ from tencost.evaluate.metrics import Floats
 from tencost.evaluate.program_board import FLOOR, ORACLE, ProgramBoard
 from tencost.evaluate.scoring import CURVE_STEPS, HEADLINE, SeedScore
 from tencost.evaluate.truth import Truth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -203,6 +204,9 @@ def plot_losses(board: ProgramBoard, folder: Path) -> list[Path]:
 
 def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure of rows x columns axes, width x height inches each, in the project's style."""
+    import matplotlib as mpl  # here: training loads this module and plots nothing
+    from matplotlib.figure import Figure
+
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(columns * width, rows * height + 0.3), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)

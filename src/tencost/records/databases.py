@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,19 @@ class Import:
     rejects: list[Reject]
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Do without the collector of cycles: records have none, and it looks at all of them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_no_collections()
 def import_dataset(
     folder: Path, dataset: str, on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:
@@ -104,6 +119,7 @@ def import_dataset(
     return Import(records, _workloads(folder, logged, names, measured), tasks, rejects)
 
 
+@_no_collections()
 def import_parts(
     folders: Sequence[Path], on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:

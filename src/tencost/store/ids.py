@@ -120,7 +120,7 @@ def workload_id(mod_json: str) -> str:
 
 def program_id(workload: str, target_kind: str, trace: Any) -> str:
     """Return the id of a workload with a trace `[instructions, decisions]` for a kind of target."""
-    return _hash_text(canonical_json([workload, target_kind, trace]))
+    return _hash_list(workload, target_kind, trace)
 
 
 def text_id(*parts: str) -> str:
@@ -137,7 +137,12 @@ def record_id(program: str, target: dict[str, Any], hardware: str, generator: st
     A generator that is not known is no part of the id: such records have the id of before there were generators.
     """
     parts = [program, canonical_target(target), hardware]
-    return _hash_text(canonical_json(parts if generator == UNKNOWN else [*parts, generator]))
+    return _hash_list(*(parts if generator == UNKNOWN else [*parts, generator]))
+
+
+def _hash_list(*items: Any) -> str:
+    """Hash the canonical JSON of a list, each item by itself: in an id, 2e6 would be taken for a float."""
+    return _hash_text(f"[{','.join(map(canonical_json, items))}]")
 
 
 def _hash_text(text: str) -> str:
@@ -227,12 +232,12 @@ def _children(node: dict[str, Any]) -> list[int]:
 def _node_digest(node: dict[str, Any], digests: dict[int, bytes], number: int | None) -> bytes:
     kind, data = node["type"], node.get("data")
     content: Any
-    if kind in _LISTS:
+    if kind in _LISTS or kind in _MAPS:
         content = [digests[child].hex() for child in data or []]
-    elif kind in _MAPS:
-        flat = [digests[child].hex() for child in data or []]
-        content = sorted(zip(flat[::2], flat[1::2], strict=True))
-    elif isinstance(data, dict):
+        if kind in _MAPS:
+            content = sorted(zip(content[::2], content[1::2], strict=True))
+        return hashlib.sha256(orjson.dumps([kind, content])).digest()  # a digest may look like 2e6
+    if isinstance(data, dict):
         references = _references(node)
         content = {name: digests[child].hex() for name, child in references.items()}
         values, _ = _not_references(kind)

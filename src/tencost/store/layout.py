@@ -50,9 +50,7 @@ BOUNDED = (
 )
 """Columns whose bounds the footers hold; those of the long texts would be most of a footer."""
 
-_EMPTY = pl.from_arrow(SCHEMA.empty_table())
-assert isinstance(_EMPTY, pl.DataFrame)
-COLUMNS = _EMPTY.schema
+COLUMNS = pl.Schema(SCHEMA)
 """The schema as Polars has it."""
 
 
@@ -89,7 +87,7 @@ class DataFile:
 
 def data_files(table: DeltaTable) -> list[DataFile]:
     """Return the files of a table's version, sorted by path."""
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = pl.DataFrame(table.get_add_actions(flatten=True))  # pa.table would import pandas
     names = {
         "path": "path",
         "hardware": f"partition.{PARTITION}",
@@ -97,8 +95,8 @@ def data_files(table: DeltaTable) -> list[DataFile]:
         "lowest": "min.workload_id",
         "highest": "max.workload_id",
     }
-    present = {key: name for key, name in names.items() if name in actions.schema.names}
-    rows = actions.select(list(present.values())).rename_columns(list(present)).to_pylist()
+    columns = [pl.col(name).alias(key) for key, name in names.items() if name in actions.columns]
+    rows = actions.select(columns).to_dicts()
     return sorted((DataFile(**row) for row in rows), key=lambda file: file.path)
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -81,11 +82,15 @@ def save_model(
         example: a question, by column; kept beside the model, for who serves it.
     """
     import mlflow.pyfunc
+    import mlflow.utils.environment
     import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types import Schema
 
-    with warnings.catch_warnings():
+    # MLflow would compare the requirements with this environment, whose versions they are, and read the file list of
+    # every installed package for it, which takes 0.7 s.
+    unchecked = patch.object(mlflow.utils.environment, "warn_dependency_requirement_mismatches")
+    with warnings.catch_warnings(), unchecked:
         # MLflow would rather have an example of the input than the signature it is given, and writes the example
         # in a way that pandas does not like.
         warnings.simplefilter("ignore", UserWarning)

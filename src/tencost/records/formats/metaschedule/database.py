@@ -263,7 +263,9 @@ def _check_trace(trace: Any) -> None:
             isinstance(item, list)
             and len(item) == 4
             and isinstance(item[0], str)
-            and all(isinstance(part, list) for part in item[1:])
+            and isinstance(item[1], list)
+            and isinstance(item[2], list)
+            and isinstance(item[3], list)
         ):
             raise BadLineError(
                 f"expected instruction {position} as [kind, inputs, attributes, outputs], "
