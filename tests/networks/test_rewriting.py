@@ -17,8 +17,8 @@ from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError
 from tencost.networks.lowering import fuse
-from tencost.networks.network import load_network, variant_name
-from tencost.networks.rewriting import with_packed_weights, written_as
+from tencost.networks.network import load_network, lowered, variant_name
+from tencost.networks.rewriting import candidates, with_packed_weights, written_as
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
 from tencost.tune.deploy import compare, compile_network, meaningless
@@ -132,9 +132,29 @@ def test_every_kind_of_convolution_network_does(name: str, target: dict[str, Any
         assert compare(found, expected).accepted
 
 
+def test_auto_is_channels_last_where_a_cpu_convolves(mobilenet: Any) -> None:
+    auto = GraphChoice.auto
+    assert candidates(mobilenet.mod, auto, "llvm")[0] is GraphChoice.channels_last
+    assert candidates(mobilenet.mod, auto, "cuda")[0] is GraphChoice.folded
+    assert candidates(mobilenet.mod, GraphChoice.as_is, "llvm") == (GraphChoice.as_is,)
+    config = definition("mobilenet_v2", "auto")
+    assert lowered(config, mobilenet).name == "mobilenet_v2-s64-nhwc"
+    assert lowered(config, mobilenet, kind="cuda").name == "mobilenet_v2-s64-folded"
+    two = two_layers().mod
+    assert candidates(two, auto, "llvm")[0] is GraphChoice.folded
+
+
 def test_it_has_a_name_of_its_own() -> None:
-    names = [variant_name(definition("mobilenet_v2", one.value, 224)) for one in GraphChoice]
-    assert names == ["mobilenet_v2", "mobilenet_v2-folded", "mobilenet_v2-nhwc"]
+    names = {
+        choice.value: variant_name(definition("mobilenet_v2", choice.value, 224))
+        for choice in GraphChoice
+    }
+    assert names == {
+        "auto": "mobilenet_v2",
+        "as_is": "mobilenet_v2",
+        "folded": "mobilenet_v2-folded",
+        "channels_last": "mobilenet_v2-nhwc",
+    }
     unpacked, _ = compose(["network=bert_tiny", "network.pack_weights=false"])
     assert variant_name(unpacked.network) == "bert_tiny-unpacked"
 

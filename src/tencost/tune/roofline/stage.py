@@ -101,12 +101,13 @@ def run(
     roofs = _measured_roofs(hardware, memory_gbs) if measured else roofs_of(hardware, memory_gbs)
     counted = {} if profiles is None else counted_bytes(load_profiles(profiles).profiles)
     register_cpu_intrinsics()
-    workloads = by_workload(load_network(cfg.network, root).tasks(hardware.target, 0.0))
+    network = load_network(cfg.network, root, kind=hardware.target["kind"])
+    workloads = by_workload(network.tasks(hardware.target, 0.0))
     folder = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
     if run is None and not store and (folder / RECORD_FILE).exists():
         run = str(folder)
     if run is None:
-        source = _of_store(cfg.paths.live_store(root), name, hardware, set(workloads))
+        source = _of_store(cfg.paths.live_store(root), network.name, hardware, set(workloads))
     else:
         with run_files(run, (RECORD_FILE, WORKLOAD_FILE, SESSION_FILE), root) as files:
             source = Source(_of_folder(files, run, hardware), run)
