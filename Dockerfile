@@ -4,6 +4,8 @@
 #
 #   docker run -v "$PWD/data:/app/data" -v "$PWD/mlruns:/app/mlruns" tencost
 #   docker run -p 127.0.0.1:5000:5000 -v "$PWD/mlruns:/app/mlruns" tencost tencost ui --host 0.0.0.0
+#   docker build --build-arg DOCKER_TAG=lab/tencost:1.4 --tag lab/tencost:1.4 .     records say that tag, and a hash given by
+#   docker run --env TENCOST_DOCKER_HASH="$(docker image inspect --format '{{.Id}}' lab/tencost:1.4)" ... lab/tencost:1.4
 #   docker run -v "$PWD:/work" tencost-tuner tune network=saved network.path=network.npz hardware=local model_uri=...
 #
 # The base image is pinned, Python 3.11.16: logs of unrelated projects of 1 and 5 September 2026 name this digest for the tag.
@@ -28,6 +30,8 @@ RUN apt-get update \
 WORKDIR /work
 USER 1000
 VOLUME /work
+ARG DOCKER_TAG=
+ENV TENCOST_DOCKER_TAG=$DOCKER_TAG
 ENTRYPOINT ["tencost"]
 CMD ["--help"]
 
@@ -62,7 +66,8 @@ RUN .venv/bin/python -m pip install --no-cache-dir --no-deps --no-build-isolatio
     && mkdir -p data mlruns \
     && chown -R tencost:tencost /app
 USER 1000
-ENV PATH=/app/.venv/bin:$PATH
+ARG DOCKER_TAG=
+ENV PATH=/app/.venv/bin:$PATH TENCOST_DOCKER_TAG=$DOCKER_TAG
 VOLUME ["/app/data", "/app/mlruns"]
 EXPOSE 5000
 CMD ["make", "pipeline"]

@@ -36,13 +36,13 @@ _UNSEEN = re.compile(
 
 
 def printable(text: str, most: int = MOST_TOLD) -> str:
-    r"""Return a text with what a terminal would obey, in part a file's own words, escaped: \x1b, and cut in its middle.
+    r"""Return a text with what a terminal would obey escaped (\x1b), and with its middle cut out where it is long.
 
-    Newlines and tabs stay.
+    A message may quote a file. Newlines and tabs stay.
     """
     if len(text) > most:
         text = f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
-    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], _COLOURS.sub("", text))
+    return _UNSEEN.sub(lambda match: ascii(match[0])[1:-1], _COLOURS.sub("", text))
 
 
 def without_secrets(uri: str) -> str:
@@ -74,8 +74,8 @@ def refusal(error: OSError) -> str | None:
         room on a disk, or about a file in a folder's place.
     """
     code = error.errno
-    if code is None and (shown := _RUST_CODE.search(str(error))):
-        code = int(shown[1])
+    if code is None and (match := _RUST_CODE.search(str(error))):
+        code = int(match[1])
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     if path.endswith(".partial"):  # what is written grows beside its place (tencost.writing)
         path = str(Path(path).parent)

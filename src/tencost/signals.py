@@ -79,14 +79,14 @@ def held() -> Iterator[Callable[[], None]]:
     Raises:
         KeyboardInterrupt: from the function, or at the end of the block, where one has come meanwhile.
     """
-    asked: list[bool] = []
+    requests: list[bool] = []
     with ExitStack() as stack:
-        stack.enter_context(handled(lambda: asked.append(True)))
+        stack.enter_context(handled(lambda: requests.append(True)))
 
         def release() -> None:
             stack.close()
-            if asked:
-                asked.clear()
+            if requests:
+                requests.clear()
                 raise KeyboardInterrupt
 
         yield release

@@ -95,15 +95,15 @@ def put_folder(new: Path, path: Path, scratch: Path) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Remove what killed processes left beside `path`; one that was killed between two renames had moved it away."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        writer = left.name.removesuffix(".partial").rsplit(".", 1)[-1].split("-")[0]
-        if not writer.isdigit() or left in _MINE:
+    """Remove leftovers of killed processes beside `path`; put it back if one had moved it away between two renames."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        writer = leftover.name.removesuffix(".partial").rsplit(".", 1)[-1].split("-")[0]
+        if not writer.isdigit() or leftover in _MINE:
             continue
         if int(writer) == os.getpid() or not psutil.pid_exists(int(writer)):
-            if (left / _OLD).exists() and not path.exists():
-                (left / _OLD).rename(path)
-            shutil.rmtree(left, ignore_errors=True)
+            if (leftover / _OLD).exists() and not path.exists():
+                (leftover / _OLD).rename(path)
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

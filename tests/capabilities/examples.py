@@ -98,6 +98,28 @@ def _autotvm_line(
     return json.dumps(entry)
 
 
+def write_t4(folder: Path) -> None:
+    """Write T4 results of two GPUs: one kernel, 60 configurations each, one of which does not run."""
+    folder.mkdir(parents=True)
+    for gpu, factor in (("a100", 1.0), ("a4000", 2.0)):
+        results = []
+        for number in range(60):
+            threads, layout = 1 << number % 10, ("NCHW", "NHWC")[number // 10 % 2]
+            time = factor * (1 + 64 / threads + number // 20) * (2 if layout == "NHWC" else 1)
+            configuration = {"threads": threads, "layout": layout, "unroll": number // 20}
+            results.append(
+                {
+                    "timestamp": f"2023-12-22 09:54:{number:02}+00:00",
+                    "configuration": configuration,
+                    "times": {"compilation": 918.6, "runtimes": [time, time * 1.01]},
+                    "invalidity": "correct" if number < 59 else "runtime",
+                    "correctness": 1,
+                }
+            )
+        document = {"metadata": {"timeunit": "milliseconds"}, "results": results}
+        (folder / f"blur_{gpu}_T4.json").write_text(json.dumps(document))
+
+
 def write_tenset_tasks(folder: Path) -> None:
     """Write one log of TenSet's folders of programs that were not measured: cost 0.0."""
     lines = []
@@ -288,6 +310,7 @@ def _write_csv(path: Path, rows: Iterable[Row]) -> None:
 KINDS: dict[str, Callable[[Path], None]] = {
     "ansor": write_ansor,
     "autotvm": write_autotvm,
+    "t4": write_t4,
     "programs": write_tenset_tasks,
     "onnx": write_onnx,
     "cg": write_cg,

@@ -43,7 +43,7 @@ WORDS = {
     "completion": ["bash"],
     **{
         f"records export {name}": ["out"]
-        for name in ("ansor", "autotvm", "tenset", "rfc4304", "table")
+        for name in ("ansor", "autotvm", "t4", "tenset", "rfc4304", "table")
     },
 }
 """What a command needs to be told before it starts."""

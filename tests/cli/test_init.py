@@ -272,6 +272,47 @@ def test_logs_of_several_devices_are_told_apart(tmp_path: Path) -> None:
     assert dataset["devices"] == {"one/a.json": "mine-sm_80", "two/b.json": "mine-core-avx2"}
 
 
+def t4_results(path: Path, factor: float) -> Path:
+    """Write T4 results of one kernel, 60 configurations, and return their folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    results = [
+        {
+            "configuration": {"threads": number, "layout": "NCHW" if number % 2 else "NHWC"},
+            "times": {"runtimes": [factor * number]},
+            "invalidity": "correct",
+            "correctness": 1,
+        }
+        for number in range(1, 61)
+    ]
+    path.write_text(json.dumps({"metadata": {"timeunit": "ms"}, "results": results}))
+    return path.parent
+
+
+def test_files_of_several_devices_are_given_theirs_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = t4_results(tmp_path / "logs" / "one" / "blur_T4.json", 1.0).parent
+    t4_results(logs / "two" / "blur_T4.json", 2.0)
+    main(["init", str(tmp_path / "mixed"), "--hardware", "a100", "--logs", str(logs)])
+    message = capsys.readouterr().err
+    assert (
+        "60 programs of a100 stand in several logs (one/blur_T4.json, two/blur_T4.json)" in message
+    )
+    project = tmp_path / "own"
+    names = ["--hardware", "a100", "--hardware", "two=a4000"]
+    main(["init", str(project), *names, "--logs", str(logs)])
+    message = capsys.readouterr().err
+    assert "several logs" not in message
+    assert "features: configuration, which reads 2 of 2 programs tried" in message
+    assert sorted(params_of(project)["hardware"]) == ["a100", "a4000"]
+    dataset = yaml.safe_load((project / "conf" / "dataset" / "measured.yaml").read_text())
+    assert (dataset["hardware"], dataset["devices"]) == ("a100", {"two": "a4000"})
+    for words in (["--hardware", "a", "--hardware", "b"], ["--hardware", "two=a4000"]):
+        assert "expected one --hardware NAME" in refused(
+            ["init", str(tmp_path / "x"), *words], capsys
+        )
+
+
 def test_logs_that_nothing_can_be_built_of_are_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,10 @@ def main(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
 """A candidate without a single primitive and with a thread tag that TVM does not know."""
 
 every_kind = pytest.mark.parametrize("name", KINDS)
+every_format = pytest.mark.parametrize(
+    ("name", "program_format"),
+    [(name, text) for name, kind in KINDS.items() for text in kind.program_formats],
+)
 
 
 def spec_of(name: str, **settings: Any) -> FeatureSpec:
@@ -80,6 +84,12 @@ def autotvm_chunk() -> Chunk:
     return chunk_of([json.dumps(program) for program in programs], json.dumps(about))
 
 
+def configuration_chunk() -> Chunk:
+    programs = [{"tile": tile, "layout": "NHWC", "use_padding": False} for tile in (2, 4)]
+    about = {"workload": "t4.blur", "args": [4096, 4096]}
+    return chunk_of([json.dumps(program) for program in programs], json.dumps(about))
+
+
 @pytest.fixture(scope="module")
 def chunks(matmul: Any, candidates: list[Any]) -> dict[str, Chunk]:
     """Some programs of each format that a kind reads."""
@@ -92,16 +102,17 @@ def chunks(matmul: Any, candidates: list[Any]) -> dict[str, Chunk]:
         "metaschedule_trace": chunk_of(texts, str(save_json(matmul))),
         "ansor_steps": ansor_chunk(),
         "autotvm_config": autotvm_chunk(),
+        "configuration": configuration_chunk(),
     }
 
 
 @pytest.fixture(scope="module")
-def stored(chunks: dict[str, Chunk], cpu_intrinsics: None) -> Callable[[str], Ragged]:
-    """The rows that a kind makes of its programs."""
+def stored(chunks: dict[str, Chunk], cpu_intrinsics: None) -> Callable[..., Ragged]:
+    """The rows that a kind makes of programs of a format, by default the first that it reads."""
 
-    def make(name: str) -> Ragged:
+    def make(name: str, program_format: str = "") -> Ragged:
         spec = spec_of(name)
-        found = featurize_chunk(spec, chunks[KINDS[name].program_format])
+        found = featurize_chunk(spec, chunks[program_format or KINDS[name].program_formats[0]])
         assert [one.reason for one in found] == [""] * len(found)
         blocks = [one.rows for one in found if one.rows is not None]
         return Ragged.from_blocks(blocks, len(spec.columns))
@@ -119,15 +130,17 @@ def test_it_describes_itself(name: str) -> None:
         set(spec.options) == set(kind.options) <= {field.name for field in fields(FeaturesConfig)}
     )
     assert set(kind.for_tests) <= set(kind.options)
-    assert kind.program_format in PROGRAM_FORMATS
+    assert set(kind.program_formats) <= set(PROGRAM_FORMATS)
     assert FeatureSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
     assert kind.parts.keys() <= KINDS.keys()
 
 
 @pytest.mark.tvm
-@every_kind
-def test_rows_are_of_the_columns_named(name: str, stored: Callable[[str], Ragged]) -> None:
-    rows = stored(name)
+@every_format
+def test_rows_are_of_the_columns_named(
+    name: str, program_format: str, stored: Callable[..., Ragged]
+) -> None:
+    rows = stored(name, program_format)
     assert rows.num_columns == len(spec_of(name).columns)
     assert rows.values.dtype == np.float32
     assert np.isfinite(rows.values).all()
@@ -139,12 +152,12 @@ def test_rows_are_of_the_columns_named(name: str, stored: Callable[[str], Ragged
 
 
 @pytest.mark.tvm
-@every_kind
+@every_format
 def test_the_same_program_gives_the_same_rows_alone_and_in_a_batch(
-    name: str, stored: Callable[[str], Ragged], chunks: dict[str, Chunk]
+    name: str, program_format: str, stored: Callable[..., Ragged], chunks: dict[str, Chunk]
 ) -> None:
-    rows, chunk = stored(name), chunks[KINDS[name].program_format]
-    assert stored(name).values.tobytes() == rows.values.tobytes()
+    rows, chunk = stored(name, program_format), chunks[program_format]
+    assert stored(name, program_format).values.tobytes() == rows.values.tobytes()
     for index, program in enumerate(chunk.programs):
         (alone,) = featurize_chunk(spec_of(name), chunk_of([program], chunk.mod_json))
         assert alone.rows is not None
@@ -152,11 +165,11 @@ def test_the_same_program_gives_the_same_rows_alone_and_in_a_batch(
 
 
 @pytest.mark.tvm
-@every_kind
+@every_format
 def test_a_program_that_cannot_be_read_has_a_reason_and_stops_nothing(
-    name: str, stored: Callable[[str], Ragged], chunks: dict[str, Chunk]
+    name: str, program_format: str, stored: Callable[..., Ragged], chunks: dict[str, Chunk]
 ) -> None:
-    rows, chunk = stored(name), chunks[KINDS[name].program_format]
+    rows, chunk = stored(name, program_format), chunks[program_format]
     mixed = [chunk.programs[0], *UNREADABLE, chunk.programs[1]]
     first, *broken, last = featurize_chunk(spec_of(name), chunk_of(mixed, chunk.mod_json))
     assert [one.rows for one in broken] == [None] * len(UNREADABLE)
@@ -315,7 +328,7 @@ def samples_of(columns: int) -> Samples:
     return Samples(rows, label, np.repeat(np.arange(2), 20), 1 / label.astype(np.float64), names)
 
 
-@pytest.mark.parametrize("kind", ["ansor_tiles", "autotvm_knobs"])
+@pytest.mark.parametrize("kind", ["ansor_tiles", "configuration"])
 @pytest.mark.parametrize("family", ["xgb", "mlp", "blend"])
 def test_a_bundle_of_another_summary_is_refused(family: str, kind: str, tmp_path: Path) -> None:
     """Before these kinds were their own summary, first, sum and maximum of their one row were trained on."""

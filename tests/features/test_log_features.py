@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tencost.config import FeaturesConfig
+from tencost.config.parts import FEATURE_KINDS
 from tencost.features.extractor import spec_for
 from tencost.features.kinds.ansor_steps import ANNOTATIONS, STEPS, AnsorStepEncoder
 from tencost.features.kinds.ansor_tiles import TILE_COLUMNS, tile_row
-from tencost.features.kinds.autotvm_knobs import KNOB_COLUMNS, knob_row
+from tencost.features.kinds.configuration import COLUMNS, KNOBS, configuration_row
 from tencost.features.parallel import featurize_chunk
 from tencost.features.rows.kind import Chunk
+from tencost.features.rows.texts import bucket
 
 THREAD_X, BLOCK_X, VTHREAD, VECTORIZE = 6, 5, 4, 2
 
@@ -153,9 +156,13 @@ def test_knobs_have_columns_by_name() -> None:
         "workload": "autotvm.dense.gpu",
         "args": [["TENSOR", [1, 512], "float32"], ["TENSOR", [64, 512], "float32"], None, [1, 1]],
     }
-    one = knob_row(workload, {"entity": [["tile_x", "sp", [-1, 4]], ["unroll", "ot", 0]]})[0]
-    other = knob_row(workload, {"entity": [["unroll", "ot", 1], ["tile_x", "sp", [-1, 4]]]})[0]
-    columns = {name: index for index, name in enumerate(KNOB_COLUMNS)}
+    one = configuration_row(workload, {"entity": [["tile_x", "sp", [-1, 4]], ["unroll", "ot", 0]]})[
+        0
+    ]
+    other = configuration_row(
+        workload, {"entity": [["unroll", "ot", 1], ["tile_x", "sp", [-1, 4]]]}
+    )[0]
+    columns = {name: index for index, name in enumerate(COLUMNS)}
     assert [one[columns[f"in_{index}"]] for index in range(4)] == logs(1, 512, 64, 512)
     assert [one[columns[f"attr_{index}"]] for index in range(2)] == logs(1, 1)
     changed = [name for name, index in columns.items() if one[index] != other[index]]
@@ -163,11 +170,37 @@ def test_knobs_have_columns_by_name() -> None:
     assert changed[0].startswith("knob_")
 
 
-@pytest.mark.parametrize("kind", ["ansor_steps", "ansor_tiles", "autotvm_knobs"])
+def test_named_values_have_columns_of_their_own() -> None:
+    """Names by bucket, or the next free one; a number as an amount, true as 1, a text as the bytes of its CRC-32."""
+    workload = {"workload": "t4.blur", "args": [4096, 1]}
+    columns = {name: index for index, name in enumerate(COLUMNS)}
+    row = configuration_row(workload, {"tile": 15, "layout": "NHWC", "pad": True})[0]
+    assert [row[columns[f"attr_{index}"]] for index in range(2)] == logs(4096, 1)
+    values = {name: row[index] for name, index in columns.items() if name.startswith("knob_")}
+    code = [byte / 256 for byte in zlib.crc32(b"NHWC").to_bytes(4, "big")]
+    assert sorted(number for number in values.values() if number) == sorted([4.0, 1.0, *code])
+    other = configuration_row(workload, {"pad": True, "layout": "NCHW", "tile": 15})[0]
+    changed = {name for name, index in columns.items() if row[index] != other[index]}
+    assert {name.rpartition("_")[0] for name in changed} == {
+        f"knob_{zlib.crc32(b'layout') % KNOBS}"
+    }
+
+
+def test_names_of_one_bucket_have_columns_apart() -> None:
+    """As many as there are buckets, whatever their hashes; the old name of the kind makes the same rows."""
+    names = [f"parameter_{index}" for index in range(KNOBS)]
+    assert len({bucket(name, KNOBS) for name in names}) < KNOBS
+    row = configuration_row({"workload": "t4.blur", "args": []}, dict.fromkeys(names, 1))[0]
+    columns = {name: index for index, name in enumerate(COLUMNS)}
+    assert [row[columns[f"knob_{knob}_0"]] for knob in range(KNOBS)] == [1.0] * KNOBS
+    assert FEATURE_KINDS.load("autotvm_knobs") is FEATURE_KINDS.load("configuration")
+
+
+@pytest.mark.parametrize("kind", ["ansor_steps", "ansor_tiles", "configuration"])
 def test_a_program_of_another_tuner_is_a_failure_with_its_reason(kind: str) -> None:
     spec = spec_for(FeaturesConfig(name=kind, kind=kind))
     about = json.dumps({"workload": "autotvm.dense", "args": []})
-    programs = ('[["XX", 1]]' if kind != "autotvm_knobs" else "{}", "[]")
+    programs = ('[["XX", 1]]' if kind != "configuration" else "{}", "[]")
     results = featurize_chunk(spec, Chunk("w", about, "{}", ("a", "b"), programs))
     assert [one.rows for one in results] == [None, None]
     assert all(one.reason for one in results)

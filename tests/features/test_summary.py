@@ -83,7 +83,7 @@ def test_steps_worked_by_hand() -> None:
     assert summarize(features, STEPS).tolist() == [[1, 5, 3, 2, 2, 5, 2]]
 
 
-@pytest.mark.parametrize("kind", ["tiles", "ansor_tiles", "autotvm_knobs"])
+@pytest.mark.parametrize("kind", ["tiles", "ansor_tiles", "configuration"])
 def test_one_row_a_program_is_its_own_summary(kind: str) -> None:
     spec = FeatureSpec(name=kind, kind=kind, columns=("a", "b"))
     features = Ragged(np.array([[1, 2], [3, 4]], np.float32), np.array([0, 1, 1, 2]))

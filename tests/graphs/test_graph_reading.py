@@ -20,8 +20,8 @@ from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES
 from tencost.records.network_graphs.formats import cg
 from tencost.records.network_graphs.reading import (
     MAX_NODES,
+    GraphReject,
     ReadGraphs,
-    Reject,
     gate,
     places,
     read_folder,
@@ -48,7 +48,7 @@ def without(*rows: int) -> LabelledGraphs:
     return GRAPHS.take([row for row in range(len(GRAPHS)) if row not in rows])
 
 
-def one_reject(read: ReadGraphs) -> Reject:
+def one_reject(read: ReadGraphs) -> GraphReject:
     assert len(read.rejects) == 1, read.rejects
     return read.rejects[0]
 
@@ -349,8 +349,8 @@ def test_a_graph_of_too_many_nodes() -> None:
     for nodes, text in ((50_000, "50,000"), (0, "0")):
         read = through_gate(chain(nodes))
         assert len(read.labelled) == 0
-        assert one_reject(read) == Reject(
-            "n", 10, "chains", 0, f"expected a graph of 1 to 20,000 nodes, found {text}"
+        assert one_reject(read) == GraphReject(
+            "n", 10, f"expected a graph of 1 to 20,000 nodes, found {text}", "chains", 0
         )
 
 

@@ -17,7 +17,7 @@ from tencost.errors import GraphError
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.networks.graph.table import load_graphs, save_graphs
 from tencost.records.network_graphs.formats import cg
-from tencost.records.network_graphs.reading import Reject, read_folder
+from tencost.records.network_graphs.reading import GraphReject, read_folder
 
 GRAPHS = small_graphs({"aaa": 4, "bbb": 3})
 FILES = ["graphs.parquet", "nodes.parquet", "edges.parquet", "records.parquet"]
@@ -42,13 +42,13 @@ def test_what_is_saved_is_loaded(
 
 
 def test_the_same_graphs_are_the_same_bytes(tmp_path: Path) -> None:
-    reject = Reject("aaa/edge.csv", 3, "aaa", 9, "because")
+    reject = GraphReject("aaa/edge.csv", 3, "because", "aaa", 9)
     for name in ("first", "again"):
         save_graphs(tmp_path / name, GRAPHS, rejects=[reject])
     for path in (tmp_path / "first").iterdir():
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
     lines = (tmp_path / "first" / "rejects.jsonl").read_text().splitlines()
-    assert [Reject(**orjson.loads(line)) for line in lines] == [reject]
+    assert [GraphReject(**orjson.loads(line)) for line in lines] == [reject]
 
 
 def test_a_record_a_graph_and_device(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_records_of_equal_graphs_are_records_of_their_own(tmp_path: Path) -> Non
 
 def test_a_failed_save_leaves_what_was_there(tmp_path: Path) -> None:
     save_graphs(tmp_path / "table", GRAPHS)
-    unwritable = Reject("f", 1, "a", 0, "\ud800")  # half a character, which is no UTF-8
+    unwritable = GraphReject("f", 1, "\ud800", "a", 0)  # half a character, which is no UTF-8
     with pytest.raises(TypeError):
         save_graphs(tmp_path / "table", GRAPHS.take([0]), rejects=[unwritable])
     assert_equal(load_graphs(tmp_path / "table"), GRAPHS, rounding=3e-16)

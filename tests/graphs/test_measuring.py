@@ -27,7 +27,7 @@ from tencost.measure.networks.measuring import (
     round_ratios,
 )
 from tencost.networks.variants.variants import Variant
-from tencost.records.network_graphs.formats.measured import FORMAT, MEASURED_FILE, read, recognises
+from tencost.records.network_graphs.formats.measured import FORMAT, MEASURED_FILE, read
 from tencost.records.network_graphs.reading import gate, read_folder
 
 pytest.importorskip("torch")
@@ -86,9 +86,9 @@ def test_every_network_has_a_line_with_its_runs_and_its_graph(measured: Path) ->
 
 
 def test_the_folder_is_a_format_of_graphs(measured: Path) -> None:
-    assert recognises(measured)
+    assert FORMAT.recognizes(measured, b"")
     found = read_folder(measured)
-    assert gate(FORMAT.read(measured)).rejects == found.rejects
+    assert gate(read(measured)).rejects == found.rejects
     assert found.labelled.hardware == ("here",)
     assert found.labelled.graphs.name.tolist() == ["b", "a"]  # sorted by family
     assert found.labelled.graphs.position.tolist() == [0, 0]
@@ -102,7 +102,7 @@ def test_a_gzipped_folder_reads_the_same(measured: Path, tmp_path: Path) -> None
     (tmp_path / "hardware.json").write_bytes((measured / "hardware.json").read_bytes())
     packed = tmp_path / f"{MEASURED_FILE}.gz"
     packed.write_bytes(gzip.compress((measured / MEASURED_FILE).read_bytes()))
-    assert recognises(tmp_path)
+    assert FORMAT.recognizes(tmp_path, b"")
     plain, other = gate(read(measured)).labelled, gate(read(tmp_path)).labelled
     assert plain.graphs.graph_id.tolist() == other.graphs.graph_id.tolist()
     assert plain.latency_ms.tolist() == other.latency_ms.tolist()

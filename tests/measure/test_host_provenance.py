@@ -50,6 +50,16 @@ def test_what_is_collected_is_a_provenance() -> None:
     assert about.additional_info["host"]["cores_online"] >= 1
 
 
+def test_a_container_that_says_its_image_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 4304's docker_tag and docker_hash; an empty variable says nothing, as that of an image without a tag."""
+    monkeypatch.setenv("TENCOST_DOCKER_TAG", "")
+    assert set(collect(HARDWARE, {})["additional_info"]) == {"host"}
+    monkeypatch.setenv("TENCOST_DOCKER_TAG", "lab/tencost:1.4")
+    monkeypatch.setenv("TENCOST_DOCKER_HASH", "sha256:0a68")
+    image = {"docker_tag": "lab/tencost:1.4", "docker_hash": "sha256:0a68"}
+    assert collect(HARDWARE, {})["additional_info"].items() >= image.items()
+
+
 def test_devices_and_hosts_without_pinning() -> None:
     remote = HardwareConfig(
         name="gpu", target={"kind": "cuda"}, cores=132, runner=RunnerKind.rpc, model="A GPU"

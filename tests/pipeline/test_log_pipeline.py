@@ -1,4 +1,4 @@
-"""Ansor and AutoTVM logs through the stages: records, features, splits, a trained model, a leaderboard."""
+"""Logs of Ansor, AutoTVM and T4 through the stages: records, features, splits, a trained model, a leaderboard."""
 
 from __future__ import annotations
 
@@ -83,6 +83,35 @@ def write_autotvm(folder: Path) -> None:
         (folder / f"{layer}.log").write_text("\n".join(lines) + "\n")
 
 
+def write_t4(folder: Path) -> None:
+    """Write T4 results of two GPUs: twelve kernels, faster with more threads, and by far with the layout NCHW."""
+    for gpu, factor in (("a100", 1.0), ("a4000", 2.0)):
+        place = folder / "measure_records" / gpu
+        place.mkdir(parents=True)
+        for kernel in range(12):
+            results = []
+            for number in range(24):
+                threads, layout = 32 << number % 4, ("NHWC", "NCHW", "CHWN")[number // 4 % 3]
+                time = (
+                    factor
+                    * (kernel + 1)
+                    * (3 if layout != "NCHW" else 1)
+                    * (1 + 64 / threads + number // 12)
+                )
+                configuration = {"threads": threads, "layout": layout, "use_padding": number // 12}
+                results.append(
+                    {
+                        "configuration": configuration,
+                        "times": {"compilation": 900.0, "runtimes": [time, time * 1.01]},
+                        "invalidity": "correct" if number else "runtime",
+                        "correctness": 1,
+                    }
+                )
+            document = {"metadata": {"timeunit": "milliseconds"}, "results": results}
+            name = f"kernel{'abcdefghijkl'[kernel]}_T4.json"
+            (place / name).write_text(json.dumps(document, indent=1))
+
+
 def configured(root: Path, *words: str) -> Config:
     cfg, _ = compose(
         [
@@ -131,6 +160,21 @@ def test_ansor_logs_train_a_model_that_ranks_held_out_layers(root: Path, kind: s
 
 def test_autotvm_logs_train_a_model_on_their_knobs(root: Path) -> None:
     write_autotvm(root / "logs")
-    cfg = configured(root, "model=xgb", "features=autotvm_knobs", "model.num_rounds=40")
+    cfg = configured(root, "model=xgb", "features=configuration", "model.num_rounds=40")
     through_the_stages(root, cfg)
     assert scored(root, cfg)["pairwise"] > 0.8
+
+
+def test_t4_results_of_two_gpus_train_a_model_each(root: Path) -> None:
+    """A layout is a text: its code separates the fast one from the others on kernels that were held out."""
+    write_t4(root / "logs")
+    for gpu in ("a100", "a4000"):
+        words = [f"hardware.name={gpu}", "model=xgb", "features=configuration"]
+        cfg = configured(root, *words, "model.num_rounds=40")
+        through_the_stages(root, cfg)
+        assert scored(root, cfg)["pairwise"] > 0.9
+    records = load_records(root / cfg.paths.records / "logs")
+    assert records["hardware"].value_counts().sort("hardware").rows() == [
+        ("a100", 288),
+        ("a4000", 288),
+    ]

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,18 @@ def test_files_without_counters_change_no_id(tmp_path: Path) -> None:
     before = read(tmp_path)[0].profiles.program_id.tolist()
     (tmp_path / "README").write_text("words\n")
     assert read(tmp_path)[0].profiles.program_id.tolist() == before == ["x/fused_dense_kernel"]
+
+
+def test_an_archive_is_read_as_the_folder_that_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.csv").write_text(exports.plain())
+    (tmp_path / "in" / "words.txt").write_text("words\n")
+    shutil.make_archive(str(tmp_path / "packed" / "runs"), "gztar", tmp_path / "in")
+    found, rejects = read(tmp_path / "packed")
+    assert found.launches == 1
+    assert [Path(item.file).relative_to(tmp_path).as_posix() for item in rejects] == [
+        "packed/runs.tar.gz/words.txt"
+    ]
 
 
 def test_a_file_that_is_there_is_not_called_missing(tmp_path: Path) -> None:

@@ -111,6 +111,84 @@ def test_mistakes_say_what_is_expected(
     assert told in capsys.readouterr().err
 
 
+def test_lines_of_several_devices_are_not_mixed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither format has the device in a line: the fastest line would be any device's."""
+    store = RecordStore(str(project / "data" / "store"))
+    import_logs(find_logs([project / "logs"], "mine", "phone"), store)
+    for kind, content in (("ansor", ANSOR), ("autotvm", AUTOTVM)):
+        assert run(kind, "out/all.log") == 2
+        message = capsys.readouterr().err
+        assert "found 2 in " in message
+        assert (
+            "board, phone. Choose one with --hardware NAME, or write a file for each with --per-hardware"
+            in message
+        )
+        assert not (project / "out").exists()
+        assert run(kind, "out/all.log", "--per-hardware") == 0
+        for device in ("board", "phone"):
+            assert lines(project / "out" / f"all-{device}.log") == content
+        assert run(kind, "out/all.log", "--per-hardware") == 2
+        assert (
+            "expected a place that is free, found the file out/all-board.log"
+            in capsys.readouterr().err
+        )
+        shutil.rmtree(project / "out")
+
+
+def test_measurements_without_a_line_of_their_own_are_counted(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = [ansor(0, 2e-3), ansor(0, 3e-3), ansor(1, 5e-3)]
+    for number, line in enumerate(again):
+        line["r"][3] += number + 1  # type: ignore[index]  # another time of day
+    (project / "logs" / "c.json").write_text("".join(json.dumps(item) + "\n" for item in again))
+    store = RecordStore(str(project / "data" / "store"))
+    progress = import_logs(find_logs([project / "logs" / "c.json"], "mine", "board"), store)
+    assert (progress.written, progress.again, progress.repeats) == (0, 3, 0)
+    assert run("ansor", "a.json") == 0
+    assert (
+        "3 records\n3 further measurements of 2 programs have no line of their own"
+        in capsys.readouterr().out
+    )
+    assert len(lines(project / "a.json")) == 3
+    assert run("table", "a.parquet") == 0
+    assert "further" not in capsys.readouterr().out
+
+
+def test_rows_with_a_history_are_counted_by_measurement(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row of a table may hold several measurements; none of them was "measured before -2"."""
+    again = [ansor(0, 2e-3), ansor(0, 3e-3)]
+    for number, line in enumerate(again):
+        line["r"][3] += number + 1  # type: ignore[index]
+    (project / "logs" / "c.json").write_text("".join(json.dumps(item) + "\n" for item in again))
+    import_logs(find_logs([project / "logs"], "mine", "board"), RecordStore("data/store"))
+    assert run("table", "all.parquet") == 0
+    other = RecordStore(str(project / "other"))
+    logs = find_logs([project / "all.parquet"], "again", None)
+    first, second = import_logs(logs, other), import_logs(logs, other)
+    assert (first.written, first.again, first.repeats) == (5, 2, 0)
+    assert (second.written, second.again, second.repeats) == (0, 0, 7)
+    capsys.readouterr()
+    cli.main(["records", "import", "all.parquet", "--store", "other"])
+    told = capsys.readouterr().err
+    assert "7 measurements that the store has or that were read twice" in told
+    assert " -" not in told
+
+
+def test_what_a_build_made_is_exported(project: Path) -> None:
+    """After a pipeline there is a build and no live store."""
+    shutil.copytree(project / "data" / "store", project / "data" / "records" / "built" / "store")
+    shutil.rmtree(project / "data" / "store")
+    assert run("table", "all.parquet") == 2
+    for kind, name in (("table", "all.parquet"), ("rfc4304", "all.jsonl"), ("ansor", "a.json")):
+        assert run(kind, name, "--build", "built") == 0
+        assert (project / name).is_file()
+
+
 @pytest.mark.parametrize("layout", ["columns", "json"])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.json", "out.parquet"])
 def test_every_record_comes_back_from_rfc4304_as_one_row(

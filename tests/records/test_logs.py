@@ -102,6 +102,19 @@ def test_importing_again_adds_nothing(folder: Path, tmp_path: Path) -> None:
     assert again.written == 1
 
 
+def test_hidden_files_and_files_named_twice(folder: Path) -> None:
+    shutil.copy(folder / "a.json", folder / ".a.json")
+    names = [item.about.file for item in find_logs([folder, folder], "mixed", "board").files]
+    assert names == ["a.json", "deep/b.bin", "deep/er/database_tuning_record.json"]
+
+
+def test_neither_a_file_nor_a_folder_is_named(tmp_path: Path) -> None:
+    """A pipe may never end."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordError, match="pipe, found neither a file nor a folder"):
+        find_logs([tmp_path / "pipe"], "mixed", "board")
+
+
 def test_processes_give_the_same_store(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

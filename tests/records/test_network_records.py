@@ -19,6 +19,8 @@ from network_times import timing
 from tencost import cli
 from tencost.config import NetworkConfig
 from tencost.errors import RecordError
+from tencost.records.formats.rfc4304 import FORMAT, write_file
+from tencost.records.formats.rfc4304.names import Version
 from tencost.records.network_times.runs import Chosen, read_runs
 from tencost.records.network_times.timing import (
     Granularity,
@@ -28,6 +30,7 @@ from tencost.records.network_times.timing import (
     networks_uri,
     write_timings,
 )
+from tencost.records.reading.protocol import About
 from tencost.store.record_store import Added, RecordStore
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -256,6 +259,23 @@ def in_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a folder a project, which an import writes its rejects into, and go there."""
     shutil.copytree(CONF, folder / "conf")
     monkeypatch.chdir(folder)
+
+
+@pytest.mark.parametrize("layout", ["columns", "json"])
+def test_the_image_of_a_container_goes_out_and_comes_back(
+    layout: Version, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENCOST_DOCKER_TAG", "lab/tencost:1.4")
+    monkeypatch.setenv("TENCOST_DOCKER_HASH", "sha256:0a68")
+    image = {"docker_tag": "lab/tencost:1.4", "docker_hash": "sha256:0a68"}
+    write_timings(uri, [timing(0)])
+    written = RecordStore(networks_uri(uri)).read()
+    write_file(written, tmp_path / "out.jsonl", layout)
+    record = json.loads((tmp_path / "out.jsonl").read_text())
+    assert record["metadata" if layout == "json" else "additional_info"].items() >= image.items()
+    (batch,) = FORMAT.read(tmp_path / "out.jsonl", About("again", "out.jsonl", None))
+    assert batch.rejects == ()
+    assert json.loads(batch.records["additional_info"][0].as_py()).items() >= image.items()
 
 
 def test_a_log_of_somebody_else_is_read_as_runs(

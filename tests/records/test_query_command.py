@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -210,11 +211,11 @@ def test_a_table_shows_twenty_rows(ask: Callable[..., str]) -> None:
 
 
 def test_a_dataset_and_a_version(ask: Callable[..., str], refused: Callable[..., str]) -> None:
-    assert '"other"' in ask("stats", "--dataset=mine", "--json")
+    assert '"other"' in ask("stats", "--build=mine", "--json")
     (row,) = json.loads(ask("new", "--store=data/store", "--version=1", "--json", "--limit", "1"))
     assert row["hardware"] in ("cpu", "gpu")
     assert "version 99" in refused("stats", "--version=99")
-    assert re.search(r"dataset 'none' .* There are: mine", refused("stats", "--dataset=none"))
+    assert re.search(r"dataset 'none' .* There are: mine", refused("stats", "--build=none"))
 
 
 @pytest.mark.parametrize(
@@ -243,13 +244,33 @@ def test_a_dataset_and_a_version(ask: Callable[..., str], refused: Callable[...,
         (["stats", "--limit"], "expected a value after --limit, found none"),
         (["stats", "--yaml"], "expected an option of .*--json, --csv, --limit.*, found '--yaml'"),
         (["stats", "--json", "--csv"], "one of --json and --csv"),
-        (["stats", "--store=x", "--dataset=y"], "one of --store and --dataset"),
+        (["stats", "--store=x", "--build=y"], "one of --store and --build"),
         (["stats", "--store=nothing/there"], "expected a record store at nothing/there"),
         (["new", "--since=99"], "found since=99"),
     ],
 )
 def test_words_not_understood(refused: Callable[..., str], words: list[str], message: str) -> None:
     assert re.search(message, refused(*words))
+
+
+@pytest.mark.parametrize("words", [["--dataset", "mine"], ["--dataset=mine"], ["dataset=mine"]])
+def test_the_former_name_of_an_option_is_understood_and_said_so(
+    words: list[str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--dataset` is what records were imported as, in all of `records`; a build is `--build`."""
+    cli.main(["records", "query", "stats", *words, "--json"])
+    answer = capsys.readouterr()
+    assert '"other"' in answer.out
+    assert answer.err.startswith("tencost: old spelling: ")
+    assert answer.err.count("\n") == 1
+    assert "; write --build" in answer.err
+
+
+def test_without_a_live_store_the_builds_are_named(
+    project: Path, refused: Callable[..., str]
+) -> None:
+    shutil.rmtree(project / "data" / "store")
+    assert "Or read what a build made: --build mine, or --store URI" in refused("stats")
 
 
 def test_the_old_spelling_is_understood_and_said_so(

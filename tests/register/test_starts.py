@@ -9,7 +9,7 @@ import pytest
 from tencost.errors import BundleError
 from tencost.models.programs.bundle import load_bundle
 from tencost.programs.starting_points import FILE, PER_WORKLOAD, StartBook, shipped_starts
-from tencost.register.start_records import ship
+from tencost.register.start_records import as_recorded, ship
 
 TARGET = {"kind": "llvm", "num-cores": 1}
 
@@ -130,3 +130,8 @@ def test_a_model_of_several_hardware_ships_what_is_fast_on_any() -> None:
         1,
         0.5,
     ]
+
+
+def test_a_target_of_logs_that_name_none_stays_as_it_is() -> None:
+    """T4 results without a description of their search space have {}, which TVM refuses."""
+    assert as_recorded({}) == {}

@@ -160,7 +160,9 @@ def test_lookup_names_hardware_and_target(tmp_path: Path) -> None:
 
 def test_errors_name_what_is_there(tmp_path: Path) -> None:
     store = RecordStore(str(tmp_path / "store"))
-    with pytest.raises(RecordError, match=r"found none. Build it: tencost records"):
+    with pytest.raises(
+        RecordError, match=r"found none. Import logs into it: tencost records import LOGS"
+    ):
         store.read()
     store.write([record(1)])
     with pytest.raises(RecordError, match=r"expected records of b, c in .* found only a"):
@@ -311,7 +313,7 @@ def test_versions_can_be_read_and_not_changed(tmp_path: Path) -> None:
     uri = str(tmp_path / "store")
     store = RecordStore(uri)
     assert store.version is None
-    with pytest.raises(RecordError, match=r"found none\. Build it"):
+    with pytest.raises(RecordError, match=r"found none\. Import logs into it"):
         RecordStore(uri, version=0)
     store.write([record(1)])
     first = store.version

@@ -90,7 +90,10 @@ class Place(Text):
 class ValueOption(click.Option):
     """An option with a value; see :func:`option`."""
 
-    def __init__(self, *arguments: Any, old: Sequence[str] = (), **keywords: Any) -> None:
+    def __init__(
+        self, *arguments: Any, old: Sequence[str] = (), old_option: str = "", **keywords: Any
+    ) -> None:
+        self.old_option = old_option
         if isinstance(keywords["type"], Whole | Text):
             keywords.setdefault("metavar", keywords["type"].name)
         super().__init__(*arguments, **keywords)
@@ -98,7 +101,8 @@ class ValueOption(click.Option):
 
     def old_words(self, *, every: bool) -> list[str]:
         """Return the words that stood before `=` in the old spelling: of `every` option, or where it has its own."""
-        names = [name.lstrip("-") for name in self.opts if name.startswith("--") and every]
+        spelt = [*self.opts, self.old_option]
+        names = [name.lstrip("-") for name in spelt if name.startswith("--") and every]
         return [*names, *(name.replace("-", "_") for name in names), *self._old]
 
 
@@ -113,7 +117,8 @@ def option(
         help: a sentence.
         default: shown in the help, if there is one.
         parameter: what the command's function calls it; the option's own name unless given.
-        keywords: those of :class:`click.Option`; `old`, names of the option in the old spelling beside its own.
+        keywords: those of :class:`click.Option`; `old`, names of the option in the old spelling beside its own;
+            `old_option`, its former name with dashes.
     """
     names = [*name.split("/"), *([parameter] if parameter else [])]
     if default is not None:
@@ -221,11 +226,13 @@ class Command(_WithExamples):
     def _replace_old_spelling(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
         """Return the words with every old spelling replaced, and print how it is written now."""
         names: dict[str, str] = {}
+        renamed: dict[str, str] = {}
         takers = set()
         for param in options_of(ctx):
             if isinstance(param, ValueOption):
+                renamed |= {param.old_option: param.opts[-1]} if param.old_option else {}
                 names |= dict.fromkeys(param.old_words(every=self.old_spelling), param.opts[-1])
-                takers.update(param.opts)
+                takers.update([*param.opts, param.old_option])
         words = list(args)
         replaced: list[tuple[str, str]] = []
         for index, word in enumerate(args):
@@ -234,6 +241,9 @@ class Command(_WithExamples):
             if equals and key in names and not literal:
                 words[index] = f"{names[key]}={text}"
                 replaced.append((word, f"{names[key]} {shlex.quote(text)}"))
+            elif key in renamed and not literal:
+                words[index] = renamed[key] + equals + text
+                replaced.append((key, renamed[key]))
         if replaced and not ctx.resilient_parsing:
             old, new = (" ".join(spelling) for spelling in zip(*replaced, strict=True))
             sys.stderr.write(f"tencost: old spelling: {old}; write {new}\n")

@@ -35,6 +35,20 @@ QUIET_ENVIRONMENT = {
 """Nothing reports home and nothing asks a hub, unless the user's own environment says otherwise."""
 
 
+TASKS: dict[str, tuple[click.Command, ...]] = {
+    "A project": (INIT, PIPELINE, PARAMS),
+    "Measure and import": (MEASURE, stages.FETCH, RECORDS, PROFILES),
+    "Train and compare": (
+        stages.FEATURES, stages.SPLITS, stages.TRAIN, stages.EVALUATE, stages.LEADERBOARD, stages.REPORT, UI,
+    ),
+    "Register and adapt": (REGISTER, stages.ADAPT),
+    "Tune and compile": (stages.TUNE, stages.COMPILE, SERVE),
+    "Whole networks": (GRAPHS,),
+    "Shell": (COMPLETION,),
+}  # fmt: skip
+"""The commands by what they are for, as `tencost --help` lists them."""
+
+
 class _Root(Group):
     """`tencost` itself: without a word it prints its help; `help` and `version` are words, too."""
 
@@ -43,6 +57,18 @@ class _Root(Group):
             words = {"help": "--help", "version": "--version"}
             args = [words.get(args[0], args[0]), *args[1:]] if args else ["--help"]
         return super().parse_args(ctx, args)
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        longest = max(map(len, self.commands))
+        width = formatter.width - longest - 4
+        for task, commands in TASKS.items():
+            with formatter.section(task):
+                formatter.write_dl(
+                    [
+                        (str(command.name).ljust(longest), command.get_short_help_str(width))
+                        for command in commands
+                    ]
+                )
 
     def refuse(self, ctx: click.Context, word: str) -> None:
         raise click.UsageError(
@@ -59,12 +85,8 @@ TENCOST = _Root(
         "tencost tune network=bert_tiny hardware=epyc-avx512-1c",
         "tencost records query best --hardware v100",
     ),
-    commands=[
-        INIT, MEASURE, stages.FETCH, RECORDS, stages.FEATURES, stages.SPLITS, stages.TRAIN, stages.EVALUATE, REGISTER,
-        stages.ADAPT, stages.TUNE, stages.COMPILE, SERVE, GRAPHS, PROFILES, stages.LEADERBOARD, stages.REPORT, UI,
-        PIPELINE, PARAMS, COMPLETION,
-    ],
-)  # fmt: skip
+    commands=[command for commands in TASKS.values() for command in commands],
+)
 click.version_option(
     __version__,
     "-V",

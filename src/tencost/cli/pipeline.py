@@ -35,16 +35,27 @@ _UNCHANGED = ("didn't change, skipping", "is cached - skipping run")
 _SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
 
 
-def _init(folder: Path, hardware: str, logs: Path | None) -> None:
+def _init(folder: Path, names: tuple[str, ...], logs: Path | None) -> None:
     from tencost import __version__
     from tencost.config import project
 
-    project.check(folder, hardware=hardware, logs=logs)
+    devices = {
+        place: name for place, equals, name in (word.rpartition("=") for word in names) if equals
+    }
+    defaults = [name for name in names if "=" not in name]
+    if len(defaults) > 1 or (devices and logs is None):
+        raise click.UsageError(
+            "expected one --hardware NAME, and with --logs any number of --hardware FOLDER=NAME, found "
+            f"{', '.join(names)}"
+        )
+    hardware = next(iter([*defaults, *devices.values()]), "mine")
+    for name in {hardware, *devices.values()}:
+        project.check(folder, hardware=name, logs=logs)
     brought = None
     if logs is not None:
         from tencost.measure.brought import look_at
 
-        brought = look_at(logs, hardware, project.templates()[0])
+        brought = look_at(logs, hardware, project.templates()[0], devices)
         for note in brought.notes:
             sys.stderr.write(f"{note}\n")
     project.init(folder, hardware=hardware, logs=logs, version=__version__, brought=brought)
@@ -61,14 +72,17 @@ INIT = Command(
         "tencost init cost-models",
         "tencost init cost-models --hardware ryzen-1c",
         "tencost init cost-models --hardware v100 --logs ~/tuning-logs",
+        "tencost init cost-models --hardware a.json=a100 --hardware b.json=a4000 --logs ~/t4-results",
     ),
     params=(
         click.Argument(["folder"], type=Place("FOLDER"), metavar="FOLDER"),
         option(
             "--hardware",
             Text("NAME"),
-            "Name of the device that programs are measured on; of logs, where they do not name it.",
-            default="mine",
+            "Name of the device that programs are measured on; of logs, where they do not name it. FOLDER=NAME is that "
+            "of the logs in a folder or file. [default: mine]",
+            parameter="names",
+            multiple=True,
         ),
         option("--logs", Place("PATH"), "A folder or an archive of logs that are there already."),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Group, Names, Place, Text, Whole, flag, option, project
+from tencost.cli.grammar import Command, Group, Names, Place, Text, Whole, flag, option
 from tencost.cli.overrides import StageCommand, StageGroup
 
 HARDWARE = Text("NAME", group="hardware")
@@ -27,9 +27,15 @@ _GENERATOR = option(
     "Records of this code generator only, as `query stats --by generator` names it. [default: of each workload the "
     "newest one with enough programs]",
 )
+_BUILD = option(
+    "--build",
+    _DATASET,
+    "Instead of --store: the records that a build made (`tencost records dataset=NAME`), data/records/<name>.",
+    old_option="--dataset",
+)
 _PLACE = (
     _STORE,
-    option("--dataset", _DATASET, "Instead of --store: the one that a build made, data/records/<name>/store."),
+    _BUILD,
     option("--version", Whole(0), "A version of the table. [default: the latest]"),
 )  # fmt: skip
 _FORM = (
@@ -60,11 +66,11 @@ def _form(as_json: bool, as_csv: bool, limit: int | None) -> Any:
 
 
 def _export_metaschedule(
-    folder: Path, store_uri: str | None, dataset: str | None, version: int | None, **options: Any
+    folder: Path, store_uri: str | None, build: str | None, version: int | None, **options: Any
 ) -> None:
     from tencost.records import best_schedules, query_command
 
-    best_schedules.run(folder, query_command.Place(store_uri, dataset, version), **options)
+    best_schedules.run(folder, query_command.Place(store_uri, build, version), **options)
 
 
 _EXPORT = Group(
@@ -81,7 +87,7 @@ _EXPORT = Group(
             "Write the fastest schedules of a hardware as a MetaSchedule database.\n\nA network is compiled with it "
             "with no tuning at all.",
             examples=(
-                "tencost records export metaschedule best/ --hardware epyc-avx512-1c --dataset tencost-epyc",
+                "tencost records export metaschedule best/ --hardware epyc-avx512-1c --build tencost-epyc",
                 "tencost records export metaschedule best/ --hardware v100 --n 3 --overwrite",
             ),
             params=(
@@ -106,23 +112,26 @@ _LAYOUT = option(
 
 
 def _export_logs(kind: str) -> Callable[..., None]:
-    def run(place: Path, **options: Any) -> None:
-        from tencost.records import export_logs
+    def run(place: Path, store_uri: str | None, build: str | None, **options: Any) -> None:
+        from tencost.records import export_logs, query_command
 
-        export_logs.run(kind, place, project(), **options)
+        export_logs.run(kind, place, query_command.Place(store_uri, build), **options)
 
     return run
 
 
-for _kind, _file, _help in (
-    ("ansor", "v100.json", "Write Ansor's log lines, each as it was."),
-    ("autotvm", "v100.log", "Write AutoTVM's log lines, each as it was."),
-    ("tenset", "folder", "Write a folder in TenSet's layout."),
-    ("rfc4304", "all.jsonl", "Write records of RFC 4304: .jsonl, .json or .parquet."),
-    ("table", "all.parquet", "Write the store's own columns: .parquet or .csv."),
+_PER_HARDWARE = flag(
+    "--per-hardware", "Write a file for each device, <name>-<hardware>: lines do not tell theirs."
+)
+for _kind, _file, _help, _own in (
+    ("ansor", "v100.json", "Write Ansor's log lines, each as it was.", [_PER_HARDWARE]),
+    ("autotvm", "v100.log", "Write AutoTVM's log lines, each as it was.", [_PER_HARDWARE]),
+    ("t4", "results.json", "Write T4 results.", [_PER_HARDWARE]),
+    ("tenset", "folder", "Write a folder in TenSet's layout.", []),
+    ("rfc4304", "all.jsonl", "Write records of RFC 4304: .jsonl, .json or .parquet.", [_LAYOUT]),
+    ("table", "all.parquet", "Write the store's own columns: .parquet or .csv.", []),
 ):
     _line = f"tencost records export {_kind} {_file}"
-    _with_layout = _kind == "rfc4304"
     _EXPORT.add_command(
         Command(
             _kind,
@@ -130,14 +139,22 @@ for _kind, _file, _help in (
             _help,
             examples=(
                 f"{_line} --hardware v100",
-                *([f"{_line} --layout columns"] if _with_layout else []),
+                *([f"{_line} --layout columns"] if _kind == "rfc4304" else []),
+                *([f"{_line} --build tencost-epyc"] if _kind == "table" else []),
             ),
             params=(
                 click.Argument(["place"], type=Place(_file)),
                 _OF_DEVICE,
-                option("--dataset", _DATASET, "Of this dataset only."),
+                option(
+                    "--dataset", _DATASET, "Of records that were imported under this name only."
+                ),
                 _STORE,
-                *([_LAYOUT] if _with_layout else []),
+                option(
+                    "--build",
+                    _DATASET,
+                    "Instead of --store: what a build made, data/records/<name>.",
+                ),
+                *_own,
             ),
         )
     )
@@ -148,7 +165,7 @@ def _question(name: str, help: str, *params: click.Parameter, examples: tuple[st
 
     def ask(
         store_uri: str | None,
-        dataset: str | None,
+        build: str | None,
         version: int | None,
         as_json: bool,
         as_csv: bool,
@@ -157,7 +174,7 @@ def _question(name: str, help: str, *params: click.Parameter, examples: tuple[st
     ) -> None:
         from tencost.records import query_command
 
-        place = query_command.Place(store_uri, dataset, version)
+        place = query_command.Place(store_uri, build, version)
         getattr(query_command, name)(place, _form(as_json, as_csv, limit), **options)
 
     return Command(name, ask, help, examples=examples, params=(*params, *_PLACE, *_FORM))
@@ -229,7 +246,7 @@ _QUERY = Group(
             _workload("Of one workload only"),
             examples=(
                 "tencost records query stats",
-                "tencost records query stats --by hardware,status --dataset tencost-epyc",
+                "tencost records query stats --by hardware,status --build tencost-epyc",
             ),
         ),
         _question(

@@ -1,4 +1,4 @@
-"""What all model families' settings have in common. Each family's own stand in its module, found by name."""
+"""Settings that all model families share; a family's further settings are in its module, which is found by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def model_config(values: Any, prefix: str = "model.") -> Any:
     schema = FAMILIES.load(family, f"{prefix}family").config
     try:
         return instantiate(schema, values, prefix)
-    except (
-        ConfigError
-    ) as error:  # a family's own checks call it `model`; a blend's member stands elsewhere
+    except ConfigError as error:
+        # A family's checks write `model.`; the settings of a blend's member have a longer path.
         raise ConfigError(re.sub(r"^model\.", prefix, str(error))) from error

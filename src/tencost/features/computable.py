@@ -95,10 +95,13 @@ def readable_stored(folder: Path, kinds: tuple[str, ...]) -> Readable:
 def _try(name: str, programs: pl.DataFrame, workloads: pl.DataFrame) -> tuple[int, str]:
     """Return for how many programs a kind has rows, and why not for the first one that it has none for."""
     kind = _kind(name)
-    mine = programs.filter(program_format=kind.program_format)
+    mine = programs.filter(pl.col("program_format").is_in(kind.program_formats))
     if not len(mine):
         formats = ", ".join(sorted(programs["program_format"].unique().to_list())) or "none"
-        return 0, f"it reads programs of format {kind.program_format}, found {formats}"
+        return (
+            0,
+            f"it reads programs of format {' or '.join(kind.program_formats)}, found {formats}",
+        )
     spec = spec_for(FeaturesConfig(name=name, kind=name))
     chunks = make_chunks(mine, workloads)
     # TVM may crash on a program: a process of its own. What only reads text is done here.

@@ -55,7 +55,7 @@ def make_extractor(spec: FeatureSpec, device: Mapping[str, float] | None = None)
     if kind.live is None:
         raise FeatureError(
             f"expected a feature set of MetaSchedule's candidates, found {spec.name} of kind {spec.kind}, which reads "
-            f"stored programs of format {kind.program_format} only"
+            f"stored programs of format {' or '.join(kind.program_formats)} only"
         )
     expected = (*kind.columns(spec.options), *spec.device_columns)
     if expected != spec.columns:

@@ -25,6 +25,7 @@ from tencost.errors import ConfigError
 from tencost.features.computable import Readable, readable
 from tencost.measure.packing import strictest_split
 from tencost.records.databases import import_dataset
+from tencost.records.devices import SHOWN, Devices
 from tencost.records.log_dataset import read_log_dataset
 from tencost.records.logs import is_measured
 from tencost.store.schema import to_arrow
@@ -48,19 +49,23 @@ _TARGET = (
 """Attributes of a target that describe the device, and that today's TVM has."""
 
 
-def look_at(logs: Path, hardware: str, conf: Path) -> Brought:
+def look_at(
+    logs: Path, hardware: str, conf: Path, folders: Mapping[str, str] | None = None
+) -> Brought:
     """Read logs and say what can be built of them.
 
     Args:
         logs: a folder or an archive.
         hardware: the device of records that name none.
         conf: the folder of choices of the project that is to be.
+        folders: folder or file below the logs -> the device of its records that name none.
 
     Raises:
         ConfigError: no log, no record with a time, no feature kind that reads the programs, nothing to rank, or a
             device that cannot be one.
+        RecordError: no log is in one of `folders`.
     """
-    records, workloads, tasks, reject = _read(logs, hardware)
+    records, workloads, tasks, reject = _read(logs, Devices(hardware, folders or {}))
     ok = records.filter(status="ok")
     if not len(ok):
         statuses = records.group_by("status").len().sort("status").iter_rows()
@@ -68,9 +73,9 @@ def look_at(logs: Path, hardware: str, conf: Path) -> Brought:
         raise ConfigError(
             f"expected a record with a time in {logs}, found {counts or 'none'}{reject and f'; {reject}'}"
         )
+    notes = [] if folders else _measured_again(ok, hardware)
     devices = _devices(logs, ok, hardware)
     ok = _with_devices(ok, hardware, devices)
-    notes: list[str] = []
     names = _device_names(ok, hardware, devices, notes)
     programs = readable(ok, workloads, _kinds(conf))
     features = programs.best()
@@ -94,17 +99,17 @@ def look_at(logs: Path, hardware: str, conf: Path) -> Brought:
         split=split,
         valid_fraction=share,
         described=_described(conf, ok, chosen, notes),
-        devices=devices,
+        devices={**(folders or {}), **devices},
         notes=notes,
     )
 
 
-def _read(logs: Path, hardware: str) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, str]:
+def _read(logs: Path, devices: Devices) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, str]:
     """Return records (`source` a file's name), workloads, tasks, and why the first bad line was not read."""
     imported = (
         import_dataset(logs, DATASET)
         if logs.is_dir() and is_measured(logs)
-        else read_log_dataset(logs, DATASET, hardware)
+        else read_log_dataset(logs, DATASET, devices)
     )
     records = imported.records
     table = records if isinstance(records, pa.Table) else to_arrow(records)
@@ -193,6 +198,19 @@ def _top(logs: Path) -> str:
     return f"{entries[0].name}/" if len(entries) == 1 and entries[0].is_dir() else ""
 
 
+def _measured_again(ok: pl.DataFrame, hardware: str) -> list[str]:
+    """Return a note where several logs that name no device hold the same programs: they may be of several devices."""
+    programs = ok.filter(hardware=hardware).group_by("program_id").agg(pl.col("source").unique())
+    several = programs.filter(pl.col("source").list.len() > 1)
+    if not len(several):
+        return []
+    files = several["source"].explode().unique().sort().to_list()
+    return [
+        f"measured again: {len(several)} programs of {hardware} stand in several logs ({', '.join(files[:SHOWN])}). If "
+        "these are of several devices, say which is whose: --hardware FILE=NAME"
+    ]
+
+
 def _with_devices(ok: pl.DataFrame, hardware: str, devices: Mapping[str, str]) -> pl.DataFrame:
     if not devices:
         return ok
@@ -272,10 +290,12 @@ def _described(
             _check_same(path, target)
             continue
         described[name] = _fields(name, target)
-        attributes = (target[key] for key in ("kind", "arch", "mcpu", "mtriple") if key in target)
+        attributes = [
+            str(target[key]) for key in ("kind", "arch", "mcpu", "mtriple") if key in target
+        ]
         notes.append(
-            f"conf/hardware/{name}.yaml has what the logs say ({', '.join(map(str, attributes))}); not known, and in "
-            f"no column: {', '.join(described[name]['unknown'])}"
+            f"conf/hardware/{name}.yaml has what the logs say ({', '.join(attributes) or 'nothing'}); not known, and "
+            f"in no column: {', '.join(described[name]['unknown'])}"
         )
     return described
 

@@ -17,6 +17,7 @@ import psutil
 
 from tencost.config import HardwareConfig, RunnerKind
 from tencost.programs.codegen import vector_math
+from tencost.store.record import container_image
 from tencost.workers.hardware import caches_kib, clock_ghz, cpuinfo, model_name
 
 CPUS = Path("/sys/devices/system/cpu")
@@ -70,7 +71,7 @@ def collect(
             "pinned": cpus is not None,
         },
         "execution_config": dict(evaluator),
-        "additional_info": {"host": host_facts(cpus)},
+        "additional_info": {"host": host_facts(cpus), **container_image()},
     }
 
 

@@ -3,8 +3,8 @@
 Nine tenths of the time of scoring is TVM's PerStoreFeature, which lowers each program; tile columns are read off the
 trace. The draft is a boosted-tree regression (XGBoost, one thread) from tile columns to the scores that the model in
 charge gives to the candidates of the same task that it has scored in full: it needs no training of its own and follows
-whatever ranks now. Of a batch are scored in full: the SHARE that the draft likes best, a few at random, which keep it
-honest, and all of them where it does not rank those few and the favourites as the model does.
+the model that ranks now. Two parts of a batch are scored in full: the SHARE that the draft ranks highest, and a few at
+random, which keep it honest. Where it does not rank these as the model does, all of the batch is scored in full.
 
 A guess never exceeds the guess of a candidate that was scored in full for its guess, so that what is guessed does not
 displace what is known; it is a score in (0, 1] on the scale of the targets.
@@ -37,6 +37,7 @@ MAX_KNOWN = 1024
 MIN_TRUST = 0.3
 """Rank correlation of guesses and scores below which all of the batch are scored in full."""
 LEAST_GUESS = 1e-3
+"""Least guess: a sum of boosted trees may be negative, and a score is above 0."""
 _ROUNDS = 25
 _PARAMETERS = {
     "objective": "reg:squarederror",
@@ -69,8 +70,8 @@ class Draft:
 
     def guess(self, tiles: FloatArray) -> Doubles:
         """Return guessed scores in (0, 1], float64 [N], of tile rows, float32 [N, T]."""
-        found = self._booster.predict(xgb.DMatrix(tiles, nthread=1)).astype(np.float64)
-        return np.clip(found, LEAST_GUESS, 1.0)
+        guesses = self._booster.predict(xgb.DMatrix(tiles, nthread=1)).astype(np.float64)
+        return np.clip(guesses, LEAST_GUESS, 1.0)
 
 
 def chosen(guesses: Doubles, generator: np.random.Generator) -> IntArray:
@@ -93,7 +94,7 @@ def trusted(guesses: Doubles, scores: Doubles) -> bool:
 
 def guess_the_rest(
     rows: dict[Key, FloatArray],
-    known: dict[Key, FloatArray],
+    scored: dict[Key, FloatArray],
     score_in_full: Callable[[Sequence[Key]], None],
     scores_of: Callable[[Sequence[Key]], Doubles],
     generator: np.random.Generator,
@@ -102,10 +103,10 @@ def guess_the_rest(
 
     Args:
         rows: tile row, float32 [1, T], of each new candidate; those that are scored in full are taken out.
-        known: tile rows of the task's candidates that were scored in full, the latest last; new ones are added.
+        scored: tile rows of the task's candidates that were scored in full, the latest last; new ones are added.
         score_in_full: scores candidates, so that `scores_of` knows them.
-        scores_of: returns what the model in charge says of such candidates, float64 [N] in (0, 1].
-        generator: draws who is scored at random.
+        scores_of: returns the scores that the model in charge gave to such candidates, float64 [N] in (0, 1].
+        generator: draws the candidates that are scored at random.
 
     Returns:
         The guess, in (0, 1], of each candidate that is left in `rows`; none where all were scored in full.
@@ -113,17 +114,17 @@ def guess_the_rest(
 
     def learn(keys: Sequence[Key]) -> None:
         score_in_full(keys)
-        known.update((key, rows.pop(key)) for key in keys)
+        scored.update((key, rows.pop(key)) for key in keys)
 
-    lacking = min(len(rows), max(0, MIN_KNOWN - len(known)))
+    lacking = min(len(rows), max(0, MIN_KNOWN - len(scored)))
     drawn = generator.choice(len(rows), lacking, replace=False)
     names = list(rows)
     learn([names[at] for at in np.sort(drawn)])
     if not rows:
         return {}
-    for key in list(known)[:-MAX_KNOWN]:
-        del known[key]
-    draft = Draft(np.concatenate(list(known.values())), scores_of(list(known)))
+    for key in list(scored)[:-MAX_KNOWN]:
+        del scored[key]
+    draft = Draft(np.concatenate(list(scored.values())), scores_of(list(scored)))
     names = list(rows)
     guesses = draft.guess(np.concatenate(list(rows.values())))
     picked = chosen(guesses, generator)

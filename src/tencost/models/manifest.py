@@ -159,11 +159,11 @@ def read_kind(folder: Path, kind: str, numbers: Mapping[str, int]) -> dict[str, 
         BundleError: missing, not JSON, of another kind, of another version.
     """
     values = read_manifest(folder)
-    found = values.get("kind", PROGRAMS)
+    stored_kind = values.get("kind", PROGRAMS)
     subject, hint = _KINDS[kind]
-    if found != kind:
+    if stored_kind != kind:
         raise BundleError(
-            f"bundle {folder}: expected a model of {subject}, found one of {found}. {hint}"
+            f"bundle {folder}: expected a model of {subject}, found one of {stored_kind}. {hint}"
         )
     for name, expected in numbers.items():
         if values.get(name) != expected:
@@ -293,12 +293,12 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
             raise BundleError(
                 f"bundle {folder}: {name}: weights must be {', '.join(WEIGHT_SUFFIXES)}; refused."
             )
-        found = _sha256(path)
-        if found != files[name]:
+        digest = _sha256(path)
+        if digest != files[name]:
             raise BundleError(
                 f"bundle {folder}: {name} was changed after training: expected sha256 "
                 f"{files[name]}, "
-                f"found {found}. Pull or train it again."
+                f"found {digest}. Pull or train it again."
             )
 
 

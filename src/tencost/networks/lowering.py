@@ -96,7 +96,7 @@ def _extreme(builder: Any, call: Any) -> Any:
 
 
 def _no_number(call: Any) -> Any:
-    """Ask what is no number where floats are compared with themselves: TVM takes x != x for false, x == x for true."""
+    """Replace x != x and x == x of floats by isnan: TVM folds them to false and true, which is wrong for NaN."""
     from tvm import relax
 
     left, right = call.args

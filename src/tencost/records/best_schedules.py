@@ -172,7 +172,7 @@ def run(
 
     Args:
         folder: gets the database.
-        place: the store; its dataset's modules only, where it names one.
+        place: the store; its build's modules only, where it names one.
         hardware: the device, as the store names it.
         target: JSON or text; None: the only one of the hardware.
         workload: an id, the beginning of one, or a task's name; None: all.
@@ -186,7 +186,7 @@ def run(
     done = export_metaschedule(
         store,
         folder,
-        _modules(store, place.dataset),
+        _modules(store, place.build),
         hardware=hardware,
         target=target_of(store, target, hardware),
         n=n,

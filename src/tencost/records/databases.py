@@ -50,18 +50,8 @@ class Import:
     rejects: list[Reject]
 
 
-@dataclass(frozen=True)
-class _Context:
-    dataset: str
-    file: str
-    hardware: str
-    task_name: str
-    networks: tuple[NetworkWeight, ...]
-    provenance: Provenance
-
-
 def import_dataset(
-    folder: Path, dataset: str, on_database: Callable[[int, int], None] | None = None
+    folder: Path, dataset: str, on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:
     """Read every database of a raw dataset; bad lines become rejects.
 
@@ -71,12 +61,8 @@ def import_dataset(
         DatasetError: the folder is not in the layout.
     """
     tasks = read_tasks(folder)
-    names: dict[str, str] = {}
-    networks: dict[str, dict[str, int]] = {}
-    for task in tasks:
-        names.setdefault(task.workload_id, task.task_name)
-        weights = networks.setdefault(task.workload_id, {})
-        weights[task.network] = weights.get(task.network, 0) + task.weight
+    names = {task.workload_id: task.task_name for task in reversed(tasks)}
+    networks = _weights(tasks)
     records: list[Record] = []
     rejects: list[Reject] = []
     logged: dict[str, LoggedWorkload] = {}
@@ -84,8 +70,7 @@ def import_dataset(
     about = {pair.hardware: read_provenance(folder, pair.hardware) for pair in pairs}
     sessions = {pair.hardware: read_sessions(folder, pair.hardware) for pair in pairs}
     for done, pair in enumerate(pairs):
-        if on_database is not None:
-            on_database(done, len(pairs))
+        on_database(done, len(pairs))
         workloads, programs, bad_workloads = read_database(folder, pair)
         rejects += bad_workloads
         for workload in workloads:
@@ -94,7 +79,7 @@ def import_dataset(
                 if workload.workload_id not in names:
                     name = pair.folder.name.removesuffix(f"-{workload.workload_id[:12]}")
                     names[workload.workload_id] = name
-                    networks[workload.workload_id] = {dataset: 1}
+                    networks[workload.workload_id] = (NetworkWeight(dataset, 1),)
                     tasks.append(Task(dataset, name, workload.workload_id, 1, 0.0, True))
         measurements, bad_measurements = read_measurements(pair.folder)
         beside = f"{pair.relative}/{MEASUREMENTS_FILE}"
@@ -106,22 +91,21 @@ def import_dataset(
             known = program.line <= len(measurements)
             measurement = measurements[program.line - 1] if known else None
             identity = program.workload.workload_id
-            context = _Context(
-                dataset=dataset,
-                file=f"{pair.relative}/{RECORD_FILE}",
-                hardware=pair.hardware,
-                task_name=names[identity],
-                networks=tuple(NetworkWeight(*item) for item in networks[identity].items()),
-                provenance=_provenance(measurement, sessions[pair.hardware], about[pair.hardware]),
+            record = _record(
+                program,
+                measurement,
+                pair.hardware,
+                Source(dataset, f"{pair.relative}/{RECORD_FILE}", program.line),
+                _provenance(measurement, sessions[pair.hardware], about[pair.hardware]),
             )
-            records.append(_record(program, measurement, context))
+            records.append(replace(record, task_name=names[identity], networks=networks[identity]))
     measured = {record.workload_id for record in records}
     tasks = [replace(task, measured=task.workload_id in measured) for task in tasks]
     return Import(records, _workloads(folder, logged, names, measured), tasks, rejects)
 
 
 def import_parts(
-    folders: Sequence[Path], on_database: Callable[[int, int], None] | None = None
+    folders: Sequence[Path], on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:
     """Read the raw datasets that make one, each as :func:`import_dataset` reads it alone.
 
@@ -189,11 +173,17 @@ def _provenance(
     return replace(about, timestamp=measurement.timestamp)
 
 
-def _record(program: LoggedProgram, measurement: Measurement | None, context: _Context) -> Record:
+def _record(
+    program: LoggedProgram,
+    measurement: Measurement | None,
+    hardware: str,
+    source: Source,
+    about: Provenance,
+) -> Record:
+    """Return the record of a program, without the names of its task and networks."""
     logged = timing_from_log(program.run_secs)
     timing = logged if measurement is None else measurement.timing(program.run_secs)
     identity = program_id(program.workload.workload_id, program.target["kind"], program.trace)
-    about = context.provenance
     generator = inferred(
         program.target["kind"],
         about.engine_version,
@@ -207,19 +197,19 @@ def _record(program: LoggedProgram, measurement: Measurement | None, context: _C
     if measurement is not None:
         extra = {**(extra or {}), "session": measurement.session, **measurement.extra}
     return Record(
-        record_id=record_id(identity, program.target, context.hardware, generator),
+        record_id=record_id(identity, program.target, hardware, generator),
         program_id=identity,
         workload_id=program.workload.workload_id,
-        task_name=context.task_name,
-        networks=context.networks,
-        hardware=context.hardware,
+        task_name="",
+        networks=(),
+        hardware=hardware,
         target=program.target,
         program_format="metaschedule_trace",
         program=json.dumps(program.trace, separators=(",", ":")),
         run_secs=timing.run_secs,
         status=timing.status,
         error=timing.error,
-        source=Source(context.dataset, context.file, program.line),
+        source=source,
         workload_args=program.args_info,
         provenance=about,
         extra=extra,

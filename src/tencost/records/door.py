@@ -154,7 +154,8 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
 
     rows = frame.with_row_index("row")
     for name in (item.name for item in SCHEMA if not item.nullable):
-        empty = pl.Series("row", _empty(table, name), dtype=pl.UInt32)
+        null = pa.compute.indices_nonzero(table.column(name).is_null()).to_pylist()
+        empty = pl.Series("row", null, dtype=pl.UInt32)
         note("schema", empty, pl.Series([f"expected {name}, found none"] * len(empty)))
     known = [status.value for status in Status]
     other = rows.filter(~pl.col("status").is_in(known))
@@ -188,12 +189,3 @@ def _is_described(hardware: str) -> bool:
     described = set(group_choices()["hardware"]) - {"local"}
     stem = re.sub(r"-\d+c$", "", hardware)
     return not described.isdisjoint({hardware, stem, f"{stem}-1c"})
-
-
-def _empty(table: pa.Table, name: str) -> list[int]:
-    column = table.column(name)
-    return (
-        [row for row, value in enumerate(column.is_null().to_pylist()) if value]
-        if column.null_count
-        else []
-    )

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
 
 from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
-from tencost.errors import RecordError, printable
+from tencost.errors import RecordError
 from tencost.records.devices import parse_devices
 from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
+from tencost.records.reading.report import SHOWN, progress_bar, report, write_rejects
 from tencost.store.delta import first_line
 from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
-
-SHOWN = 5
-"""Rejected lines that are printed; all are in the file that is named."""
 
 
 def run(
@@ -62,30 +56,22 @@ def run(
     devices = parse_devices(hardware)
     store = RecordStore(store_uri or PathsConfig().live_store(root))
     console = Console(stderr=True)
-    told_paths = ", ".join(map(str, paths))
+    places = ", ".join(map(str, paths))
     logs = find_logs(paths, dataset, devices)
     if not logs.files and not logs.measured:
-        reasons = [(item.file, item.reason) for item in logs.rejects] + list(logs.skipped)
-        told = "; ".join(f"{file}: {why}" for file, why in reasons[:SHOWN]) or "empty folders"
+        reasons = [f"{item.file}: {item.reason}" for item in logs.rejects]
+        reasons += [f"{file}: {reason}" for file, reason in logs.skipped]
         raise RecordError(
-            f"expected logs ({', '.join(LOG_FORMATS.names())}) in {told_paths}, found none: {told}"
+            f"expected logs ({', '.join(LOG_FORMATS.names())}) in {places}, found none: "
+            f"{'; '.join(reasons[:SHOWN]) or 'empty folders'}"
         )
     require_writable(store.uri)
     started = time.monotonic()
-    with Bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}"),
-        console=console,
-        transient=True,
-    ) as bar:
-        shown = bar.add_task("logs", total=len(logs.files) + len(logs.measured), state="")
+    with progress_bar("logs", console) as move:
 
         def on_progress(progress: Progress) -> None:
-            state = f"{progress.records.total()} records, {len(progress.rejects)} rejects"
-            bar.update(shown, completed=progress.files, state=state)
+            state = f"{progress.records.total():,} records, {len(progress.rejects):,} rejects"
+            move(progress.files, progress.total, state)
 
         try:
             progress = import_logs(
@@ -97,12 +83,19 @@ def run(
                 f"expected to write records into {store.uri}: {first_line(error)}. What was written before "
                 "stays; run the command again when it can be written"
             ) from error
-    rejects = _write_rejects(progress, dataset, root)
-    apart = progress.apart.write(root / "data" / "rejects", dataset)
-    _report(progress, logs, (rejects, apart), time.monotonic() - started, store, console)
+    folder = root / "data" / "rejects"
+    rejects = write_rejects(progress.rejects, folder / f"{dataset}.jsonl")
+    apart = progress.apart.write(folder, dataset)
+    rows = {
+        **_rows(progress, store.uri, apart),
+        "files": f"{progress.files:,} read, {len(logs.skipped):,} no logs",
+        "time": f"{time.monotonic() - started:.1f} s",
+    }
+    warnings = [f"warning: {text}" for text in progress.agreement.warnings()]
+    report(rows, warnings, rejects, console)
     if not progress.records:
         raise RecordError(
-            f"expected records in {told_paths}, found none that can be read; the reasons are in {rejects}"
+            f"expected records in {places}, found none that can be read; the reasons are in {rejects.path}"
         )
 
 
@@ -118,59 +111,26 @@ def _keep_modules(logs: Logs, store: RecordStore) -> None:
     write_modules(store.uri, chain(of_logs, measured))
 
 
-def _write_rejects(progress: Progress, dataset: str, root: Path) -> Path | None:
-    path = root / "data" / "rejects" / f"{dataset}.jsonl"
-    if not progress.rejects:
-        path.unlink(missing_ok=True)  # of an earlier import
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(
-        json.dumps({"file": item.file, "line": item.line, "reason": item.reason}) + "\n"
-        for item in progress.rejects
-    )
-    path.write_text(text, encoding="utf-8")
-    return path
+def _rows(progress: Progress, uri: str, apart: Path | None) -> dict[str, object]:
+    """Return what was imported in words, title -> cell; empty cells where there is nothing to say."""
 
+    def words(counts: Counter[str]) -> str:
+        return ", ".join(f"{name} {number:,}" for name, number in sorted(counts.items()))
 
-def _report(
-    progress: Progress,
-    logs: Logs,
-    files: tuple[Path | None, Path | None],
-    seconds: float,
-    store: RecordStore,
-    console: Console,
-) -> None:
-    rejects, apart = files
-    table = Table(title="imported", show_header=False)
-    total = progress.records.total()
-    table.add_row("records", f"{total} ({progress.records['ok']} ok)")
-    failed = [f"{count} {name}" for name, count in sorted(progress.records.items()) if name != "ok"]
-    if failed:
-        table.add_row("failures", ", ".join(failed))
-    for title, counts in (("formats", progress.formats), ("hardware", progress.hardware)):
-        told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-        table.add_row(title, escape(printable(told)))
-    table.add_row("new in the store", f"{progress.written} ({store.uri})")
-    if progress.again:
-        table.add_row(
-            "measured again", f"{progress.again}: tencost records query history --program"
-        )
     refused = progress.apart.kinds
-    before = total - progress.written - progress.again - refused.total()
-    table.add_row("measured before", str(before))
-    if apart is not None:
-        told = ", ".join(f"{name} {number}" for name, number in sorted(refused.items()))
-        table.add_row(
-            "kept apart", f"{refused.total()}: {told} ({escape(str(apart))}, .jsonl: why)"
-        )
-    if progress.quarantined:
-        table.add_row("quarantined", f"{progress.quarantined}: tencost records quarantine")
-    table.add_row("rejected lines", f"{len(progress.rejects)}{f' ({rejects})' if rejects else ''}")
-    table.add_row("files", f"{progress.files} read, {len(logs.skipped)} no logs")
-    table.add_row("time", f"{seconds:.1f} s")
-    console.print(table)
-    for told in progress.agreement.warnings():
-        console.print(f"warning: {printable(told)}", style="yellow", markup=False, soft_wrap=True)
-    for item in progress.rejects[:SHOWN]:
-        told = printable(f"{item.file}:{item.line}: {item.reason}")
-        console.print(told, style="yellow", markup=False)
+    failures = Counter({name: n for name, n in progress.records.items() if name != "ok"})
+    return {
+        "records": f"{progress.records.total():,} ({progress.records['ok']:,} ok)",
+        "failures": words(failures),
+        "formats": words(progress.formats),
+        "hardware": words(progress.hardware),
+        "new in the store": f"{progress.written:,} ({uri})",
+        "measured again": progress.again
+        and f"{progress.again:,} further measurements of these or of records of the store: tencost records query "
+        "history --program",
+        "repeats": progress.repeats
+        and f"{progress.repeats:,} measurements that the store has or that were read twice",
+        "kept apart": apart and f"{refused.total():,}: {words(refused)} ({apart}, .jsonl: why)",
+        "quarantined": progress.quarantined
+        and f"{progress.quarantined:,}: tencost records quarantine",
+    }

@@ -39,7 +39,7 @@ def read_log_dataset(
     folder: Path,
     dataset: str,
     hardware: Devices | str | None,
-    on_file: Callable[[int, int], None] | None = None,
+    on_file: Callable[[int, int], None] = lambda *_: None,
 ) -> LogDataset:
     """Read every log of a folder.
 
@@ -59,8 +59,7 @@ def read_log_dataset(
     for done, (found, bad) in enumerate(read_logs(logs)):
         tables += found
         rejects += bad
-        if on_file is not None:
-            on_file(done, len(logs.files))
+        on_file(done, len(logs.files))
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     workloads = _workloads(table, logs)
     return LogDataset(table, workloads, _tasks(table), rejects)

@@ -23,15 +23,16 @@ from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.records.devices import Agreement, Devices
 from tencost.records.door import Apart, Gate, in_store
-from tencost.records.fetch.unpack import Kind
 from tencost.records.gate import GROUP, judged
 from tencost.records.network_times.timing import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
-from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
-from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
+from tencost.records.reading import walk
+from tencost.records.reading.archives import Unpacked
 from tencost.records.reading.protocol import BATCH_ROWS, About, Module, Reject
 from tencost.records.reading.targets import NoDeviceError
+from tencost.records.reading.walk import Source
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
+from tencost.store.measured import count
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA, to_arrow
 
@@ -53,7 +54,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class Logs:
-    """What was found at the paths that a person named."""
+    """The logs at the paths that a person named."""
 
     files: tuple[LogFile, ...]
     measured: tuple[Path, ...]
@@ -76,6 +77,7 @@ class Progress:
         records: records read, by status; what the store had already included.
         written: records that are new in the store, one for each program.
         again: further measurements of records, of new ones too.
+        repeats: measurements that the store had or that were read twice.
         quarantined: of the new records, those that are kept out of look-ups.
         apart: records that were not let in.
         rejects: lines that could not be read.
@@ -90,6 +92,7 @@ class Progress:
     hardware: Counter[str] = field(default_factory=Counter)
     written: int = 0
     again: int = 0
+    repeats: int = 0
     quarantined: int = 0
     apart: Apart = field(default_factory=Apart)
     rejects: list[Reject] = field(default_factory=list)
@@ -115,108 +118,48 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
         RecordError: a path does not exist, or no log is in a folder whose device was said.
     """
     devices = hardware if isinstance(hardware, Devices) else Devices(hardware)
-    found = _Found(dataset, devices)
-    for top in paths:
-        if not top.exists():
-            raise RecordError(f"expected a log file or a folder of logs at {top}, found nothing")
-        found.base = top if top.is_dir() else top.parent
-        if top.is_dir():
-            found.add_folder(top, "")
-        else:
-            found.add(top, top.name, None)
-    devices.check_used()
-    return found.logs()
+    found = walk.Walk(lambda folder: is_measured(folder) or is_tenset(folder))
+    files: list[LogFile] = []
+    measured: list[Path] = []
+    skipped: list[tuple[str, str]] = []
+    rejects: list[Reject] = []
+    networks: dict[str, list[dict[str, object]]] = {}
 
-
-class _Found:
-    """What was found so far."""
-
-    def __init__(self, dataset: str, devices: Devices) -> None:
-        self.measured: list[Path] = []
-        self.base = Path()
-        self._dataset, self._devices = dataset, devices
-        self._files: list[LogFile] = []
-        self._skipped: list[tuple[str, str]] = []
-        self._networks: dict[str, list[dict[str, object]]] = {}
-        self._rejects: list[Reject] = []
-        self._unpacked: list[Unpacked] = []
-
-    def add_folder(self, top: Path, prefix: str) -> None:
-        """Look at a folder to the bottom; `prefix` is what its files' names begin with."""
-        if is_measured(top):
-            self.measured.append(top)
-        elif is_tenset(top):
-            self.add_tenset(top, prefix)
-        else:
-            for path in sorted(item for item in top.rglob("*") if item.is_file()):
-                relative = path.relative_to(top).as_posix()
-                self.add(path, prefix + relative, _device_folder(Path(relative)), bool(prefix))
-
-    def add(self, path: Path, relative: str, device: str | None, packed: bool = False) -> None:
-        """Look at a file; `device` is what its place says; `packed`: it was in an archive."""
+    def add(source: Source, device: str | None) -> None:
         try:
-            kind = archive_kind(path, read_head(path))
-            if kind is not None:
-                self.add_archive(path, relative, kind, packed)
-                return
-            name, reason = recognize(path, relative)
+            source.require()
+            format_name, reason = recognize(source.path, source.name, source.head)
         except RecordError as error:
-            self._rejects.append(Reject(relative, 0, str(error)))
+            rejects.append(Reject(source.name, 0, str(error)))
             return
         if reason:
-            self._skipped.append((relative, reason))
-        else:
-            given = self._devices.of(self.base, relative, device)
-            about = About(self._dataset, relative, given, default=True)
-            self._files.append(LogFile(path, name, about))
+            skipped.append((source.name, reason))
+            return
+        about = About(dataset, source.name, devices.of(source.base, source.name, device), True)
+        files.append(LogFile(source.path, format_name, about))
 
-    def add_archive(self, path: Path, relative: str, kind: Kind, packed: bool) -> None:
-        """Look at an archive as at the folder that was packed.
-
-        Raises:
-            RecordError: it lies in an archive, or there is no place to unpack it.
-        """
-        if packed:
-            raise RecordError(f"an archive ({kind}) in an archive is not opened: unpack it first")
-        unpacked = Unpacked(path, kind)
-        self._unpacked.append(unpacked)
-        for member, why in unpacked.refused:
-            file = f"{relative}/{member}" if member else relative
-            shown = file if file.isprintable() else ascii(file)
-            self._rejects.append(Reject(shown, 0, f"not unpacked: {why}"))
-        top, prefix = unpacked.folder, f"{relative}/"
-        inside = list(top.iterdir())
-        # An archive mostly holds one folder, which is the one that was packed.
-        if (
-            len(inside) == 1
-            and inside[0].is_dir()
-            and (is_measured(inside[0]) or is_tenset(inside[0]))
-        ):
-            top, prefix = inside[0], f"{prefix}{inside[0].name}/"
-        self.add_folder(top, prefix)
-
-    def add_tenset(self, folder: Path, prefix: str) -> None:
-        """Take the measured logs of a TenSet dataset, and the networks that its tasks are of."""
-        layout = read_layout(folder)
-        for path, device in layout.record_files:
-            self.add(path, prefix + path.relative_to(folder).as_posix(), device, bool(prefix))
-        for path in layout.program_files:
-            self._skipped.append((prefix + path.relative_to(folder).as_posix(), _UNMEASURED))
-        self._rejects += layout.rejects
-        for identity, weights in workload_networks(layout.tasks).items():
-            self._networks[identity] = [
-                {"network": network, "weight": weight} for network, weight in weights
+    for source in found.sources(paths, "logs"):
+        if not source.path.is_dir():
+            add(source, _device_folder(Path(source.inner)))
+        elif is_measured(source.path):
+            measured.append(source.path)
+        else:  # the measured logs of a TenSet dataset, and the networks that its tasks are of
+            layout = read_layout(source.path)
+            for path, device in layout.record_files:
+                name = source.name + path.relative_to(source.path).as_posix()
+                add(Source(path, source.base, name), device)
+            skipped += [
+                (source.name + path.relative_to(source.path).as_posix(), _UNMEASURED)
+                for path in layout.program_files
             ]
-
-    def logs(self) -> Logs:
-        return Logs(
-            tuple(self._files),
-            tuple(self.measured),
-            tuple(self._skipped),
-            self._networks,
-            tuple(self._rejects),
-            tuple(self._unpacked),
-        )
+            rejects += layout.rejects
+            for identity, weights in workload_networks(layout.tasks).items():
+                networks[identity] = [
+                    {"network": network, "weight": weight} for network, weight in weights
+                ]
+    devices.check_used()
+    unpacked = tuple(found.unpacked)
+    return Logs(tuple(files), tuple(measured), tuple(skipped), networks, tuple(rejects), unpacked)
 
 
 def log_modules(log: LogFile) -> list[Module]:
@@ -232,7 +175,7 @@ def import_logs(
     store: RecordStore,
     *,
     jobs: int | None = None,
-    on_progress: Callable[[Progress], None] = lambda _progress: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
     gate: Gate = Gate.quarantine,
 ) -> Progress:
     """Read logs and write the records that the store does not have.
@@ -248,7 +191,7 @@ def import_logs(
         progress.files += 1
         progress.rejects += rejects
         for table in tables:
-            _count(table, progress)
+            _tally(table, progress)
             if device is not None:
                 progress.agreement.add(table, device)
             waiting.append(table)
@@ -339,7 +282,7 @@ def _load(paths: Sequence[Path]) -> Iterator[pa.Table]:
         yield table
 
 
-def _count(table: pa.Table, progress: Progress) -> None:
+def _tally(table: pa.Table, progress: Progress) -> None:
     for name, counter in (
         ("status", progress.records),
         ("program_format", progress.formats),
@@ -367,6 +310,7 @@ def _commit(
         added = place.add(checked)
         progress.written += added.records
         progress.again += added.again
+        progress.repeats += count(checked) - added.records - added.again
         progress.quarantined += added.quarantined
 
 
@@ -400,40 +344,17 @@ def _device_folder(relative: Path) -> str | None:
     return parts[below] if below < len(parts) - 1 else None
 
 
-def recognize(path: Path, relative: str) -> tuple[str, str]:
+def recognize(path: Path, name: str, head: bytes | None = None) -> tuple[str, str]:
     """Return (the name of a file's format, ""), or ("", why it is no log); at most one format knows a file.
 
     Raises:
         RecordError: the file cannot be opened, or is to be unpacked first, or has no beginning.
     """
-    if "to_measure_programs" in Path(relative).parts:
+    if "to_measure_programs" in Path(name).parts:
         return "", _UNMEASURED
     if path.suffix == ".pkl":
         return "", "a pickle: tasks and networks, no records"
-    head = read_head(path)
-    if head and not head.strip():
-        raise RecordError(
-            f"more than {MOST_BLANK_BYTES} bytes of blank lines at its beginning: not read on"
-        )
-    if found := _known(path, head):
-        return found
-    if unread := unread_kind(path):
-        raise RecordError(
-            f"{unread} is not read: unpack it first (gzip, zstd, tar and zip are read)"
-        )
-    for later in later_heads(path):
-        if found := _known(path, later):
-            return found
-    return "", "no format that is known"
-
-
-def _known(path: Path, head: bytes) -> tuple[str, str] | None:
-    for name, known in LOG_FORMATS.all().items():
-        if what := known.part(head):
-            return "", f"{what}, read with its records"
-        if known.recognizes(path, head):
-            return name, ""
-    return None
+    return walk.recognize(LOG_FORMATS, path, head)
 
 
 def _cpus() -> int:

@@ -31,18 +31,18 @@ class Place:
     """Which store is asked.
 
     Attributes:
-        store: where it is; None: the dataset's, or the live one.
-        dataset: the one that a build made of this dataset, data/records/<dataset>.
+        store: where it is; None: the build's, or the live one.
+        build: the dataset whose build made it, data/records/<build>.
         version: of the table; None: the latest.
     """
 
     store: str | None = None
-    dataset: str | None = None
+    build: str | None = None
     version: int | None = None
 
     def words(self) -> str:
         """Return the options that name this place, with a blank before each."""
-        named = (("store", self.store), ("dataset", self.dataset))
+        named = (("store", self.store), ("build", self.build))
         return "".join(f" --{name} {value}" for name, value in named if value is not None)
 
 
@@ -209,19 +209,31 @@ def open_store(place: Place) -> Records:
     """
     from tencost.store.tables import open_records
 
-    if place.store is not None and place.dataset is not None:
-        raise RecordError("expected one of --store and --dataset, found both")
+    if place.store is not None and place.build is not None:
+        raise RecordError("expected one of --store and --build, found both")
     uri = place.store
     if uri is None:
         live = PathsConfig().live_store(project_folder())
-        uri = live if place.dataset is None else str(dataset_folder(place.dataset))
+        uri = live if place.build is None else str(dataset_folder(place.build))
     store = open_records(uri, place.version)
     if not store.exists():
+        builds = _builds()
+        other = (
+            f"what a build made: --build {' or '.join(builds)}"
+            if builds
+            else "another: --build NAME"
+        )
         raise RecordError(
-            f"expected a record store at {uri}, found none. Fill it: tencost records import <logs> "
-            "--hardware <name> --dataset <name>. Or name another: --store URI or --dataset NAME"
+            f"expected a record store at {uri}, found none. Fill it: tencost records import <logs> --hardware "
+            f"<name>. Or read {other}, or --store URI"
         )
     return store
+
+
+def _builds() -> list[str]:
+    """Return the datasets that `tencost records` has built."""
+    records = project_folder() / PathsConfig().records
+    return sorted(path.name for path in records.iterdir()) if records.is_dir() else []
 
 
 def dataset_folder(name: str) -> Path:
@@ -233,10 +245,9 @@ def dataset_folder(name: str) -> Path:
     records = project_folder() / PathsConfig().records
     folder = records / name
     if not (name and folder.is_dir()):
-        there = sorted(path.name for path in records.iterdir()) if records.is_dir() else []
         raise RecordError(
             f"expected the records of dataset {name!r} in {folder}, found nothing. There are: "
-            f"{', '.join(there) or 'none'}. Build them: tencost records dataset={name}"
+            f"{', '.join(_builds()) or 'none'}. Build them: tencost records dataset={name}"
         )
     return folder
 

@@ -34,13 +34,15 @@ MEASURED = "coalesce(len(measurements), 1)"
 
 
 def canonical(target: Target) -> str:
-    """Return a target's canonical JSON.
+    """Return a target's canonical JSON; that of records of logs that say no target is {}.
 
     Raises:
         RecordError: no target.
     """
     if not isinstance(target, str):
         return canonical_target(dict(target))
+    if target == "{}":
+        return target
     try:
         return canonical_target(parse_target(target))
     except ValueError as error:

@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from tencost.config import Config
@@ -21,11 +20,21 @@ from tencost.records.devices import Devices
 from tencost.records.gate import judged
 from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
+from tencost.records.reading.report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.store.generator import UNKNOWN, age
 from tencost.store.measured import count, one_of_each
 from tencost.store.schema import to_arrow
 from tencost.store.tables import TASKS, WORKLOADS, write_records
 from tencost.writing import whole_folder
+
+_WORKLOAD_COLUMNS = {
+    **dict.fromkeys(("workload_id", "mod_json", "task_name", "shash"), pl.String),
+    "measured": pl.Boolean,
+}
+_TASK_COLUMNS = {
+    **dict.fromkeys(("network", "task_name", "workload_id"), pl.String),
+    **{"weight": pl.Int64, "flop": pl.Float64, "measured": pl.Boolean},
+}
 
 
 def run(cfg: Config, root: Path) -> Path:
@@ -42,21 +51,15 @@ def run(cfg: Config, root: Path) -> Path:
             f"Fetch it: tencost fetch dataset={cfg.dataset.name}"
         )
     console = Console(stderr=True)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("records", total=None)
-
-        def on_file(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
-
-        imported = _read(raw, cfg, on_file)
+    with progress_bar("records", console) as move:
+        imported = _read(raw, cfg, lambda done, total: move(done, total, ""))
     if not len(imported.records):
-        reasons = "; ".join(
-            f"{item.file}:{item.line}: {item.reason}" for item in imported.rejects[:3]
-        )
+        reasons = "; ".join(map(in_words, imported.rejects[:SHOWN]))
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
     with whole_folder(folder) as content:
         summary = _write(content, imported)
     _report(summary, console)
+    show_rejects(imported.rejects, console)
     return folder
 
 
@@ -75,27 +78,11 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     table = one_of_each(judged(read, {task.workload_id: task.flop for task in imported.tasks}))
     measured = count(table)
     write_records(folder, table)
-    pl.DataFrame(
-        [asdict(item) for item in imported.workloads],
-        schema={
-            "workload_id": pl.String,
-            "mod_json": pl.String,
-            "task_name": pl.String,
-            "shash": pl.String,
-            "measured": pl.Boolean,
-        },
-    ).write_parquet(folder / WORKLOADS)
-    pl.DataFrame(
-        [asdict(item) for item in imported.tasks],
-        schema={
-            "network": pl.String,
-            "task_name": pl.String,
-            "workload_id": pl.String,
-            "weight": pl.Int64,
-            "flop": pl.Float64,
-            "measured": pl.Boolean,
-        },
-    ).write_parquet(folder / TASKS)
+    for items, schema, name in (
+        (imported.workloads, _WORKLOAD_COLUMNS, WORKLOADS),
+        (imported.tasks, _TASK_COLUMNS, TASKS),
+    ):
+        pl.DataFrame([asdict(item) for item in items], schema=schema).write_parquet(folder / name)
     lines = [json.dumps(asdict(item)) + "\n" for item in imported.rejects]
     (folder / "rejects.jsonl").write_text("".join(lines), encoding="utf-8")
     counts: dict[str, Counter[str]] = {}

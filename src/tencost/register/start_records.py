@@ -130,7 +130,12 @@ def fastest(records: pl.DataFrame, target: dict[str, Any], per_workload: int) ->
 
 
 def as_recorded(target: dict[str, Any]) -> dict[str, Any]:
-    """Return a target as TVM writes it into a database: with the keys that a description may leave out."""
+    """Return a target as TVM writes it into a database: with the keys that a description may leave out.
+
+    A target without a kind, of logs that name none, stays as it is: TVM refuses it.
+    """
+    if "kind" not in target:
+        return target
     from tvm.target import Target
 
     return dict(orjson.loads(str(Target(target))))

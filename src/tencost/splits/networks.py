@@ -123,11 +123,11 @@ def load_parts(folder: Path, graphs: GraphSet) -> Parts:
     if frame.schema != _SCHEMA or any(frame.null_count().row(0)):
         raise SplitError(f"expected {', '.join(_SCHEMA)} in {path}, found others. {again}")
     rows, names = frame["row"].to_numpy(), frame["part"]
-    known = [field.name for field in fields(Parts)]
+    part_names = [field.name for field in fields(Parts)]
     ordered = (
         len(rows) > 0 and rows[0] >= 0 and rows[-1] < len(graphs) and (np.diff(rows) > 0).all()
     )
-    if not ordered or not names.is_in(known).all():
+    if not ordered or not names.is_in(part_names).all():
         raise SplitError(
             f"expected rows of {len(graphs)} graphs in order in {path}, found others. {again}"
         )
@@ -135,17 +135,17 @@ def load_parts(folder: Path, graphs: GraphSet) -> Parts:
         raise SplitError(
             f"expected {path} to divide these graphs, found the ids of others. {again}"
         )
-    return Parts(*(rows[(names == name).to_numpy()] for name in known))
+    return Parts(*(rows[(names == name).to_numpy()] for name in part_names))
 
 
 def _families(graphs: GraphSet, config: GraphSplitConfig) -> tuple[list[str], list[str]]:
     """Return (families to learn from, families held out)."""
-    known = np.unique(graphs.family).tolist()
+    families = np.unique(graphs.family).tolist()
     for field, names in (("families", config.families), ("test_families", config.test_families)):
-        absent = sorted(set(names) - set(known))
+        absent = sorted(set(names) - set(families))
         if absent:
             raise SplitError(
-                f"split.{field} must name families of the dataset ({', '.join(known)}), "
+                f"split.{field} must name families of the dataset ({', '.join(families)}), "
                 f"found {', '.join(absent)}"
             )
     both = sorted(set(config.families) & set(config.test_families))
@@ -154,14 +154,14 @@ def _families(graphs: GraphSet, config: GraphSplitConfig) -> tuple[list[str], li
             f"expected no family in both split.families and test_families, found {', '.join(both)}"
         )
     if (config.policy is GraphSplitPolicy.by_graph) == bool(config.test_families):
-        wanted = "no" if config.test_families else "at least one of the"
+        quantity = "no" if config.test_families else "at least one of the"
         raise SplitError(
-            f"expected {wanted} split.test_families with the policy {config.policy.value}, "
+            f"expected {quantity} split.test_families with the policy {config.policy.value}, "
             f"found {', '.join(config.test_families) or 'none'}"
         )
     if config.policy is GraphSplitPolicy.cg and config.per_family is not None:
         raise SplitError("expected no split.per_family with the policy cg, which has its own sizes")
-    learnt = config.families or [name for name in known if name not in config.test_families]
+    learnt = config.families or [name for name in families if name not in config.test_families]
     return learnt, config.test_families
 
 
@@ -186,30 +186,30 @@ def _cap(
     config: GraphSplitConfig,
     most: int,
 ) -> None:
-    """Leave `most` graphs of each family in train and valid together, of the smallest hashes: at least one in valid."""
+    """Keep the `most` graphs of smallest hash of each family in train and valid together, at least one in valid."""
     for name in np.unique(family):
-        left = most
+        remaining = most
         choosing = min(most - 1, max(1, round(config.valid_fraction * most)))
         for side in ("valid", "train"):
             rows = np.flatnonzero((family == name) & (part == side))
             order = np.argsort(_hashes(keys[rows], config.seed, "cap"), kind="stable")
-            kept = choosing if side == "valid" else left
-            part[rows[order[kept:]]] = ""
-            left -= min(kept, len(rows))
+            quota = choosing if side == "valid" else remaining
+            part[rows[order[quota:]]] = ""
+            remaining -= min(quota, len(rows))
 
 
 def _by_position(
     graphs: GraphSet, learning: NDArray[np.bool_], ood: NDArray[np.bool_]
 ) -> NDArray[np.str_]:
-    """Return the benchmark's parts: 90, 5 and 5 % of a family in the order of its file; of others the first 10 %."""
+    """Return the benchmark's parts: 90, 5, 5 % of a family in its file's order; of held-out families the first 10 %."""
     part = np.full(len(graphs), "", dtype="<U8")
     for family in np.unique(graphs.family):
-        own = graphs.family == family
+        of_family = graphs.family == family
         position = graphs.position.astype(np.int64)
-        count = int(position[own].max()) + 1
+        count = int(position[of_family].max()) + 1
         train, valid = 10 * position < 9 * count, 20 * position < 19 * count
-        part[own & learning] = np.where(train, "train", np.where(valid, "valid", "test"))[
-            own & learning
+        part[of_family & learning] = np.where(train, "train", np.where(valid, "valid", "test"))[
+            of_family & learning
         ]
-        part[own & ood & (10 * position < count)] = "test_ood"
+        part[of_family & ood & (10 * position < count)] = "test_ood"
     return part

@@ -46,15 +46,15 @@ def workload_family(task_name: str, flop: float) -> str:
 @lru_cache(maxsize=65536)
 def extents_product(workload_args: str | None) -> float:
     """Return the product of the positive whole numbers in a workload's arguments, JSON text; 0 without any."""
-    found: list[int] = []
+    extents: list[int] = []
     waiting = [json.loads(workload_args or "[]")]
     while waiting:
         value = waiting.pop()
         if isinstance(value, list):
             waiting += value
         elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            found.append(value)
-    return float(math.prod(found)) if found else 0.0
+            extents.append(value)
+    return float(math.prod(extents)) if extents else 0.0
 
 
 def unit_hash(text: str, seed: int, salt: str) -> float:
@@ -165,7 +165,7 @@ def filling_share(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfi
         config: the policy and its settings.
 
     Returns:
-        None: with none that was tried.
+        None where no share that was tried does.
     """
     described = records if "family" in records.columns else with_families(records, tasks)
 
@@ -176,7 +176,7 @@ def filling_share(records: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfi
             return False
 
     shares = sorted(
-        {config.valid_fraction, *SHARES}, key=lambda one: abs(one - config.valid_fraction)
+        {config.valid_fraction, *SHARES}, key=lambda share: abs(share - config.valid_fraction)
     )
     return next(filter(fits, shares), None)
 
@@ -226,14 +226,14 @@ def held_out_networks(tasks: pl.DataFrame, names: Sequence[str]) -> tuple[list[s
 
     A name stands for all variants of the network: `resnet_50` also for `resnet_50-b4` and `resnet_50-b4-s256-nhwc`.
     """
-    known = sorted(tasks["network"].unique().to_list())
+    dataset_networks = sorted(tasks["network"].unique().to_list())
     variants = {name: re.compile(rf"{re.escape(name)}{VARIANT}") for name in names}
-    found = {
-        name: [network for network in known if pattern.fullmatch(network)]
+    matches = {
+        name: [network for network in dataset_networks if pattern.fullmatch(network)]
         for name, pattern in variants.items()
     }
-    absent = [name for name, networks in found.items() if not networks]
-    return sorted({network for networks in found.values() for network in networks}), absent
+    absent = [name for name, networks in matches.items() if not networks]
+    return sorted({network for networks in matches.values() for network in networks}), absent
 
 
 def not_judged(split: pl.DataFrame, tasks: pl.DataFrame, names: Sequence[str]) -> dict[str, int]:
@@ -243,22 +243,22 @@ def not_judged(split: pl.DataFrame, tasks: pl.DataFrame, names: Sequence[str]) -
     """
     variants = set(held_out_networks(tasks, names)[0]) - set(names)
     judged = tasks.filter(pl.col("network").is_in(names))
-    own = (
+    task_counts = (
         tasks.filter(pl.col("network").is_in(variants))
         .join(split.filter(pl.col("part") == "test"), on="workload_id", how="semi")
         .join(judged, on="workload_id", how="anti")
         .group_by("network")
         .agg(pl.col("workload_id").n_unique())
     )
-    return dict(own.sort("network").iter_rows())
+    return dict(task_counts.sort("network").iter_rows())
 
 
 def _by_network(_: pl.DataFrame, tasks: pl.DataFrame, config: SplitConfig) -> pl.Expr:
     networks, absent = held_out_networks(tasks, config.test)
     if not networks:
-        known = ", ".join(sorted(tasks["network"].unique().to_list()))
+        valid_names = ", ".join(sorted(tasks["network"].unique().to_list()))
         raise SplitError(
-            f"split.test must name networks of the dataset ({known}), found {', '.join(absent) or 'none'}"
+            f"split.test must name networks of the dataset ({valid_names}), found {', '.join(absent) or 'none'}"
         )
     held_out = tasks.filter(pl.col("network").is_in(networks))["workload_id"].unique()
     return pl.col("workload_id").is_in(held_out.to_list())
@@ -269,12 +269,12 @@ def _by_task(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.
 
 
 def _by_hardware(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.Expr:
-    known = sorted(records["hardware"].unique().to_list())
-    unknown = sorted(set(config.test) - set(known))
+    measured = sorted(records["hardware"].unique().to_list())
+    unknown = sorted(set(config.test) - set(measured))
     if unknown or not config.test:
-        found = ", ".join(unknown) if unknown else "none"
+        names = ", ".join(unknown) if unknown else "none"
         raise SplitError(
-            f"split.test must name hardware of the dataset ({', '.join(known)}), found {found}"
+            f"split.test must name hardware of the dataset ({', '.join(measured)}), found {names}"
         )
     return pl.col("hardware").is_in(config.test)
 
@@ -290,12 +290,12 @@ def _by_time(records: pl.DataFrame, _: pl.DataFrame, config: SplitConfig) -> pl.
         .agg(pl.col("timestamp").min())
         .sort("timestamp", "workload_id")
     )
-    kept = max(1, round(len(first_seen) * (1.0 - config.test_fraction)))
-    latest = first_seen.filter(pl.col("timestamp") > first_seen["timestamp"][kept - 1])
+    count = max(1, round(len(first_seen) * (1.0 - config.test_fraction)))
+    latest = first_seen.filter(pl.col("timestamp") > first_seen["timestamp"][count - 1])
     if not len(latest):
         raise SplitError(
             f"split policy by_time needs workloads measured at different times, found none first measured later than "
-            f"the earliest {kept} of {len(first_seen)}. Use by_network or by_task."
+            f"the earliest {count} of {len(first_seen)}. Use by_network or by_task."
         )
     return pl.col("workload_id").is_in(latest["workload_id"].to_list())
 

@@ -77,10 +77,10 @@ def _absent(cfg: Config, tasks: pl.DataFrame) -> list[str]:
 def _say_unjudged(cfg: Config, split: pl.DataFrame, tasks: pl.DataFrame) -> None:
     if cfg.split.policy is not SplitPolicy.by_network:
         return
-    if own := not_judged(split, tasks, cfg.split.test):
-        told = ", ".join(f"{network} ({count} tasks)" for network, count in own.items())
+    if task_counts := not_judged(split, tasks, cfg.split.test):
+        listing = ", ".join(f"{network} ({count} tasks)" for network, count in task_counts.items())
         Console(stderr=True).print(
-            f"Held out, but judged only where split.test names them: {told}", style="yellow"
+            f"Held out, but judged only where split.test names them: {listing}", style="yellow"
         )
 
 

@@ -29,52 +29,54 @@ _keep: set[tuple[str, str]] = set()
 """Stores, with their endpoint, of which this process knows."""
 
 
-def require_put_if_absent(uri: str, given: Mapping[str, str] | None = None) -> None:
-    """Check once a process that a store's server keeps the condition.
+def require_put_if_absent(uri: str, options: Mapping[str, str] | None = None) -> None:
+    """Check, once in a process, that a store's server refuses to write over a file.
 
-    Amazon's own, Google's and Azure's do and are not asked, nor is a server whose keys are neither in the settings nor
-    in the environment. Who has set Delta Lake's lock (AWS_S3_LOCKING_PROVIDER) does without the condition, and who says
+    Servers of Amazon, Google and Azure do and are not asked, nor is a server whose keys are neither in the options nor
+    in the environment. With Delta Lake's lock (AWS_S3_LOCKING_PROVIDER) the store needs no such server, and
     AWS_S3_ALLOW_UNSAFE_RENAME=true vouches that one process at a time writes.
 
     Args:
         uri: of the store.
-        given: Delta Lake's settings, over the environment.
+        options: Delta Lake's storage options, over the environment.
 
     Raises:
-        RecordError: it does not.
+        RecordError: the server writes over a file.
     """
-    settings = _settings(given)
+    settings = _settings(options)
     endpoint = settings.get("ENDPOINT_URL_S3") or settings.get("ENDPOINT_URL") or ""
     endpoint = endpoint or settings.get("ENDPOINT", "")
     key = (uri, endpoint)
-    own = uri.startswith(("s3://", "s3a://")) and not _is_amazon(endpoint)
+    s3_compatible = uri.startswith(("s3://", "s3a://")) and not _is_amazon(endpoint)
     keys = "ACCESS_KEY_ID" in settings and "SECRET_ACCESS_KEY" in settings
     vouched = (
         settings.get("S3_LOCKING_PROVIDER")
         or settings.get("S3_ALLOW_UNSAFE_RENAME", "").lower() == "true"
     )
-    if not own or not keys or vouched or key in _keep:
+    if not s3_compatible or not keys or vouched or key in _keep:
         return
     for _ in range(2):  # the first may be the one that makes the file
         status = _put(_address(uri, endpoint, settings), settings)
         if status in _ABSENT_ONLY:
             _keep.add(key)
         if not 200 <= status < 300:
-            return  # of what is wrong otherwise, the write tells
+            return  # the write itself reports other errors
     raise RecordError(
         f"expected an object store that refuses to write over a file (If-None-Match) for {without_secrets(uri)}, found "
-        f"one that does it at {remote.endpoint(given)}: of two writers at once, one would lose its commits. Use a "
+        f"one that does it at {remote.endpoint(options)}: of two writers at once, one would lose its commits. Use a "
         "server that refuses (docs/reference/store.md), or let one process at a time write and say so: "
         "AWS_S3_ALLOW_UNSAFE_RENAME=true"
     )
 
 
-def _settings(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what is set, without `AWS_`: the settings know their names with it and without."""
-    told = {**os.environ, **{name.upper(): value for name, value in (given or {}).items()}}
-    found = {name: value for name, value in told.items() if name.startswith("AWS_") and value}
-    found |= {name: value for name, value in (given or {}).items() if value}
-    return {name.upper().removeprefix("AWS_"): value for name, value in found.items()}
+def _settings(options: Mapping[str, str] | None) -> dict[str, str]:
+    """Return options and environment by names without `AWS_`: Delta Lake takes options with it and without."""
+    variables = {**os.environ, **{name.upper(): value for name, value in (options or {}).items()}}
+    settings = {
+        name: value for name, value in variables.items() if name.startswith("AWS_") and value
+    }
+    settings |= {name: value for name, value in (options or {}).items() if value}
+    return {name.upper().removeprefix("AWS_"): value for name, value in settings.items()}
 
 
 def _is_amazon(endpoint: str) -> bool:

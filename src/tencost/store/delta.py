@@ -86,17 +86,17 @@ def open_table(place: Place) -> DeltaTable | None:
             f"expected a record store (a Delta Lake table) at {place.uri}{at}, found none that can "
             f"be opened: {first_line(error)}. Rebuild it: tencost records"
         ) from error
-    found, name = _schema_version(table), table.metadata().name
-    if name == TABLE_NAME and found.isdecimal() and int(found) > int(SCHEMA_VERSION):
+    version, name = _schema_version(table), table.metadata().name
+    if name == TABLE_NAME and version.isdecimal() and int(version) > int(SCHEMA_VERSION):
         raise RecordError(
             f"expected a record store of schema version {SCHEMA_VERSION} or earlier at {place.uri}, "
-            f"found {found}: a newer tencost wrote it. Update tencost, or read the store with the "
+            f"found {version}: a newer tencost wrote it. Update tencost, or read the store with the "
             "one that wrote it."
         )
-    if name != TABLE_NAME or found not in READABLE:
+    if name != TABLE_NAME or version not in READABLE:
         raise RecordError(
             f"expected a record store of schema version {' or '.join(READABLE)} at {place.uri}, "
-            f"found {found or 'none'} in the table {name!r}. Name another folder, or delete this "
+            f"found {version or 'none'} in the table {name!r}. Name another folder, or delete this "
             "one and run `tencost records`"
         )
     return table
@@ -111,7 +111,7 @@ def require_table(place: Place) -> DeltaTable:
     table = open_table(place)
     if table is None:
         raise RecordError(
-            f"expected a record store at {place.uri}, found none. Build it: tencost records"
+            f"expected a record store at {place.uri}, found none. Import logs into it: tencost records import LOGS"
         )
     return table
 
@@ -155,8 +155,8 @@ def add_columns(place: Place) -> DeltaTable:
         CommitFailedError: another writer was faster; call again.
     """
     table = require_table(place)
-    held = {column.name for column in table.schema().fields}
-    absent = [column for column in SCHEMA if column.name not in held]
+    present = {column.name for column in table.schema().fields}
+    absent = [column for column in SCHEMA if column.name not in present]
     if not absent:
         return table
     columns = Schema.from_arrow(pa.schema(absent)).fields
@@ -179,12 +179,14 @@ def set_schema_version(place: Place) -> DeltaTable:
 
 def may_need_migration(folder: Folder, files: Sequence[DataFile]) -> bool:
     """Say whether files hold programs without a code generator whose other columns may tell of one (migration.py)."""
-    told = pl.col("engine_config").str.contains('"apache-tvm-ffi"', literal=True).fill_null(False)
+    names_ffi = (
+        pl.col("engine_config").str.contains('"apache-tvm-ffi"', literal=True).fill_null(False)
+    )
     tuned = pl.col("additional_info").str.contains('"tencost"', literal=True).fill_null(False)
     rows = folder.scan(files).filter(
         pl.col("generator") == UNKNOWN,
         pl.col("program_format") == "metaschedule_trace",
-        told | tuned,
+        names_ffi | tuned,
     )
     return not rows.select("record_id").head(1).collect().is_empty()
 

@@ -136,39 +136,41 @@ def _rename(place: Place, old: str, new: str, dry_run: bool) -> Change:
     folder, mine = _files_of(place, table, old)
     there = [file for file in data_files(table) if file.hardware == new]
     added: list[AddAction] = []
-    moved = known = 0
+    moved = duplicates = 0
     for file in mine:
         rows = folder.scan([file]).collect()
         rows = rows.with_columns(record_id=_ids(rows, old, new), **{PARTITION: pl.lit(new)})
-        taken = (
+        existing = (
             folder.scan(there)
             .filter(pl.col("workload_id").is_in(rows["workload_id"].unique().implode()))
             .select("record_id")
             .collect()
         )
-        left = rows.filter(~pl.col("record_id").is_in(taken["record_id"].implode()))
-        moved, known = moved + left.height, known + rows.height - left.height
-        if left.height and not dry_run:
-            added += folder.write(left.to_arrow().cast(SCHEMA))
+        remaining = rows.filter(~pl.col("record_id").is_in(existing["record_id"].implode()))
+        moved, duplicates = moved + remaining.height, duplicates + rows.height - remaining.height
+        if remaining.height and not dry_run:
+            added += folder.write(remaining.to_arrow().cast(SCHEMA))
     if not dry_run:
         commit(table, [*_removals(mine), *added])
-    return Change(moved, known)
+    return Change(moved, duplicates)
 
 
 def _rename_dataset(place: Place, old: str, new: str, dry_run: bool) -> Change:
     table = (require_table if dry_run else writable_table)(place)
     folder, files = Folder(place.uri, place.storage_options), data_files(table)
-    named = pl.col("source").struct.field("dataset") == old
-    one = pl.element().struct.field("dataset") == old
-    named = (named | pl.col("measurements").list.eval(one).list.any()).fill_null(False)
+    from_dataset = pl.col("source").struct.field("dataset") == old
+    measured_in = pl.element().struct.field("dataset") == old
+    from_dataset = (
+        from_dataset | pl.col("measurements").list.eval(measured_in).list.any()
+    ).fill_null(False)
     touched: list[DataFile] = []
     added: list[AddAction] = []
     renamed = 0
     for file in files:
-        found = folder.scan([file]).select(named.sum()).collect().item()
-        if not found:
+        count = folder.scan([file]).select(from_dataset.sum()).collect().item()
+        if not count:
             continue
-        renamed += int(found)
+        renamed += int(count)
         touched.append(file)
         if not dry_run:
             rows = folder.scan([file]).collect().to_arrow().cast(SCHEMA).to_pylist()
@@ -196,32 +198,32 @@ def _delete_listed(place: Place, listed: pl.DataFrame, dry_run: bool) -> Change:
     for file in files:
         ids = listed.filter(pl.col(PARTITION) == file.hardware)["record_id"]
         chosen = pl.col("record_id").is_in(ids.implode())
-        found = int(folder.scan([file]).select(chosen.sum()).collect().item())
-        if not found:
+        count = int(folder.scan([file]).select(chosen.sum()).collect().item())
+        if not count:
             continue
         touched.append(file)
-        deleted += found
-        left = folder.scan([file]).filter(~chosen).collect()
-        if left.height and not dry_run:
-            added += folder.write(left.to_arrow().cast(SCHEMA))
+        deleted += count
+        remaining = folder.scan([file]).filter(~chosen).collect()
+        if remaining.height and not dry_run:
+            added += folder.write(remaining.to_arrow().cast(SCHEMA))
     if touched and not dry_run:
         commit(table, [*_removals(touched), *added])
     return Change(deleted)
 
 
 def _ids(rows: pl.DataFrame, old: str, new: str) -> pl.Series:
-    """Return the ids on the hardware `new`: as MetaSchedule's are made, as those of other logs, or the same."""
-    found = []
+    """Return the ids on the hardware `new`, made as MetaSchedule's are or as other logs' are; others stay the same."""
+    ids = []
     columns = ("record_id", "program_id", "target", "generator")
     for identity, program, text, generator in rows.select(columns).iter_rows():
         target = json.loads(text)
         if identity == record_id(program, target, old, generator):
-            found.append(record_id(program, target, new, generator))
+            ids.append(record_id(program, target, new, generator))
         elif identity == text_id(program, canonical_target(target), old):
-            found.append(text_id(program, canonical_target(target), new))
+            ids.append(text_id(program, canonical_target(target), new))
         else:
-            found.append(identity)
-    return pl.Series("record_id", found, dtype=pl.String)
+            ids.append(identity)
+    return pl.Series("record_id", ids, dtype=pl.String)
 
 
 def _delete(place: Place, hardware: str, source: str | None, dry_run: bool) -> Change:
@@ -232,13 +234,13 @@ def _delete(place: Place, hardware: str, source: str | None, dry_run: bool) -> C
     deleted = 0
     for file in mine:
         rows = folder.scan([file]).collect()
-        left = rows.clear() if source is None else rows.filter(~_is_from(source))
-        if left.height == rows.height:
+        remaining = rows.clear() if source is None else rows.filter(~_is_from(source))
+        if remaining.height == rows.height:
             continue
         touched.append(file)
-        deleted += rows.height - left.height
-        if left.height and not dry_run:
-            added += folder.write(left.to_arrow().cast(SCHEMA))
+        deleted += rows.height - remaining.height
+        if remaining.height and not dry_run:
+            added += folder.write(remaining.to_arrow().cast(SCHEMA))
     if not deleted:
         raise RecordError(
             f"expected records of {hardware} from the file {source} in {place.uri}, found none. What there is: tencost "

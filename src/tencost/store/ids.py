@@ -37,8 +37,9 @@ _OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?![0-9])|\.0000)")
 """What may be a float that orjson writes otherwise than this module: with an exponent, 0.00001, or 2.0."""
 _WHOLE_FLOATS = re.compile(r"[0-9](?:[eE]|\.0(?![0-9]))")
 """What may be a float that is a whole number, in Python's own JSON."""
-_MOST_KNOWN = 100_000
-_known: dict[bytes, str] = {}
+_MOST_CACHED = 100_000
+"""Ids at which the cache is emptied, which bounds its memory."""
+_cached_ids: dict[bytes, str] = {}
 """sha256 of a module's text -> its workload id: a dataset has a module once a hardware and archive."""
 
 INLINE_INTEGERS = frozenset(
@@ -101,13 +102,13 @@ def workload_id(mod_json: str) -> str:
     """
     try:
         key = hashlib.sha256(mod_json.encode()).digest()
-        if key not in _known:
+        if key not in _cached_ids:
             graph = json.loads(mod_json)
-            found = _graph_digest(graph["nodes"], graph["root_index"]).hex()[:ID_LENGTH]
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known[key] = found
-        return _known[key]
+            identity = _graph_digest(graph["nodes"], graph["root_index"]).hex()[:ID_LENGTH]
+            if len(_cached_ids) >= _MOST_CACHED:
+                _cached_ids.clear()
+            _cached_ids[key] = identity
+        return _cached_ids[key]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise RecordError(
             "expected a module as tvm-ffi's JSON graph (root_index, nodes with type and "
@@ -208,8 +209,8 @@ def _references(node: dict[str, Any]) -> dict[str, int]:
 def _not_references(kind: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the integer fields of a type that hold their value, and the fields that do not count for the id."""
     prefix = f"{kind}."
-    values = {one.removeprefix(prefix) for one in INLINE_INTEGERS if one.startswith(prefix)}
-    ignored = {one.removeprefix(prefix) for one in _IGNORED if one.startswith(prefix)}
+    values = {field.removeprefix(prefix) for field in INLINE_INTEGERS if field.startswith(prefix)}
+    ignored = {field.removeprefix(prefix) for field in _IGNORED if field.startswith(prefix)}
     names = _VARIABLE_NAMES if _is_variable(kind) else frozenset()
     return frozenset(values), frozenset(ignored | names | {"span"})
 

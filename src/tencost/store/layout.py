@@ -97,8 +97,8 @@ def data_files(table: DeltaTable) -> list[DataFile]:
         "lowest": "min.workload_id",
         "highest": "max.workload_id",
     }
-    held = {key: name for key, name in names.items() if name in actions.schema.names}
-    rows = actions.select(list(held.values())).rename_columns(list(held)).to_pylist()
+    present = {key: name for key, name in names.items() if name in actions.schema.names}
+    rows = actions.select(list(present.values())).rename_columns(list(present)).to_pylist()
     return sorted((DataFile(**row) for row in rows), key=lambda file: file.path)
 
 

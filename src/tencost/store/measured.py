@@ -1,8 +1,8 @@
-"""What was measured of one program: all its measurements, and the one row that reads and look-ups return.
+"""Measurements of one program: all of them, and the one row that reads and look-ups return.
 
-A record_id names a program on a hardware for a target; whoever measures it again makes no other record. The row's
-`measurements` holds each measurement, earliest first, those without a time stamp before all others; null where there
-is one alone, which the row's own columns tell. Where some succeeded, the row has status ok and their times one after
+A record_id names a program on a hardware for a target; measuring it again makes no other record. The row's
+`measurements` holds each measurement, earliest first, those without a time stamp before all others; null for a single
+measurement, which is in the row's own columns. Where some succeeded, the row has status ok and their times one after
 the other in `run_secs`, so that its latency is the median over all runs of all of them: a session on a busy host moves
 it little, where the latest session or the fastest would follow that host's noise. Its other columns are those of the
 earliest measurement that succeeded. Where none did, the latest failure is the row's.
@@ -34,9 +34,10 @@ TOLD = ("status", "run_secs", "timestamp", "measurements")
 def measurements(row: Row) -> list[Row]:
     """Return the measurements of a row of the schema, as MEASUREMENT has them."""
     if row["measurements"]:
-        kept_out = row["quarantine"]
+        reason = row["quarantine"]
         return [
-            item | {"quarantine": item["quarantine"] or kept_out} for item in row["measurements"]
+            measurement | {"quarantine": measurement["quarantine"] or reason}
+            for measurement in row["measurements"]
         ]
     place = row["source"] or dict.fromkeys(_PLACE)
     return [{name: place[name] if name in _PLACE else row[name] for name in _MEMBERS}]
@@ -46,43 +47,51 @@ _MEMBERS = tuple(field.name for field in MEASUREMENT)
 _PLACE = ("dataset", "file", "line")
 
 
-def same(one: Row, other: Row) -> bool:
+def same(measurement: Row, other: Row) -> bool:
     """Say whether two measurements of a program are one that was read twice."""
-    if one["timestamp"] is None or other["timestamp"] is None:
+    if measurement["timestamp"] is None or other["timestamp"] is None:
         # A failure without a time of day tells nothing that another failure does not.
-        return bool((one["run_secs"] or None) == (other["run_secs"] or None))
-    return all(one[name] == other[name] for name in ("timestamp", "status", "run_secs"))
+        return bool((measurement["run_secs"] or None) == (other["run_secs"] or None))
+    return all(measurement[name] == other[name] for name in ("timestamp", "status", "run_secs"))
 
 
 def merged(rows: Sequence[Row]) -> Row:
-    """Return the one row of rows that have one record_id; those first are held already."""
-    held: list[Row] = []
+    """Merge rows that have one record_id into one row; rows of the store come first."""
+    distinct: list[Row] = []
     for row in rows:
-        held += [item for item in measurements(row) if not any(same(item, had) for had in held)]
-    return rows[0] if len(held) == 1 else central(rows, held)
+        distinct += [
+            measurement
+            for measurement in measurements(row)
+            if not any(same(measurement, other) for other in distinct)
+        ]
+    return rows[0] if len(distinct) == 1 else central(rows, distinct)
 
 
-def central(rows: Sequence[Row], held: Iterable[Row]) -> Row:
-    """Return the row of some measurements; `rows` have the columns that are no measurement's."""
-    found = sorted(held, key=_when)
-    kept = [item for item in found if item["quarantine"] is None] or found
-    good = [item for item in kept if item["status"] == Status.ok.value]
-    told = good[0] if good else kept[-1]
-    own = (row for row in rows if any(same(item, told) for item in measurements(row)))
-    base = next(own, rows[0])
-    times = [value for item in good for value in item["run_secs"]]
+def central(rows: Sequence[Row], history: Iterable[Row]) -> Row:
+    """Return the row that sums up measurements; `rows` have the columns that are not of a measurement."""
+    ordered = sorted(history, key=_when)
+    sound = [measurement for measurement in ordered if measurement["quarantine"] is None] or ordered
+    good = [measurement for measurement in sound if measurement["status"] == Status.ok.value]
+    representative = good[0] if good else sound[-1]
+    origins = (
+        row
+        for row in rows
+        if any(same(measurement, representative) for measurement in measurements(row))
+    )
+    base = next(origins, rows[0])
+    times = [value for measurement in good for value in measurement["run_secs"]]
     milliseconds = [1e3 * value for value in times]
     return base | {
-        "timestamp": told["timestamp"],
-        "status": told["status"],
-        "error": told["error"],
-        "wall_s": told["wall_s"],
+        "timestamp": representative["timestamp"],
+        "status": representative["status"],
+        "error": representative["error"],
+        "wall_s": representative["wall_s"],
         "run_secs": times or None,
         "execution_elapsed_ms_mean": statistics.fmean(milliseconds) if times else None,
         "execution_elapsed_ms_std": statistics.stdev(milliseconds) if len(times) > 1 else None,
-        "source": {name: told[name] for name in _PLACE},
-        "quarantine": told["quarantine"],
-        "measurements": found if len(found) > 1 else None,
+        "source": {name: representative[name] for name in _PLACE},
+        "quarantine": representative["quarantine"],
+        "measurements": ordered if len(ordered) > 1 else None,
     }
 
 
@@ -90,7 +99,9 @@ def released(row: Row) -> Row:
     """Return a row with none of its measurements in quarantine."""
     if not row["measurements"]:
         return row | {"quarantine": None}
-    return central([row], [item | {"quarantine": None} for item in row["measurements"]])
+    return central(
+        [row], [measurement | {"quarantine": None} for measurement in row["measurements"]]
+    )
 
 
 def one_of_each(table: pa.Table) -> pa.Table:
@@ -119,13 +130,13 @@ def count(table: pa.Table) -> int:
     return int(pa.compute.sum(pa.compute.fill_null(lengths, 1)).as_py() or 0)
 
 
-def among(keys: pl.DataFrame, held: pl.DataFrame) -> pl.Series:
-    """Say of each row of `keys` whether `held` has its record: null if not, whether all measurements else.
+def among(keys: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
+    """Say of each row of `keys` whether `stored` has all its measurements; null where it lacks the record.
 
     Both have the columns of KEY and TOLD.
     """
     joined = keys.with_row_index().join(
-        held.unique(KEY).with_columns(held=True), on=KEY, how="left", suffix="_held"
+        stored.unique(KEY).with_columns(held=True), on=KEY, how="left", suffix="_held"
     )
     alone = pl.col("measurements").is_null() & pl.col("measurements_held").is_null()
     times = pl.col("run_secs").eq_missing(pl.col("run_secs_held"))
@@ -134,20 +145,22 @@ def among(keys: pl.DataFrame, held: pl.DataFrame) -> pl.Series:
         pl.col("status") == pl.col("status_held")
     )
     quick = alone & times & (undated | stamped.fill_null(value=False))
-    found = joined.sort("index").select(
+    pairs = joined.sort("index").select(
         pl.when(pl.col("held")).then(quick).alias("known"), pl.col("held"), *TOLD, *_HELD
     )
-    known = found["known"].to_list()
-    many = found.with_row_index().filter(
+    states = pairs["known"].to_list()
+    many = pairs.with_row_index().filter(
         pl.col("held")
         & ~pl.col("known")
         & (pl.col("measurements").is_not_null() | pl.col("measurements_held").is_not_null())
     )
     for row in many.iter_rows(named=True):
         mine = _told(row, "")
-        had = _told(row, "_held")
-        known[row["index"]] = all(any(same(item, other) for other in had) for item in mine)
-    return pl.Series("known", known, dtype=pl.Boolean)
+        stored_measurements = _told(row, "_held")
+        states[row["index"]] = all(
+            any(same(measurement, other) for other in stored_measurements) for measurement in mine
+        )
+    return pl.Series("known", states, dtype=pl.Boolean)
 
 
 _HELD = tuple(f"{name}_held" for name in TOLD)
@@ -158,14 +171,17 @@ def _told(row: Row, suffix: str) -> list[Row]:
     return many or [{name: row[f"{name}{suffix}"] for name in TOLD[:3]}]
 
 
-def _when(item: Row) -> tuple[Any, ...]:
-    place = (*tuple(item[name] or "" for name in ("dataset", "file")), item["line"] or 0)
-    return (item["timestamp"] is not None, item["timestamp"] or 0.0, *place)
+def _when(measurement: Row) -> tuple[Any, ...]:
+    place = (
+        *tuple(measurement[name] or "" for name in ("dataset", "file")),
+        measurement["line"] or 0,
+    )
+    return (measurement["timestamp"] is not None, measurement["timestamp"] or 0.0, *place)
 
 
 def _replace(table: pa.Table, replaced: dict[int, Row], drop: set[int]) -> pa.Table:
     """Return a table with some rows replaced, by number, and others left out."""
-    made = pa.Table.from_pylist(list(replaced.values()), schema=SCHEMA)
+    replacements = pa.Table.from_pylist(list(replaced.values()), schema=SCHEMA)
     order: list[int] = []
     numbers = {row: table.num_rows + place for place, row in enumerate(replaced)}
     for row in range(table.num_rows):
@@ -173,4 +189,4 @@ def _replace(table: pa.Table, replaced: dict[int, Row], drop: set[int]) -> pa.Ta
             order.append(numbers[row])
         elif row not in drop:
             order.append(row)
-    return pa.concat_tables([table.cast(SCHEMA), made]).take(pa.array(order, pa.int64()))
+    return pa.concat_tables([table.cast(SCHEMA), replacements]).take(pa.array(order, pa.int64()))

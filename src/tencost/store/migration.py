@@ -146,7 +146,7 @@ def _generator(row: Row, timestamp: float | None = None) -> str:
 
 
 def _is_to_migrate(row: Row) -> bool:
-    """Say whether a row's id is the one of a MetaSchedule program whose generator was not told."""
+    """Say whether a row's id is that of a MetaSchedule program whose code generator was unknown."""
     if row["generator"] not in (None, UNKNOWN):
         return False
     target = json.loads(row["target"])
@@ -160,14 +160,14 @@ def _divided(row: Row, logs: Logs) -> list[Row]:
     for measurement in measurements(row):
         about = logs.about(row["hardware"], measurement) if row["measurements"] else None
         generator = about["generator"] if about else _generator(row, measurement["timestamp"])
-        known = {name: about[name] for name in ABOUT} if about else {}
-        if any(known[name] != row[name] for name in known):
-            known["additional_info"] = None  # it tells of the session of another measurement
-        by_generator.setdefault(generator, (known, []))[1].append(measurement)
+        session = {name: about[name] for name in ABOUT} if about else {}
+        if any(session[name] != row[name] for name in session):
+            session["additional_info"] = None  # it describes the session of another measurement
+        by_generator.setdefault(generator, (session, []))[1].append(measurement)
     target = json.loads(row["target"])
     rows = []
-    for generator, (about, held) in by_generator.items():
-        whole = row if len(by_generator) == 1 else central([row | about], held)
+    for generator, (about, history) in by_generator.items():
+        whole = row if len(by_generator) == 1 else central([row | about], history)
         if generator == UNKNOWN:
             rows.append(whole)
             continue

@@ -49,7 +49,7 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
         delta = DeltaTable.create(
             uri, schema=SCHEMA, mode="ignore", storage_options=remote.settings(uri, None)
         )
-        done = (
+        metrics = (
             delta.merge(
                 table,
                 predicate="have.workload_id = new.workload_id",
@@ -59,7 +59,7 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
             .when_not_matched_insert_all()
             .execute()
         )
-        return int(done["num_target_rows_inserted"])
+        return int(metrics["num_target_rows_inserted"])
 
     return retry(uri, commit)
 

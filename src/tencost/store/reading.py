@@ -50,14 +50,14 @@ class View(ABC):
         """Check that there are records of these hardware.
 
         Raises:
-            RecordError: there are none of some.
+            RecordError: a hardware has none.
         """
-        held = self.hardware()
-        missing = sorted(set(hardware) - set(held))
+        available = self.hardware()
+        missing = sorted(set(hardware) - set(available))
         if missing:
             raise RecordError(
                 f"expected records of {', '.join(missing)} in {self.uri}, found only "
-                f"{', '.join(held) or 'an empty store'}"
+                f"{', '.join(available) or 'an empty store'}"
             )
 
 
@@ -144,18 +144,18 @@ class Records(ABC):
         Raises:
             RecordError: nothing is there, or no records of that hardware, or no such column.
         """
-        wanted = known_columns(columns)
-        named = [hardware] if isinstance(hardware, str) else hardware
+        selected = known_columns(columns)
+        names = [hardware] if isinstance(hardware, str) else hardware
         source = pl.col("source").struct
 
         def all_of_them(view: View) -> pl.DataFrame:
-            if named is not None:
-                view.need(named)
-            rows = view.scan(view.hardware() if named is None else named)
+            if names is not None:
+                view.need(names)
+            rows = view.scan(view.hardware() if names is None else names)
             if not quarantined:
                 rows = rows.filter(pl.col("quarantine").is_null())
             order = [PARTITION, source.field("file"), source.field("line"), "record_id"]
-            return rows.sort(order).select(wanted).collect()
+            return rows.sort(order).select(selected).collect()
 
         return self._answer(all_of_them)
 
@@ -185,15 +185,15 @@ class Records(ABC):
         Raises:
             RecordError: nothing is there, or no records of that hardware, or no such column.
         """
-        wanted = known_columns(columns)
+        selected = known_columns(columns)
         text = _canonical(target)
 
         def fastest_first(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            needed = list(dict.fromkeys([*wanted, *_CHOOSING]))
-            found = _for_target(rows.select(*needed, latency().alias(_LATENCY)).collect(), text)
-            found = _of_generator(found, generator)
-            return found.sort(_LATENCY, "record_id", nulls_last=True).select(wanted)
+            needed = list(dict.fromkeys([*selected, *_CHOOSING]))
+            matches = _for_target(rows.select(*needed, latency().alias(_LATENCY)).collect(), text)
+            matches = _of_generator(matches, generator)
+            return matches.sort(_LATENCY, "record_id", nulls_last=True).select(selected)
 
         return self._answer(fastest_first)
 
@@ -213,7 +213,7 @@ class Records(ABC):
         As :meth:`lookup`, without records that have no times, and fast: of what it does not return
         it reads the few short columns that the choice needs.
         """
-        wanted = known_columns(columns)
+        selected = known_columns(columns)
         text = _canonical(target)
 
         def fastest(view: View) -> pl.DataFrame:
@@ -223,9 +223,9 @@ class Records(ABC):
             keys_of_n = for_target.drop_nulls(_LATENCY)
             chosen = keys_of_n.sort(_LATENCY, "record_id").head(n).select("record_id")
             same = pl.col("record_id").is_in(chosen["record_id"].implode())
-            whole = rows.filter(same).select([*dict.fromkeys(["record_id", *wanted])]).collect()
+            whole = rows.filter(same).select([*dict.fromkeys(["record_id", *selected])]).collect()
             joined = chosen.join(whole, on="record_id", how="left", maintain_order="left")
-            return joined.select(wanted)
+            return joined.select(selected)
 
         return self._answer(fastest)
 
@@ -249,7 +249,7 @@ class RecordFile(Records):
 def of_preferred_generator(
     records: pl.DataFrame, group: Sequence[str] = ("workload_id", "hardware")
 ) -> pl.DataFrame:
-    """Return the records of one code generator a group: the one that answers where nobody names one, see generator.py.
+    """Return the records of one code generator a group: the preferred one, see generator.py.
 
     Args:
         records: the columns of `group`, generator and status; without a column generator all are returned.
@@ -262,8 +262,8 @@ def of_preferred_generator(
     for *key, text, ok in counts.select(*group, "generator", "ok").iter_rows():
         chosen.setdefault(tuple(key), {})[text] = ok
     rows = [(*key, preferred(of_each)) for key, of_each in chosen.items()]
-    kept = pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
-    return records.join(kept, on=[*group, "generator"], how="semi", maintain_order="left")
+    pairs = pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
+    return records.join(pairs, on=[*group, "generator"], how="semi", maintain_order="left")
 
 
 def known_columns(columns: Sequence[str] | None) -> list[str]:
@@ -272,14 +272,14 @@ def known_columns(columns: Sequence[str] | None) -> list[str]:
     Raises:
         RecordError: one is not of the schema.
     """
-    wanted = list(COLUMNS if columns is None else columns)
-    unknown = [name for name in wanted if name not in COLUMNS]
+    selected = list(COLUMNS if columns is None else columns)
+    unknown = [name for name in selected if name not in COLUMNS]
     if unknown:
         raise RecordError(
             f"expected columns of the record schema, found {', '.join(unknown)}. "
             f"Valid: {', '.join(COLUMNS)}"
         )
-    return wanted
+    return selected
 
 
 def _of_workload(view: View, workload_id: str, hardware: str, quarantined: bool) -> pl.LazyFrame:

@@ -6,14 +6,16 @@ The columns that it becomes are in schema.py, which needs pyarrow.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tencost.store.generator import UNKNOWN
 from tencost.store.status import Status
 
-PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "none")
-"""What the program column holds: see the module of that name in formats/; none: the log has no programs."""
+PROGRAM_FORMATS = ("metaschedule_trace", "ansor_steps", "autotvm_config", "configuration", "none")
+"""What the program column holds: a program of that tuner, see formats/; configuration: {name: value, ...} of any other;
+none: the log has no programs."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,21 @@ class Record:
         assert all(math.isfinite(value) and value > 0 for value in self.run_secs)
 
 
+_IMAGE = {"docker_tag": "TENCOST_DOCKER_TAG", "docker_hash": "TENCOST_DOCKER_HASH"}
+"""Members of `additional_info` in RFC 4304 -> environment variables, as a container cannot ask what its image is."""
+
+
+def container_image() -> dict[str, str]:
+    """Return docker_tag and docker_hash of the image that this process runs in, as far as its environment says them."""
+    values = {name: os.environ.get(variable, "").strip() for name, variable in _IMAGE.items()}
+    return {name: value for name, value in values.items() if value}
+
+
 def provenance_from_json(values: dict[str, Any]) -> Provenance:
     """Read a provenance file's object; keys that are no field go to `additional_info`."""
-    known = {item.name for item in fields(Provenance)}
-    extra = {key: value for key, value in values.items() if key not in known}
-    given = {key: value for key, value in values.items() if key in known}
+    names = {field.name for field in fields(Provenance)}
+    extra = {key: value for key, value in values.items() if key not in names}
+    arguments = {key: value for key, value in values.items() if key in names}
     if extra:
-        given["additional_info"] = {**(given.get("additional_info") or {}), **extra}
-    return Provenance(**given)
+        arguments["additional_info"] = {**(arguments.get("additional_info") or {}), **extra}
+    return Provenance(**arguments)

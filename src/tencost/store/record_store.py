@@ -102,8 +102,8 @@ class RecordStore(Records):
 
     def write_table(self, table: pa.Table) -> int:
         """As :meth:`add`; return how many measurements were new."""
-        done = self.add(table)
-        return done.records + done.again
+        added = self.add(table)
+        return added.records + added.again
 
     def add(self, table: pa.Table) -> Added:
         """Add the rows of a table of :data:`SCHEMA` that are not in the store; return what those were.
@@ -142,29 +142,29 @@ class RecordStore(Records):
         self._refuse_pinned()
         require_table(self._place)
         files = data_files(retry(self.uri, partial(writable_table, self._place)))
-        done = []
+        rewrites = []
         for name in sorted({file.hardware for file in files}):
             mine = choose([file for file in files if file.hardware == name], full)
             if mine:
-                done.append(self._rewrite(mine))
+                rewrites.append(self._rewrite(mine))
         with remote.answering(self.uri, self._place.storage_options):
             require_table(self._place).create_checkpoint()
         return Compaction(
-            sum(item.replaced for item in done),
-            sum(item.written for item in done),
-            sum(item.rows for item in done),
+            sum(rewrite.replaced for rewrite in rewrites),
+            sum(rewrite.written for rewrite in rewrites),
+            sum(rewrite.rows for rewrite in rewrites),
         )
 
     def release(self, record_ids: Iterable[str]) -> int:
         """Take records out of quarantine; return how many were in it."""
         self._refuse_pinned()
-        wanted = sorted(set(record_ids))
-        if not wanted:
+        requested = sorted(set(record_ids))
+        if not requested:
             return 0
         measured = pl.col("measurements").list.eval(
             pl.element().struct.field("quarantine").is_not_null()
         )
-        chosen = pl.col("record_id").is_in(wanted) & (
+        chosen = pl.col("record_id").is_in(requested) & (
             pl.col("quarantine").is_not_null() | measured.list.any()
         )
 
@@ -297,29 +297,29 @@ class _Append:
         return self._done
 
     def _split(self, files: Sequence[DataFile]) -> pl.Series | None:
-        """Leave out the rows whose measurements the files have; say which others are of records that they have."""
+        """Drop rows whose measurements the files have; say which of the others are of records that the files have."""
         keys = pl.from_arrow(self._rows.select([*KEY, "workload_id", *TOLD]))
         assert isinstance(keys, pl.DataFrame)
-        held = []
+        stored = []
         for (name,), mine in keys.group_by(PARTITION):
             rows = _near(self._folder, files, str(name), mine)
             if rows is not None:
-                held.append(rows.select(*KEY, *TOLD).collect())
-        if not any(map(len, held)):
+                stored.append(rows.select(*KEY, *TOLD).collect())
+        if not any(map(len, stored)):
             return None
-        known = among(keys, pl.concat(held))
-        left = ~known.fill_null(value=False)
-        if not left.all() or known.is_not_null().any():
+        states = among(keys, pl.concat(stored))
+        remaining = ~states.fill_null(value=False)
+        if not remaining.all() or states.is_not_null().any():
             self._written = []
-        self._rows = self._rows.filter(left.to_arrow())
-        again = known.filter(left).is_not_null()
+        self._rows = self._rows.filter(remaining.to_arrow())
+        again = states.filter(remaining).is_not_null()
         return again if again.any() else None
 
     def _write_again(self, files: Sequence[DataFile], again: pl.Series) -> list[DataFile]:
-        """Write the rows, and the files that hold records of the rows `again` with those; return these files."""
+        """Write the rows; merge the rows `again` into the files that have their records, and return these files."""
         measured = self._rows.filter(again.to_arrow())
         rows = self._rows.filter((~again).to_arrow())
-        self._done = _added(rows, count(measured))
+        new = 0
         self._written = self._folder.write(rows) if rows.num_rows else []
         keys = pl.from_arrow(measured.select([*KEY, "workload_id"]))
         assert isinstance(keys, pl.DataFrame)
@@ -327,15 +327,17 @@ class _Append:
         for file in files:
             mine = keys.filter(pl.col(PARTITION) == file.hardware)
             near = _near(self._folder, [file], file.hardware, mine)
-            held = None if near is None else near.select("record_id").collect()["record_id"]
-            if held is None or held.is_empty():
+            stored_ids = None if near is None else near.select("record_id").collect()["record_id"]
+            if stored_ids is None or stored_ids.is_empty():
                 continue
-            mixed = pl.Series(measured.column("record_id").to_pylist()).is_in(held.implode())
+            mixed = pl.Series(measured.column("record_id").to_pylist()).is_in(stored_ids.implode())
             here = pl.Series(measured.column(PARTITION).to_pylist()) == file.hardware
             old = self._folder.scan([file]).collect().to_arrow().cast(SCHEMA)
-            whole = pa.concat_tables([old, measured.filter((mixed & here).to_arrow())])
-            self._written += self._folder.write(one_of_each(whole))
+            whole = one_of_each(pa.concat_tables([old, measured.filter((mixed & here).to_arrow())]))
+            new += count(whole) - count(old)
+            self._written += self._folder.write(whole)
             replaced.append(file)
+        self._done = _added(rows, new)
         return replaced
 
 
@@ -353,9 +355,9 @@ def _near(
 
 
 def _added(rows: pa.Table, again: int) -> Added:
-    """Return what is added by rows of new records, and so many measurements of others."""
-    kept = rows.num_rows - rows.column("quarantine").null_count
-    return Added(rows.num_rows, count(rows) - rows.num_rows + again, kept)
+    """Count what is added by rows of new records, and by `again` measurements of stored records."""
+    quarantined = rows.num_rows - rows.column("quarantine").null_count
+    return Added(rows.num_rows, count(rows) - rows.num_rows + again, quarantined)
 
 
 def _any_in(file: DataFile, workloads: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Where in its files a graph was read, and what could not be read there."""
+"""What could not be read of files, by file, line and reason; where in its files a graph was read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, order=True)
 class Reject:
-    """What could not be used: file, line from 1 (0: the file as a whole), family, graph from 0 (-1: none), reason."""
+    """What could not be read: file, line from 1 (0: the file as a whole), reason."""
 
     file: str
     line: int
+    reason: str
+
+
+@dataclass(frozen=True, order=True)
+class GraphReject(Reject):
+    """What could not be used of a family of networks: its family too, and the graph from 0 (-1: none)."""
+
     family: str
     graph: int
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)

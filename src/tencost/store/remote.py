@@ -46,39 +46,39 @@ def is_remote(uri: str) -> bool:
     return "://" in uri and not uri.startswith("file://")
 
 
-def settings(uri: str, given: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return Delta Lake's settings of a store: those given, over ours; None for a folder."""
-    return {**_LATER, **(given or {})} if is_remote(uri) else None
+def settings(uri: str, options: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return Delta Lake's settings of a store: the options over our defaults; None for a folder."""
+    return {**_LATER, **(options or {})} if is_remote(uri) else None
 
 
-def reading_settings(given: Mapping[str, str] | None) -> dict[str, str] | None:
+def reading_settings(options: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return Polars' settings for the same store; it has no names for some of Delta Lake's."""
-    return dict(given) if given else None
+    return dict(options) if options else None
 
 
-def reach(uri: str, given: Mapping[str, str] | None = None) -> None:
+def reach(uri: str, options: Mapping[str, str] | None = None) -> None:
     """Check once a process that an object store answers and lets us read.
 
     Raises:
         RecordError: it does not, within ten seconds.
     """
-    key = (uri, endpoint(given))
+    key = (uri, endpoint(options))
     if not is_remote(uri) or key in _reached:
         return
     try:
-        with answering(uri, given):
-            DeltaTable.is_deltatable(uri, storage_options={**_FIRST, **(given or {})})
+        with answering(uri, options):
+            DeltaTable.is_deltatable(uri, storage_options={**_FIRST, **(options or {})})
     except (DeltaError, OSError) as error:
-        told = " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())[:200]
+        reason = " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())[:200]
         raise RecordError(
-            f"expected a record store at {without_secrets(uri)}, found an address that cannot be used: {told}"
+            f"expected a record store at {without_secrets(uri)}, found an address that cannot be used: {reason}"
         ) from None
     _reached.add(key)
 
 
 @contextmanager
-def answering(uri: str, given: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Turn what an object store's refusal or silence raises into one sentence; of a folder nothing is changed.
+def answering(uri: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn the errors of an object store that refuses or is silent into one sentence; errors of a folder pass.
 
     Raises:
         RecordError: it refuses, or does not answer.
@@ -88,54 +88,58 @@ def answering(uri: str, given: Mapping[str, str] | None = None) -> Iterator[None
     except (CommitFailedError, TableNotFoundError):
         raise
     except (DeltaError, OSError, pl.exceptions.ComputeError) as error:
-        told = meaning(uri, error, given) if is_remote(uri) else None
-        if told is None:
+        message = meaning(uri, error, options) if is_remote(uri) else None
+        if message is None:
             raise
-        raise RecordError(told) from None  # The cause holds the server's whole answer.
+        raise RecordError(message) from None  # The cause holds the server's whole answer.
 
 
-def meaning(uri: str, error: BaseException, given: Mapping[str, str] | None = None) -> str | None:
-    """Return what an object store's error means and what to do; None where it is no error of the store's."""
+def meaning(uri: str, error: BaseException, options: Mapping[str, str] | None = None) -> str | None:
+    """Return what an object store's error means and what to do; None for an error that is not the store's."""
     text = _COLOURS_AND_ARROWS.sub("", str(error))
-    shown = without_secrets(uri)
-    own = uri.startswith(("s3://", "s3a://"))
-    where = endpoint(given) if own else ""
-    keys = _KEYS if own else "the provider's variables (docs/reference/store.md)"
+    address = without_secrets(uri)
+    is_s3 = uri.startswith(("s3://", "s3a://"))
+    where = endpoint(options) if is_s3 else ""
+    keys = _KEYS if is_s3 else "the provider's variables (docs/reference/store.md)"
     at = f" at {where}" if where else ""
     codes = {*_CODE.findall(text), *_STATUS.findall(text)}
     if "169.254.169.254" in text or "metadata" in text.lower():
-        return f"expected credentials for {shown}{at}, found none. Set {keys}"
+        return f"expected credentials for {address}{at}, found none. Set {keys}"
     if "NoSuchBucket" in codes:
-        bucket = urlsplit(uri).hostname or shown
+        bucket = urlsplit(uri).hostname or address
         return (
-            f"expected a bucket {bucket}{at} for {shown}, found none of that name. Create it, or name another "
+            f"expected a bucket {bucket}{at} for {address}, found none of that name. Create it, or name another "
             "store: --store"
         )
     if wrong := sorted(codes & _CREDENTIALS):
         return (
-            f"expected credentials that {where or 'the object store'} knows for {shown}, found others ({wrong[0]}). "
+            f"expected credentials that {where or 'the object store'} knows for {address}, found others ({wrong[0]}). "
             f"Check {keys}"
         )
     if refused := sorted(codes & _REFUSED, reverse=True):
         return (
-            f"expected to be let in to {shown}{at}, was refused ({refused[0]}). Check {keys}, and what they may do: "
+            f"expected to be let in to {address}{at}, was refused ({refused[0]}). Check {keys}, and what they may do: "
             "writing takes more than reading"
         )
     if "scheme is not allowed" in text:
-        return f"expected https for {shown}, found {where}. If it is meant, set AWS_ALLOW_HTTP=true"
+        return (
+            f"expected https for {address}, found {where}. If it is meant, set AWS_ALLOW_HTTP=true"
+        )
     if not _is_network(text, codes):
         return None
     return (
-        f"expected an object store{at} for {shown}, found none that answers ({_last(text)}). Check AWS_ENDPOINT_URL, "
+        f"expected an object store{at} for {address}, found none that answers ({_last(text)}). Check AWS_ENDPOINT_URL, "
         "AWS_REGION and the server"
     )
 
 
-def endpoint(given: Mapping[str, str] | None = None) -> str:
+def endpoint(options: Mapping[str, str] | None = None) -> str:
     """Return the address of the object store without secrets; empty: the provider's own."""
-    told = {name.upper(): value for name, value in (given or {}).items()}
-    found = [value for name in _ENDPOINTS if (value := told.get(name) or os.environ.get(name))]
-    return without_secrets(found[0]) if found else ""
+    variables = {name.upper(): value for name, value in (options or {}).items()}
+    addresses = [
+        value for name in _ENDPOINTS if (value := variables.get(name) or os.environ.get(name))
+    ]
+    return without_secrets(addresses[0]) if addresses else ""
 
 
 def _is_network(text: str, codes: set[str]) -> bool:

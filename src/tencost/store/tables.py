@@ -55,7 +55,7 @@ def load_records(
     """Return the records in `folder` (data/records/<dataset>) with `latency_s`, seconds.
 
     Args:
-        folder: what the records stage wrote.
+        folder: written by the records stage.
         hardware: hardware to read; None reads all.
         columns: columns to read besides `latency_s`; None reads all of the schema.
 
@@ -65,9 +65,14 @@ def load_records(
     Raises:
         RecordError: nothing there, or no records of a hardware named.
     """
-    wanted = None if columns is None else list(dict.fromkeys([*columns, "run_secs"]))
-    found = open_records(str(folder)).read(hardware, wanted).with_columns(latency_s=latency())
-    return found if columns is None else found.select([*dict.fromkeys([*columns, "latency_s"])])
+    selected = None if columns is None else list(dict.fromkeys([*columns, "run_secs"]))
+    store = open_records(str(folder))
+    if not store.exists():
+        raise RecordError(
+            f"expected a record store at {folder}, found none. Build it: tencost records dataset={folder.name}"
+        )
+    records = store.read(hardware, selected).with_columns(latency_s=latency())
+    return records if columns is None else records.select([*dict.fromkeys([*columns, "latency_s"])])
 
 
 def load_workloads(folder: Path) -> pl.DataFrame:

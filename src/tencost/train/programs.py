@@ -83,7 +83,7 @@ class Material:
         dataset_hash, split_hash: of the records used and of the split.
         folds: the networks that are left out in turn; empty for a reference, which is never chosen.
         left_out: what each of them has of `train` and `valid`.
-        own: ids of the records of cfg.hardware.
+        record_ids: of the records of cfg.hardware.
     """
 
     train: Samples
@@ -95,7 +95,7 @@ class Material:
     split_hash: str
     folds: tuple[Fold, ...]
     left_out: tuple[LeftOut, ...]
-    own: frozenset[str]
+    record_ids: frozenset[str]
 
 
 def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
@@ -122,7 +122,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
         valid_score=valid.get(CHOICE, float("nan")),
         valid=valid,
         best_seed=best_of(trained).seed,
-        fit_seconds=sum(one.seconds for one in trained),
+        fit_seconds=sum(training.seconds for training in trained),
     )
 
 
@@ -256,8 +256,10 @@ class ProgramTraining(stage.Subject[Trained]):
 
     def summary(self, trained: Sequence[Trained]) -> Iterator[str]:
         valid, seconds = self.valid(trained), sum(seed.seconds for seed in trained)
-        shown = ", ".join(f"{m} {valid[m]:.3f}" for m in ("pairwise", "top1", "top5") if m in valid)
-        yield f"{self.label}: {len(trained)} seed(s) in {seconds:.1f} s; validation: {shown}"
+        metrics = ", ".join(
+            f"{m} {valid[m]:.3f}" for m in ("pairwise", "top1", "top5") if m in valid
+        )
+        yield f"{self.label}: {len(trained)} seed(s) in {seconds:.1f} s; validation: {metrics}"
 
     @staticmethod
     def valid(trained: Sequence[Trained]) -> dict[str, float]:
@@ -301,23 +303,23 @@ def _check_features(cfg: Config) -> None:
 
 
 def _check_tested(data: Data) -> None:
-    """Refuse to train what cannot be judged afterwards: no program of the hardware in the test part has a time.
+    """Refuse to train a model that cannot be judged: the test part has no program of its hardware with a time.
 
-    A split by hardware holds other hardware out: there a model may be trained that is judged nowhere.
+    A split by hardware holds other hardware out, so its models may be judged nowhere and are trained nonetheless.
 
     Raises:
-        SplitError: there is none.
+        SplitError: the test part has no such program.
     """
-    cfg, own = data.cfg, data.hardware()
+    cfg, hardware = data.cfg, data.hardware()
     if cfg.split.policy is SplitPolicy.by_hardware:
         return
-    mine = data.records.filter(pl.col("hardware").is_in(own))
+    mine = data.records.filter(pl.col("hardware").is_in(hardware))
     tested = mine.join(data.split.filter(part="test"), on="record_id", how="semi")
     if not (tested["status"] == "ok").any():
         raise SplitError(
-            f"expected programs of {', '.join(own)} with a time in the test part of split {cfg.split_name}, to judge "
-            f"the model on; found none among {len(tested)} records there. Choose another split=..., or measure more "
-            "tasks; report.json beside the split counts them"
+            f"expected programs of {', '.join(hardware)} with a time in the test part of split {cfg.split_name}, to "
+            f"judge the model on; found none among {len(tested)} records there. Choose another split=..., or measure "
+            "more tasks; report.json beside the split counts them"
         )
 
 
@@ -336,19 +338,19 @@ def _check_watched(cfg: Config, material: Material) -> None:
 
 
 def read_material(cfg: Config, data: Data) -> Material:
-    """Join what is trained on; validation is of the model's own hardware, of all where that has none."""
-    own = data.hardware()
-    _check_kinds(data, own)
-    hardware = own
+    """Join the training data; validation programs are of the model's hardware, or of all where it has none."""
+    model_hardware = data.hardware()
+    _check_kinds(data, model_hardware)
+    hardware = model_hardware
     if cfg.model.pool is Pool.all and not cfg.hardware.members:
         hardware = tuple(sorted(data.records["hardware"].unique().to_list()))
     valid = set(data.split.filter(part="valid")["hardware"].unique())
     names = device_names(cfg.features)
     device = {} if cfg.hardware.members or not names else _device(data, names)
     train = data.samples(hardware, "train")
-    watched = data.samples(own if valid & set(own) else hardware, "valid")
-    folds, parts = _folds(cfg, data, own, train, watched)
-    mine = data.records.filter(pl.col("hardware").is_in(own))
+    watched = data.samples(model_hardware if valid & set(model_hardware) else hardware, "valid")
+    folds, parts = _folds(cfg, data, model_hardware, train, watched)
+    mine = data.records.filter(pl.col("hardware").is_in(model_hardware))
     return Material(
         train=train,
         valid=watched,
@@ -359,24 +361,26 @@ def read_material(cfg: Config, data: Data) -> Material:
         split_hash=data.split_hash,
         folds=folds,
         left_out=parts,
-        own=frozenset(mine["record_id"].to_list()),
+        record_ids=frozenset(mine["record_id"].to_list()),
     )
 
 
 def _folds(
-    cfg: Config, data: Data, own: Sequence[str], train: Samples, valid: Samples
+    cfg: Config, data: Data, hardware: Sequence[str], train: Samples, valid: Samples
 ) -> tuple[tuple[Fold, ...], tuple[LeftOut, ...]]:
-    """Return the folds that the family is tried on, and what each has of the samples."""
+    """Return the folds that the family is tried on, and the samples that each leaves out."""
     if cfg.model.reference:
         return (), ()
     measured = data.split.filter(
-        pl.col("hardware").is_in(own), pl.col("part").is_in(["train", "valid"])
+        pl.col("hardware").is_in(hardware), pl.col("part").is_in(["train", "valid"])
     )
     family: Family = FAMILIES.load(cfg.model.family)
-    made = divide(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[: family.folds]
-    parts = left_out(made, data.records, train, valid)
+    folds = divide(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[
+        : family.folds
+    ]
+    parts = left_out(folds, data.records, train, valid)
     used = [at for at, part in enumerate(parts) if part.train.any() or part.valid.any()]
-    return tuple(made[at] for at in used), tuple(parts[at] for at in used)
+    return tuple(folds[at] for at in used), tuple(parts[at] for at in used)
 
 
 def _check_kinds(data: Data, hardware: Sequence[str]) -> None:
@@ -394,9 +398,9 @@ def _check_kinds(data: Data, hardware: Sequence[str]) -> None:
 
 def _device(data: Data, names: Sequence[str]) -> dict[str, float]:
     """Return the attributes that the columns of these names are made of, on cfg.hardware."""
-    found = attributes(data.cfg.hardware)
-    constant = all(name in found for name in names)
-    return {name: found[name] for name in names} if constant else found
+    device = attributes(data.cfg.hardware)
+    constant = all(name in device for name in names)
+    return {name: device[name] for name in names} if constant else device
 
 
 def _code_of(tracked: TrackedRun, experiment: str, folder: Path) -> str | None:
@@ -408,10 +412,16 @@ def _code_of(tracked: TrackedRun, experiment: str, folder: Path) -> str | None:
 def _fold_scores(material: Material, tried: list[Tried]) -> pl.DataFrame:
     """Return the raw scores of the folds' programs on the model's own hardware, see `tencost.train.data.folds`."""
     frames = []
-    for one in tried:
-        fold = material.left_out[one.fold]
+    for attempt in tried:
+        fold = material.left_out[attempt.fold]
         ids = [*material.train.record_id[fold.train], *material.valid.record_id[fold.valid]]
-        frame = pl.DataFrame({"record_id": ids, "raw": np.concatenate([one.train, one.valid])})
-        frames.append(frame.select(pl.lit(one.fold, pl.Int32).alias("fold"), "record_id", "raw"))
+        frame = pl.DataFrame(
+            {"record_id": ids, "raw": np.concatenate([attempt.train, attempt.valid])}
+        )
+        frames.append(
+            frame.select(pl.lit(attempt.fold, pl.Int32).alias("fold"), "record_id", "raw")
+        )
     scores = pl.concat(frames).with_columns(pl.col("raw").fill_nan(None))
-    return scores.filter(pl.col("record_id").is_in(list(material.own))).sort("fold", "record_id")
+    return scores.filter(pl.col("record_id").is_in(list(material.record_ids))).sort(
+        "fold", "record_id"
+    )

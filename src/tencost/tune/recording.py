@@ -41,7 +41,7 @@ from tencost.programs.codegen.vector_math import current_generator
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.records.network_times.timing import NetworkTiming, networks_uri, write_timings
 from tencost.store.ids import program_id, record_id, workload_id
-from tencost.store.record import NetworkWeight, Provenance, Record, Source
+from tencost.store.record import NetworkWeight, Provenance, Record, Source, container_image
 from tencost.store.status import Timing
 from tencost.tune.curve import CurvePoint, read_points
 from tencost.tune.reporting import note
@@ -212,6 +212,7 @@ class Recorder:
                 "tencost": version("tencost"),
                 "simd_bits": None if "simd_bits" in hardware.unknown else hardware.simd_bits,
                 "clock_ghz": hardware.clock_ghz,
+                **container_image(),
             },
         )
 

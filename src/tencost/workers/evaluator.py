@@ -23,6 +23,7 @@ FLUSH = "cache_flush_cpu_non_first_arg"
 """TVM's function that evicts every argument but the first from the caches before a time is taken."""
 _MAX_NUMBER = 100_000
 _MOST_WAITED = 0.95
+"""Largest share of a time that is taken off for waiting for the CPU, so that a latency stays positive."""
 _SCHEDULED = Path("/proc/thread-self/schedstat")
 """Nanoseconds that the thread ran, nanoseconds that it was ready and did not run, how often it did."""
 

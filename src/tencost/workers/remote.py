@@ -35,6 +35,7 @@ NO_DEVICE_S = 30.0
 BUSY_S = 600.0
 """How long to wait while there are devices, all of them in use by others."""
 _ASK_AGAIN_S = 5.0
+"""How long one request to the tracker waits before its devices are counted again."""
 
 
 class SessionLostError(RuntimeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,27 @@ def reason(folder: Path, record: Any, hardware: str | None = None) -> str:
 
 def without(record: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in names}
+
+
+@pytest.mark.parametrize(
+    "workload", ["topi", "topi.", "relay.conv2d:main", "relay:0a1b", "topi.dense:"]
+)
+def test_a_reserved_namespace_names_an_operator(workload: str, tmp_path: Path) -> None:
+    """The mail reserves topi and relay for operators, with the git SHA of the operator behind a colon."""
+    for record in (MAIL, DOCS):
+        namespace = re.split("[.:]", workload)[0]
+        assert reason(tmp_path, {**record, "workload": workload}) == (
+            f"workload: expected {namespace}.<operator> or {namespace}.<operator>:<git SHA>, as the namespace is "
+            f"reserved for TVM's operators, found {workload!r}"
+        )
+
+
+@pytest.mark.parametrize(
+    "workload",
+    ["topi.nn.dense", "relay.conv2d:996cf30e", "topical", "relay_net", "ai.onnx.relay:v1"],
+)
+def test_other_names_of_workloads_are_taken(workload: str, tmp_path: Path) -> None:
+    assert row(tmp_path, {**MAIL, "workload": workload})["workload"] == workload
 
 
 # The way between the versions.

@@ -30,7 +30,7 @@ def joined(parts: Mapping[str, FeatureKind]) -> FeatureKind:
     """
     first, *appended = parts.values()
     assert all(kind.one_row for kind in appended), "only the one row of a program can be appended"
-    readable = {kind.program_format for kind in parts.values()}
+    readable = {kind.program_formats for kind in parts.values()}
     assert len(readable) == 1, f"parts must read the same programs, found {sorted(readable)}"
 
     def columns(options: Options) -> tuple[str, ...]:

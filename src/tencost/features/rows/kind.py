@@ -93,8 +93,8 @@ class FeatureKind:
     """The columns' names in order, without the device's."""
     one_row: bool
     """Whether a program has exactly one row."""
-    program_format: str
-    """Format of the stored programs that it reads, one of tencost.store.record.PROGRAM_FORMATS."""
+    program_format: str | tuple[str, ...]
+    """Format of the stored programs that it reads, or formats, of tencost.store.record.PROGRAM_FORMATS."""
     stored: Callable[[FeatureSpec], Stored]
     """Makes the extractor of stored programs."""
     live: Callable[[FeatureSpec], Live] | None = None
@@ -117,6 +117,13 @@ class FeatureKind:
     """Of the kinds that can be computed from somebody's records, a new project takes the one with the highest."""
     for_tests: Mapping[str, Any] = field(default_factory=dict)
     """Settings of FeaturesConfig with which tests make small rows."""
+
+    @property
+    def program_formats(self) -> tuple[str, ...]:
+        """The formats of the stored programs that it reads."""
+        return (
+            (self.program_format,) if isinstance(self.program_format, str) else self.program_format
+        )
 
     def constant_columns(self, options: Options) -> tuple[str, ...]:
         """Return the trailing columns that are the same on every row of a program, parts' included."""

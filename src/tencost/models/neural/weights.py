@@ -98,14 +98,14 @@ def check_weights(path: Path, weights: Weights, expected: Mapping[str, tuple[int
     """Refuse weights that are not exactly those of the configured model.
 
     Raises:
-        BundleError: one is missing, too much, of another shape, or not finite.
+        BundleError: a weight is missing, not configured, of another shape, or not finite.
     """
     for name in sorted({*weights, *expected}):
-        found = weights[name].shape if name in weights else None
-        if found != expected.get(name):
+        shape = weights[name].shape if name in weights else None
+        if shape != expected.get(name):
             raise BundleError(
                 f"{path}: expected {name} of shape {expected.get(name, 'none')} as configured, found "
-                f"{found or 'none'}. Pull or train the model again."
+                f"{shape or 'none'}. Pull or train the model again."
             )
         if not np.isfinite(weights[name]).all():
             raise BundleError(

@@ -97,8 +97,8 @@ def _check_forest(forest: dict[str, Any], columns: int) -> None:
         _expect(f"tree {index}: size_leaf_vector", _number(param, "size_leaf_vector"), 1)
         deleted += _number(param, "num_deleted")
         for name, kind in _NODE_ARRAYS.items():
-            found = tree.get(name)
-            if not isinstance(found, np.ndarray) or found.dtype.str != kind or len(found) != size:
+            array = tree.get(name)
+            if not isinstance(array, np.ndarray) or array.dtype.str != kind or len(array) != size:
                 raise ValueError(f"tree {index}: {name} is not one number of type {kind} a node")
         if size < 1:
             raise ValueError(f"tree {index} has no nodes")
@@ -107,7 +107,7 @@ def _check_forest(forest: dict[str, Any], columns: int) -> None:
 
 
 def _check_nodes(trees: list[dict[str, Any]], columns: int, deleted: int) -> None:
-    """Walk all trees at once, level by level; every node is reached once, so there is no way back and an end."""
+    """Walk all trees at once, level by level, and check that every node is reached once: there is no cycle."""
     sizes = np.array([len(tree["left_children"]) for tree in trees], np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)[:-1]])
     nodes = {
@@ -164,8 +164,8 @@ def _check_nodes(trees: list[dict[str, Any]], columns: int, deleted: int) -> Non
         )
 
 
-def _keys(where: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
-    unknown = sorted(set(values) - set(known))
+def _keys(where: str, values: Mapping[str, Any], allowed: Iterable[str]) -> None:
+    unknown = sorted(set(values) - set(allowed))
     if unknown:
         raise ValueError(f"{where} has {unknown[0][:40]!r}, which no model of ours has")
 
@@ -188,6 +188,6 @@ def _plain(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray) else values
 
 
-def _expect(where: str, found: Any, expected: Any) -> None:
-    if found != expected:
-        raise ValueError(f"{where} is {str(found)[:40]}, expected {str(expected)[:40]}")
+def _expect(where: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
+        raise ValueError(f"{where} is {str(actual)[:40]}, expected {str(expected)[:40]}")

@@ -30,6 +30,7 @@ NUMBERS: dict[int, np.dtype[Any]] = {
 _CONSTANTS = {b"T"[0]: True, b"F"[0]: False, b"Z"[0]: None}
 _OPEN, _CLOSE, _ARRAY, _TYPE, _COUNT, _TEXT, _LENGTH = b"{}[$#SL"
 _DEPTH = 16
+"""Levels that are read: more than XGBoost writes, and few enough that a damaged file cannot exhaust the stack."""
 
 
 def read_ubjson(content: bytes) -> dict[str, Any]:
@@ -76,14 +77,14 @@ class _Reader:
         return depth - 1
 
     def _object(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         while self._content[self.at] != _CLOSE:
             key = self._text()
-            if key in found:
+            if key in members:
                 raise ValueError(f"the key {key!r} twice, at byte {self.at}")
-            found[key] = self.value(depth)
+            members[key] = self.value(depth)
         self.at += 1
-        return found
+        return members
 
     def _array(self, depth: int) -> Any:
         if self._content[self.at] == _TYPE:
@@ -113,9 +114,9 @@ class _Reader:
         end = self.at + size
         if end > len(self._content):
             raise ValueError(f"{size} bytes from byte {self.at}, {len(self._content)} in all")
-        taken = self._content[self.at : end]
+        content = self._content[self.at : end]
         self.at = end
-        return taken
+        return content
 
     def _expect(self, mark: int) -> None:
         if self._content[self.at] != mark:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from tencost.errors import GraphError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.operators import COLUMNS, OPERATORS
-from tencost.store.rejects import Places, Reject
+from tencost.store.rejects import GraphReject, Places
 from tencost.writing import whole_folder
 
 VERSION = 1
@@ -67,7 +67,7 @@ def save_graphs(
     labelled: LabelledGraphs,
     *,
     sources: Places | None = None,
-    rejects: Sequence[Reject] = (),
+    rejects: Sequence[GraphReject] = (),
 ) -> None:
     """Write graphs; the folder appears complete or not at all.
 

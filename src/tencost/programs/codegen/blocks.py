@@ -38,7 +38,7 @@ def kinds_of(schedule: Any, block: Any) -> str:
     from tvm import tirx
 
     letters = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
-    return "".join(letters.get(one.iter_type, "O") for one in schedule.get(block).iter_vars)
+    return "".join(letters.get(axis.iter_type, "O") for axis in schedule.get(block).iter_vars)
 
 
 def extent_of(schedule: Any, loop: Any) -> int:
@@ -53,18 +53,18 @@ def size_of(schedule: Any, block: Any) -> int:
 
 
 def called(node: Any) -> set[str]:
-    """Return the names of functions that a statement calls; "if" where it chooses what to read, "select" a value."""
+    """Return the names of the functions that a statement calls; if_then_else is "if" here, and Select is "select"."""
     from tvm import ir, tirx
     from tvm_ffi import structural_walk
 
-    found: set[str] = set()
+    names: set[str] = set()
 
-    def call(one: Any) -> None:
-        name = str(getattr(one.op, "name", "")).rpartition(".")[2]
-        found.add("if" if name == "if_then_else" else name)
+    def call(expression: Any) -> None:
+        name = str(getattr(expression.op, "name", "")).rpartition(".")[2]
+        names.add("if" if name == "if_then_else" else name)
 
-    structural_walk(node, [(ir.Call, call), (tirx.Select, lambda _: found.add("select"))])
-    return found
+    structural_walk(node, [(ir.Call, call), (tirx.Select, lambda _: names.add("select"))])
+    return names
 
 
 def moves(index: Any, name: Any) -> bool:
@@ -72,10 +72,10 @@ def moves(index: Any, name: Any) -> bool:
     from tvm import tirx
     from tvm_ffi import structural_walk
 
-    found: list[bool] = []
+    matches: list[bool] = []
 
-    def compared(one: Any) -> None:
-        found.append(one.same_as(name))
+    def compared(variable: Any) -> None:
+        matches.append(variable.same_as(name))
 
     structural_walk(index, (tirx.Var, compared))
-    return any(found)
+    return any(matches)

@@ -46,7 +46,9 @@ def kept_in_order(function: Any, outputs: Iterable[Any] = ()) -> Any:
     def call(node: Any) -> Any:
         if _name(node) not in _WHOLE:
             return node
-        return ir.Call(node.op, [_fenced(one) for one in node.args], node.attrs, ret_ty=node.ty)
+        return ir.Call(
+            node.op, [_fenced(argument) for argument in node.args], node.attrs, ret_ty=node.ty
+        )
 
     def stored(node: Any) -> Any:
         if not _is_in(node.buffer, whole) or not _is_elementwise(node):
@@ -77,10 +79,14 @@ def network_kept_in_order(mod: Any) -> Any:
     """
     from tvm import IRModule, tirx
 
-    functions = {name: one for name, one in mod.functions.items() if isinstance(one, tirx.PrimFunc)}
+    functions = {
+        name: function
+        for name, function in mod.functions.items()
+        if isinstance(function, tirx.PrimFunc)
+    }
     outputs = _passed_on(mod, functions)
-    changed = {name: kept_in_order(one, outputs[name]) for name, one in functions.items()}
-    if all(one.same_as(functions[name]) for name, one in changed.items()):
+    changed = {name: kept_in_order(function, outputs[name]) for name, function in functions.items()}
+    if all(function.same_as(functions[name]) for name, function in changed.items()):
         return mod
     return IRModule({**mod.functions, **changed}, attrs=mod.attrs)
 
@@ -106,7 +112,7 @@ def _passed_on(mod: Any, functions: dict[Any, Any]) -> dict[Any, list[Any]]:
                 elif isinstance(value, relax.Var):
                     parts.append((binding.var, value, -1))
     outputs: dict[Any, list[Any]] = {name: [] for name in functions}
-    sources = {name: _sources_of_whole(one, ()) for name, one in functions.items()}
+    sources = {name: _sources_of_whole(function, ()) for name, function in functions.items()}
     whole: list[Any] = []
     grew = True
     while grew:
@@ -139,22 +145,22 @@ def _passed_on(mod: Any, functions: dict[Any, Any]) -> dict[Any, list[Any]]:
 
 
 def compares_data(node: Any) -> bool:
-    """Say whether a statement makes data of comparing floats: who compares may ask what is no number (x != x)."""
+    """Say whether a statement compares floats for more than a choice between them, as a test for NaN (x != x) does."""
     from tvm import tirx
     from tvm_ffi import structural_walk
 
     choices = _choices(node)
-    found: list[bool] = []
+    matches: list[bool] = []
 
-    def compared(one: Any) -> None:
-        found.append(_is_float(one.a) and not _is_in(one, choices))
+    def compared(comparison: Any) -> None:
+        matches.append(_is_float(comparison.a) and not _is_in(comparison, choices))
 
     structural_walk(node, ((tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE), compared))
-    return any(found)
+    return any(matches)
 
 
 def _sources_of_whole(function: Any, outputs: Iterable[Any]) -> list[Any]:
-    """Return the buffers and variables of a function whose floats become whole numbers in it, or are of `outputs`."""
+    """Return `outputs`, and the buffers and variables of a function whose floats become whole numbers in it."""
     from tvm import ir, tirx
     from tvm_ffi import structural_walk
 
@@ -179,16 +185,16 @@ def _sources_of_whole(function: Any, outputs: Iterable[Any]) -> list[Any]:
         (tirx.Bind, lambda node: stores.append((node.var, node.value))),
     ]
     structural_walk(function.body, callbacks)
-    found: list[Any] = list(outputs)
+    sources: list[Any] = list(outputs)
     for root in roots:
-        found += [one for one in _loads(root) if not _is_in(one, found)]
+        sources += [source for source in _loads(root) if not _is_in(source, sources)]
     place = 0
-    while place < len(found):
+    while place < len(sources):
         for buffer, value in stores:
-            if buffer.same_as(found[place]):
-                found += [one for one in _loads(value) if not _is_in(one, found)]
+            if buffer.same_as(sources[place]):
+                sources += [source for source in _loads(value) if not _is_in(source, sources)]
         place += 1
-    return found
+    return sources
 
 
 def _fenced(value: Any) -> Any:
@@ -236,7 +242,7 @@ def _rounds(cast: Any) -> bool:
 
 
 def _is_in(node: Any, nodes: Iterable[Any]) -> bool:
-    return any(node.same_as(one) for one in nodes)
+    return any(node.same_as(other) for other in nodes)
 
 
 def _is_elementwise(store: Any) -> bool:
@@ -249,22 +255,22 @@ def _loads(value: Any) -> list[Any]:
     from tvm import ir, tirx
     from tvm_ffi import structural_walk
 
-    found: list[Any] = []
+    sources: list[Any] = []
     callbacks = [
-        (ir.TensorLoad, lambda node: found.append(node.source)),
-        (tirx.Var, found.append),
+        (ir.TensorLoad, lambda node: sources.append(node.source)),
+        (tirx.Var, sources.append),
     ]
     structural_walk(value, callbacks)
-    return found
+    return sources
 
 
 def _choices(node: Any) -> list[Any]:
-    """Return the comparisons that choose between what they compare: it matters little which of two equal ones."""
+    """Return the comparisons that choose between their own operands, as in a maximum: of equal ones either will do."""
     from tvm import ir, tirx
     from tvm_ffi import structural_equal, structural_walk
 
     comparisons = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
-    found: list[Any] = []
+    choices: list[Any] = []
 
     def chosen(condition: Any, branches: Sequence[Any]) -> None:
         if isinstance(condition, comparisons) and any(
@@ -272,14 +278,14 @@ def _choices(node: Any) -> list[Any]:
             for side in (condition.a, condition.b)
             for branch in branches
         ):
-            found.append(condition)
+            choices.append(condition)
 
-    def select(one: Any) -> None:
-        chosen(one.condition, (one.true_value, one.false_value))
+    def select(expression: Any) -> None:
+        chosen(expression.condition, (expression.true_value, expression.false_value))
 
-    def call(one: Any) -> None:
-        if _name(one) == "if_then_else":
-            chosen(one.args[0], one.args[1:])
+    def call(expression: Any) -> None:
+        if _name(expression) == "if_then_else":
+            chosen(expression.args[0], expression.args[1:])
 
     structural_walk(node, [(tirx.Select, select), (ir.Call, call)])
-    return found
+    return choices

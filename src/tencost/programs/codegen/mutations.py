@@ -54,16 +54,18 @@ def moved(factors: Sequence[int], largest_innermost: int, random: np.random.Gene
     """Return a tile with a divisor of one level moved to another; the same where no move is allowed."""
     levels = len(factors)
     for _ in range(8):
-        giver, taker = (int(one) for one in random.choice(levels, 2, replace=False))
-        divisors = [one for one in range(2, factors[giver] + 1) if factors[giver] % one == 0]
+        giver, taker = (int(level) for level in random.choice(levels, 2, replace=False))
+        divisors = [
+            divisor for divisor in range(2, factors[giver] + 1) if factors[giver] % divisor == 0
+        ]
         if not divisors:
             continue
         divisor = divisors[int(random.integers(len(divisors)))]
-        found = list(factors)
-        found[giver] //= divisor
-        found[taker] *= divisor
-        if found[-1] <= largest_innermost:
-            return tuple(found)
+        tile = list(factors)
+        tile[giver] //= divisor
+        tile[taker] *= divisor
+        if tile[-1] <= largest_innermost:
+            return tuple(tile)
     return tuple(factors)
 
 

@@ -80,19 +80,19 @@ class Product:
 
 
 def vectors_of(target: Any) -> Vectors | None:
-    """Return what a target's core has; None for a device that is no CPU."""
+    """Return the vector registers of a target's core; None for a target that is no CPU."""
     from tvm.target import Target, codegen
 
     target = Target(target)
     if target.kind.name != "llvm":
         return None
-    for feature, found in (
+    for feature, vectors in (
         ("avx512f", Vectors(16, 32)),
         ("avx", Vectors(8, 16)),
         ("neon", Vectors(4, 32)),
     ):
         if codegen.target_has_features(feature, target):
-            return found
+            return vectors
     return Vectors(4, 16)
 
 
@@ -107,8 +107,8 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     if len(places) != 1 or set(kinds[places[0]]) != {"S", "R"}:
         return None
     place = places[0]
-    if any("if" in called(schedule.get(one).body) for one in blocks[place + 1 :]):
-        return None  # reverse_compute_at would leave out what no sum is read for: a border, another operand
+    if any("if" in called(schedule.get(block).body) for block in blocks[place + 1 :]):
+        return None  # reverse_compute_at would drop elements that read no sum: a border, another operand
     block, letters = blocks[place], kinds[place]
     stmt, loops = schedule.get(block), schedule.get_loops(block)
     if len(loops) != len(letters) or len(stmt.reads) != 2 or len(stmt.writes) != 1:
@@ -116,7 +116,7 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     if called(stmt.body) or not _multiplies(stmt.body):
         return None
     extents = tuple(extent_of(schedule, loop) for loop in loops)
-    names = [one.var for one in stmt.iter_vars]
+    names = [iter_var.var for iter_var in stmt.iter_vars]
     if 0 in extents or str(stmt.writes[0].source.dtype) != "float32":
         return None
     columns = [
@@ -132,18 +132,18 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         axes = {
             axis
             for axis, name in enumerate(names)
-            if any(moves(one.min, name) for one in region.region)
+            if any(moves(dimension.min, name) for dimension in region.region)
         }
         if column in axes and not (
             _beside(region.region[-1].min, names[column]) or region.source.name in free
         ):
-            group = _group_of([one.min for one in region.region], names[column])
+            group = _group_of([dimension.min for dimension in region.region], names[column])
             if not group or extents[column] % group:
                 return None
             axes.remove(column)
-        if not all(hasattr(one, "value") for one in region.source.shape):
+        if not all(hasattr(extent, "value") for extent in region.source.shape):
             return None
-        size = 4 * math.prod(int(one) for one in region.source.shape)
+        size = 4 * math.prod(int(extent) for extent in region.source.shape)
         operands.append((frozenset(axes), size))
     if not any(column in axes for axes, _ in operands):
         return None
@@ -155,19 +155,21 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     ]
     rows = tuple(shared[-MAX_ROW_AXES:])
     halves = (vectors.lanes, vectors.lanes // 2)
-    lanes = next((one for one in halves if one >= LEAST_LANES and group % one == 0), 0)
-    plain = [one for one in blocks[:place] if not called(schedule.get(one).body)]
+    lanes = next((width for width in halves if width >= LEAST_LANES and group % width == 0), 0)
+    plain = [block for block in blocks[:place] if not called(schedule.get(block).body)]
     widths = [
-        extent_of(schedule, schedule.get_loops(one)[-1])
-        for one in blocks[:place]
-        if one not in plain
+        extent_of(schedule, schedule.get_loops(block)[-1])
+        for block in blocks[:place]
+        if block not in plain
     ]
     return Product(
         block=stmt.name_hint,
-        inlined=tuple(schedule.get(one).name_hint for one in plain),
-        copied=tuple(schedule.get(one).name_hint for one in blocks[:place] if one not in plain),
-        after=tuple(schedule.get(one).name_hint for one in blocks[place + 1 :]),
-        dear=any(called(schedule.get(one).body) - CHOICES for one in blocks[place + 1 :]),
+        inlined=tuple(schedule.get(block).name_hint for block in plain),
+        copied=tuple(
+            schedule.get(block).name_hint for block in blocks[:place] if block not in plain
+        ),
+        after=tuple(schedule.get(block).name_hint for block in blocks[place + 1 :]),
+        dear=any(called(schedule.get(block).body) - CHOICES for block in blocks[place + 1 :]),
         extents=extents,
         batch=tuple(axis for axis in outer if axis not in rows),
         rows=rows,
@@ -194,7 +196,7 @@ def filled(product: Product, vectors: Vectors) -> Product | None:
 
 
 def _group_of(indices: Sequence[Any], name: Any) -> int:
-    """Return by what a variable is divided wherever indices depend on it; 0 where it is not, or not by one number."""
+    """Return the one divisor of a variable in all indices that depend on it; 0 where there is none, or several."""
     from tvm import tirx
     from tvm_ffi import structural_walk
 
@@ -207,7 +209,7 @@ def _group_of(indices: Sequence[Any], name: Any) -> int:
 
     for index in indices:
         structural_walk(index, (tirx.FloorDiv, divided))
-        structural_walk(index, (tirx.Var, lambda one: used.append(one.same_as(name))))
+        structural_walk(index, (tirx.Var, lambda variable: used.append(variable.same_as(name))))
     return divisors[0] if len(set(divisors)) == 1 and sum(used) == len(divisors) else 0
 
 
@@ -220,15 +222,17 @@ def _multiplies(body: Any) -> bool:
 
 
 def _beside(index: Any, name: Any) -> bool:
-    """Say whether a step of a variable is a step to the next number."""
+    """Say whether an index grows by 1 when a variable does."""
     from tvm import sym
 
-    found = sym.detect_linear_equation(index, [name])
-    return bool(found) and hasattr(found[0], "value") and int(found[0].value) == 1
+    coefficients = sym.detect_linear_equation(index, [name])
+    return (
+        bool(coefficients) and hasattr(coefficients[0], "value") and int(coefficients[0].value) == 1
+    )
 
 
 def free_buffers(schedule: Any) -> set[str]:
-    """Return the names of the function's buffers whose layout is a program's own."""
+    """Return the names of the function's buffers whose layout a program may choose."""
     function = schedule.mod["main"]
-    given = dict(function.attrs or {}).get("layout_free_buffers", ())
-    return {str(function.params[int(place)].name) for place in given}
+    places = dict(function.attrs or {}).get("layout_free_buffers", ())
+    return {str(function.params[int(place)].name) for place in places}

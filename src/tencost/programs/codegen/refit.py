@@ -82,11 +82,11 @@ class Refitter:
     def __init__(self, book: StartBook) -> None:
         self._known = []
         for start in book.starts:
-            made = sketch(start.trace)
-            self._known.append((start, made, decisions(start.trace, made)))
+            start_sketch = sketch(start.trace)
+            self._known.append((start, start_sketch, decisions(start.trace, start_sketch)))
 
     def fitted(self, workload: str, spaces: Sequence[Trace]) -> Iterator[Fitted]:
-        """Yield what fits a task, the most promising first, each program once.
+        """Yield starting points fitted to a task, the most promising first, each program once.
 
         Args:
             workload: the task's workload id.
@@ -94,17 +94,17 @@ class Refitter:
         """
         sketches = [sketch(space) for space in spaces]
         extents = [
-            tile_extents(made, decisions(space, made))
-            for made, space in zip(sketches, spaces, strict=True)
+            tile_extents(task_sketch, decisions(space, task_sketch))
+            for task_sketch, space in zip(sketches, spaces, strict=True)
         ]
         ranked: list[tuple[float, int, int]] = []
-        for number, (start, made, values) in enumerate(self._known):
-            for place, own in enumerate(sketches):
-                if own.choices != made.choices:
+        for number, (start, start_sketch, values) in enumerate(self._known):
+            for place, task_sketch in enumerate(sketches):
+                if task_sketch.choices != start_sketch.choices:
                     continue
-                octaves = distance(tile_extents(made, values), extents[place])
-                octaves += OTHER_OPERATOR * (made.operator != own.operator)
-                octaves += OTHER_PRIMITIVES * (made.primitives != own.primitives)
+                octaves = distance(tile_extents(start_sketch, values), extents[place])
+                octaves += OTHER_OPERATOR * (start_sketch.operator != task_sketch.operator)
+                octaves += OTHER_PRIMITIVES * (start_sketch.primitives != task_sketch.primitives)
                 ranked.append((octaves - math.log2(start.share), number, place))
         same = [
             (-1.0, number, place)
@@ -113,12 +113,12 @@ class Refitter:
         ]
         seen = set()
         for octaves, number, place in (*same, *sorted(ranked)):
-            start, made, values = self._known[number]
-            found = refit(made, values, extents[place])
-            key = (place, orjson.dumps(found))
+            start, start_sketch, values = self._known[number]
+            refitted = refit(start_sketch, values, extents[place])
+            key = (place, orjson.dumps(refitted))
             if key not in seen:
                 seen.add(key)
-                yield Fitted(place, found, start, octaves)
+                yield Fitted(place, refitted, start, octaves)
 
 
 def starting_points(
@@ -137,8 +137,8 @@ def starting_points(
         workload: the task's workload id.
         context: tvm.s_tir.meta_schedule.TuneContext of the task.
         designs: schedules of the task's design spaces.
-        model: the cost model, which chooses among what fits.
-        count: candidates wanted.
+        model: the cost model, which chooses among the fitted programs.
+        count: of candidates at most.
         seed: of the schedules.
 
     Returns:
@@ -151,19 +151,19 @@ def starting_points(
     ]
     spaces, plain = [trace for trace, _ in readable], [values for _, values in readable]
     sketches = [sketch(trace) for trace in plain]
-    found: list[Any] = []
+    candidates: list[Any] = []
     for number, fitted in enumerate(refitter.fitted(workload, plain)):
-        if len(found) == MAX_APPLIED or number == 2 * MAX_APPLIED:
+        if len(candidates) == MAX_APPLIED or number == 2 * MAX_APPLIED:
             break
         places = sketches[fitted.space].places
-        made = apply(context, spaces[fitted.space], places, fitted.decisions, seed + number)
-        if made is not None:
-            args = ms.arg_info.ArgInfo.from_entry_func(made.mod, remove_preproc=True)
-            found.append(ms.MeasureCandidate(made, args))
-    if not found:
+        schedule = apply(context, spaces[fitted.space], places, fitted.decisions, seed + number)
+        if schedule is not None:
+            args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+            candidates.append(ms.MeasureCandidate(schedule, args))
+    if not candidates:
         return []
-    liked = [int(at) for at in np.argsort(-model.predict(context, found), kind="stable")]
-    return [found[at] for at in interleaved(liked, list(range(len(found))))[:count]]
+    liked = [int(at) for at in np.argsort(-model.predict(context, candidates), kind="stable")]
+    return [candidates[at] for at in interleaved(liked, list(range(len(candidates))))[:count]]
 
 
 def plain_values(trace: Any, *, remove_postproc: bool = False) -> list[Any] | None:
@@ -193,6 +193,7 @@ def apply(context: Any, space: Any, places: Sequence[int], values: Decisions, se
             if value is not None:
                 decision = list(value) if isinstance(value, list | tuple) else value
                 trace = trace.with_decision(trace.insts[place], decision, remove_postproc=True)
+        # Some programs do not fit; by default TVM would render the module into each message.
         schedule = Schedule(context.mod, seed=seed, debug_mask=0, error_render_level="none")
         trace.apply_to_schedule(schedule, remove_postproc=True)
         schedule.enter_postproc()
@@ -233,15 +234,15 @@ def sketch(trace: Trace) -> Sketch:
     return Sketch(tuple(choices), tuple(places), tuple(sorted(counts.items())), operator)
 
 
-def decisions(trace: Trace, made: Sketch) -> Decisions:
+def decisions(trace: Trace, sketch: Sketch) -> Decisions:
     """Return the trace's decisions in the sketch's order; None for an instruction without one."""
-    decided = {int(one[0]): one[1] for one in trace[1]}
-    return tuple(decided.get(place) for place in made.places)
+    decided = {int(decision[0]): decision[1] for decision in trace[1]}
+    return tuple(decided.get(place) for place in sketch.places)
 
 
-def tile_extents(made: Sketch, values: Decisions) -> tuple[int, ...]:
+def tile_extents(sketch: Sketch, values: Decisions) -> tuple[int, ...]:
     """Return the extents that the tiles split, in order."""
-    pairs = zip(made.choices, values, strict=True)
+    pairs = zip(sketch.choices, values, strict=True)
     return tuple(math.prod(value) for choice, value in pairs if choice[0] == "tile")
 
 
@@ -250,12 +251,12 @@ def distance(old: Sequence[int], new: Sequence[int]) -> float:
     return sum(abs(math.log2(a / b)) for a, b in zip(old, new, strict=True))
 
 
-def refit(made: Sketch, values: Decisions, extents: Sequence[int]) -> Decisions:
+def refit(sketch: Sketch, values: Decisions, extents: Sequence[int]) -> Decisions:
     """Return the decisions for tiles of other extents."""
-    left = iter(extents)
+    remaining = iter(extents)
     return tuple(
-        fit_tile(tuple(value), next(left), int(choice[2])) if choice[0] == "tile" else value
-        for choice, value in zip(made.choices, values, strict=True)
+        fit_tile(tuple(value), next(remaining), int(choice[2])) if choice[0] == "tile" else value
+        for choice, value in zip(sketch.choices, values, strict=True)
     )
 
 
@@ -274,7 +275,11 @@ def fit_tile(factors: tuple[int, ...], extent: int, largest_innermost: int) -> t
         pairs = zip(weights, candidate, factors, strict=True)
         return sum(weight * abs(math.log2(new / old)) for weight, new, old in pairs), candidate
 
-    allowed = (one for one in factorizations(extent, len(factors)) if one[-1] <= largest_innermost)
+    allowed = (
+        candidate
+        for candidate in factorizations(extent, len(factors))
+        if candidate[-1] <= largest_innermost
+    )
     return min(allowed, key=cost)
 
 
@@ -283,8 +288,8 @@ def factorizations(extent: int, parts: int) -> tuple[tuple[int, ...], ...]:
     """Return every way to write an extent as an ordered product of so many factors."""
     if parts == 1:
         return ((extent,),)
-    divisors = [one for one in range(1, math.isqrt(extent) + 1) if extent % one == 0]
-    divisors += [extent // one for one in divisors if one * one != extent]
+    divisors = [divisor for divisor in range(1, math.isqrt(extent) + 1) if extent % divisor == 0]
+    divisors += [extent // divisor for divisor in divisors if divisor * divisor != extent]
     return tuple(
         (first, *rest)
         for first in sorted(divisors)

@@ -58,15 +58,15 @@ class Design:
 
 
 def designs(mod: Any, target: Any) -> list[Design]:
-    """Return the design spaces of a workload; none where it is no product that registers fit.
+    """Return the design spaces of a workload; none where it is no product whose tiles fit the registers.
 
     Args:
         mod: IRModule with one function "main", unscheduled.
         target: TVM target or its dictionary; num-cores more than 1 divides the outer axes among cores.
 
     Returns:
-        One space, or two where something is padded: before all of it, or a tile's part before the tile; the more
-        promising one first.
+        One space, or two where an operand is padded: as a whole before the product, or tile by tile. The more promising
+        one comes first.
     """
     from tvm.s_tir import Schedule
     from tvm.target import Target
@@ -79,14 +79,14 @@ def designs(mod: Any, target: Any) -> list[Design]:
     if product is None:
         return []
     cores = int(Target(target).attrs.get("num-cores", 1))
-    made = []
+    spaces = []
     for near in (product.apart, not product.apart) if product.copied else (False,):
-        found = tuple(seeds(product, vectors, cores, near=near))
-        found = found if product.lanes > vectors.lanes // 2 else found[:HALF_SEEDS]
+        tile_seeds = tuple(seeds(product, vectors, cores, near=near))
+        tile_seeds = tile_seeds if product.lanes > vectors.lanes // 2 else tile_seeds[:HALF_SEEDS]
         schedule = Schedule(mod, debug_mask=0, error_render_level="none")
-        if found and tried(_tile, schedule, product, found[0], cores, near):
-            made.append(Design(schedule, found))
-    return made
+        if tile_seeds and tried(_tile, schedule, product, tile_seeds[0], cores, near):
+            spaces.append(Design(schedule, tile_seeds))
+    return spaces
 
 
 def by_rule(mod: Any, target: Any) -> Any:
@@ -96,8 +96,8 @@ def by_rule(mod: Any, target: Any) -> Any:
     """
     from tvm.s_tir.meta_schedule import postproc
 
-    for one in designs(mod, target)[:1]:
-        schedule = one.schedule
+    for design in designs(mod, target)[:1]:
+        schedule = design.schedule
         rules = [postproc.RewriteReductionBlock()]
         if free_buffers(schedule):
             rules.append(postproc.RewriteLayout())
@@ -112,14 +112,14 @@ def _applied(schedule: Any, rules: Sequence[Any]) -> None:
         raise ValueError("a post-processor refuses it")
 
 
-def interleaved(found: Sequence[Design]) -> list[tuple[Design, Decisions]]:
-    """Return all designs' seeds in the order in which they are worth measuring: the first one's best first."""
+def interleaved(spaces: Sequence[Design]) -> list[tuple[Design, Decisions]]:
+    """Return the seeds of all spaces in the order in which they are worth measuring, the first space's best first."""
     ranked = [
-        (rank * (1 + place), place, rank, one, seed)
-        for place, one in enumerate(found)
-        for rank, seed in enumerate(one.seeds)
+        (rank * (1 + place), place, rank, design, seed)
+        for place, design in enumerate(spaces)
+        for rank, seed in enumerate(design.seeds)
     ]
-    return [(one, seed) for *_, one, seed in sorted(ranked, key=lambda row: row[:3])]
+    return [(design, seed) for *_, design, seed in sorted(ranked, key=lambda row: row[:3])]
 
 
 def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: bool) -> None:
@@ -146,30 +146,29 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     batch = [*(loops[axis] for axis in product.batch), groups]
     outer = [*batch, column[0], *(row[0] for row in rows)]
     middle = [*(row[1] for row in rows), column[1]]
-    inside = [*(one[1] for one in sums), *(row[2] for row in rows), column[2]]
-    schedule.reorder(*outer, *middle, *(one[0] for one in sums), *inside, lane)
+    inside = [*(split[1] for split in sums), *(row[2] for row in rows), column[2]]
+    schedule.reorder(*outer, *middle, *(split[0] for split in sums), *inside, lane)
     last, lanes = None, product.lanes
     if product.after:
         last = schedule.get_sblock(product.after[-1])
-        if (
-            product.padding
-        ):  # a vector that ends beyond what is kept would be one number after the other
+        if product.padding:
+            # A vector across the end of the unpadded columns would be computed number by number.
             lanes = math.gcd(lanes, extent_of(schedule, schedule.get_loops(last)[-1]))
         finished = [(last, not product.staged)]
         if product.staged:
             finished.insert(0, (schedule.cache_write(block, 0, "local"), True))
     else:
         finished = [(schedule.cache_write(block, 0, "local"), True)]
-    for one, _ in finished:
-        schedule.reverse_compute_at(one, column[1], preserve_unit_loops=True)
+    for writer, _ in finished:
+        schedule.reverse_compute_at(writer, column[1], preserve_unit_loops=True)
     if product.after:
         schedule.set_scope(finished[0][0] if product.staged else block, 0, "local")
     for loop in inside:
         schedule.unroll(loop)
     schedule.vectorize(lane)
-    for one, is_unrolled in finished:
-        *others, final = schedule.get_loops(one)[len(outer) + len(middle) :]
-        whole, lane = schedule.split(final, [None, lanes if one is last else product.lanes])
+    for writer, is_unrolled in finished:
+        *others, final = schedule.get_loops(writer)[len(outer) + len(middle) :]
+        whole, lane = schedule.split(final, [None, lanes if writer is last else product.lanes])
         for loop in (*others, whole) if is_unrolled else ():
             schedule.unroll(loop)
         schedule.vectorize(lane)

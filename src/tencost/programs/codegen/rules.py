@@ -174,7 +174,7 @@ def _inline(schedule: Any) -> None:
 def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
     calls = called(schedule.get(block).body)
     size = size_of(schedule, block)
-    reads = sum(size_of(schedule, one) for one in readers)
+    reads = sum(size_of(schedule, reader) for reader in readers)
     if calls & set(_DEAR):
         return len(readers) == 1 and reads <= size
     if calls & CHOICES:
@@ -196,12 +196,16 @@ def _split(schedule: Any) -> None:
             extent = extent_of(schedule, loop)
             divisors: set[int] = set()
 
-            def divided(node: Any, name: Any = iteration.var, found: set[int] = divisors) -> None:
+            def divided(
+                node: Any, name: Any = iteration.var, divisors: set[int] = divisors
+            ) -> None:
                 if isinstance(node.b, tirx.IntImm) and moves(node.a, name):
-                    found.add(int(node.b.value))
+                    divisors.add(int(node.b.value))
 
             structural_walk(stmt.body, ((tirx.FloorDiv, tirx.FloorMod), divided))
-            factors = [one for one in divisors if 1 < one < extent and extent % one == 0]
+            factors = [
+                divisor for divisor in divisors if 1 < divisor < extent and extent % divisor == 0
+            ]
             if factors:
                 schedule.split(loop, [None, min(factors)])
 
@@ -216,7 +220,7 @@ def _order(schedule: Any) -> None:
         if len(loops) != len(kinds):
             continue
         stmt = schedule.get(block)
-        names = [one.var for one in stmt.iter_vars]
+        names = [iter_var.var for iter_var in stmt.iter_vars]
         strided = {
             axis: sum(_jumps(region, name) for region in (*stmt.reads, *stmt.writes))
             for axis, name in enumerate(names)
@@ -230,9 +234,9 @@ def _order(schedule: Any) -> None:
         sums = [loops[axis] for axis, kind in enumerate(kinds) if kind == "R"]
         outer = [axis for axis, kind in enumerate(kinds) if kind == "S" and axis != inner]
         shared = _shared_axis(stmt, outer, inner, kinds)
-        depth = math.prod(extent_of(schedule, one) for one in sums)
-        wanted = shared is not None and depth >= MIN_DEPTH
-        tile = _tile(schedule, loops[shared], loops[inner]) if wanted else None
+        depth = math.prod(extent_of(schedule, loop) for loop in sums)
+        worth_tiling = shared is not None and depth >= MIN_DEPTH
+        tile = _tile(schedule, loops[shared], loops[inner]) if worth_tiling else None
         if shared is None or tile is None:
             schedule.reorder(*(loops[axis] for axis in outer), *sums, loops[inner])
             schedule.decompose_reduction(block, sums[0])
@@ -250,17 +254,17 @@ def _order(schedule: Any) -> None:
 
 
 def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> int | None:
-    """Return the axis along which an operand stays, so that several of its rows may use what was read once."""
-    names = [one.var for one in block.iter_vars]
+    """Return the axis along which an operand does not move, so that several of its rows share what was read once."""
+    names = [iter_var.var for iter_var in block.iter_vars]
     sums = [names[axis] for axis, kind in enumerate(kinds) if kind == "R"]
 
     def moved(region: Any, name: Any) -> bool:
-        return any(moves(one.min, name) for one in region.region)
+        return any(moves(dimension.min, name) for dimension in region.region)
 
     for axis in reversed(outer):
         for region in block.reads:
             stays = not moved(region, names[axis]) and moved(region, names[inner])
-            if stays and any(moved(region, one) for one in sums):
+            if stays and any(moved(region, name) for name in sums):
                 return axis
     return None
 
@@ -268,26 +272,26 @@ def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> in
 def _tile(schedule: Any, shared: Any, inner: Any) -> tuple[int, int] | None:
     """Return rows and columns that are summed in registers at a time; None where the extents do not divide."""
     height, width = extent_of(schedule, shared), extent_of(schedule, inner)
-    columns = [one for one in (16, 32, MAX_COLUMNS) if width % one == 0]  # LLVM's vectors
+    columns = [count for count in (16, 32, MAX_COLUMNS) if width % count == 0]  # LLVM's vectors
     if not columns:
         return None
-    rows = max(one for one in range(1, MAX_ROWS + 1) if height % one == 0)
+    rows = max(count for count in range(1, MAX_ROWS + 1) if height % count == 0)
     return (rows, max(columns)) if rows > 1 else None
 
 
 def _jumps(region: Any, name: Any) -> bool:
     """Say whether a step along an axis leaves the tensor's last dimension."""
-    return any(moves(one.min, name) for one in list(region.region)[:-1])
+    return any(moves(dimension.min, name) for dimension in list(region.region)[:-1])
 
 
 def _gathered(schedule: Any) -> Any:
-    """Compute nests that sum rows, and what they need, row by row below the last one; as a schedule of its own.
+    """Return a schedule that computes nests that sum rows, and what they need, row by row below the last nest.
 
-    Rows of as many axes as may be, but nothing is computed twice for it: a sum over everything stays before all rows.
+    Rows have as many axes as possible, but nothing is computed twice: a sum over everything stays before all rows.
     """
     blocks = nests_of(schedule)
     kinds = [kinds_of(schedule, block) for block in blocks]
-    rows = [len(one) - len(one.lstrip("S")) for one in kinds if "R" in one]
+    rows = [len(letters) - len(letters.lstrip("S")) for letters in kinds if "R" in letters]
     if len(blocks) < 2 or not rows or set(kinds[-1]) != {"S"}:
         return schedule
     for depth in range(min(min(rows), len(kinds[-1]) - 1), 0, -1):
@@ -309,10 +313,10 @@ def _work(schedule: Any) -> int:
 
 
 def _parallel(schedule: Any, cores: int) -> None:
-    done: list[Any] = []
+    parallelized: list[Any] = []
     for block in nests_of(schedule):
         loops = schedule.get_loops(block)
-        if not loops or any(schedule.get(loops[0]).same_as(one) for one in done):
+        if not loops or any(schedule.get(loops[0]).same_as(loop) for loop in parallelized):
             continue
         kinds = kinds_of(schedule, block)
         if size_of(schedule, block) < PARALLEL_WORK:
@@ -329,4 +333,4 @@ def _parallel(schedule: Any, cores: int) -> None:
             continue
         fused = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
         schedule.parallel(fused)
-        done.append(schedule.get(fused))
+        parallelized.append(schedule.get(fused))

@@ -17,23 +17,25 @@ def seeds(context: Any, spaces: Sequence[Any], count: int, seed: int) -> list[An
     Args:
         context: tvm.s_tir.meta_schedule.TuneContext of the task.
         spaces: schedules of its design spaces.
-        count: candidates wanted at most.
+        count: of candidates at most.
         seed: of the schedules.
 
     Returns:
         tvm.s_tir.meta_schedule.MeasureCandidate, after post-processing; none where the task has no such space.
     """
-    traces = [one.trace.simplified(True) for one in spaces]
-    sketches = [_sketch(one) for one in traces]
-    found: list[Any] = []
+    traces = [space.trace.simplified(True) for space in spaces]
+    sketches = [_sketch(trace) for trace in traces]
+    candidates: list[Any] = []
     for place, decisions in seed_decisions(context, sketches):
-        if len(found) == count:
+        if len(candidates) == count:
             break
-        made = apply(context, traces[place], sketches[place].places, decisions, seed + len(found))
-        if made is not None:
-            args = ms.arg_info.ArgInfo.from_entry_func(made.mod, remove_preproc=True)
-            found.append(ms.MeasureCandidate(made, args))
-    return found
+        schedule = apply(
+            context, traces[place], sketches[place].places, decisions, seed + len(candidates)
+        )
+        if schedule is not None:
+            args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
+            candidates.append(ms.MeasureCandidate(schedule, args))
+    return candidates
 
 
 def seed_decisions(context: Any, sketches: Sequence[Any]) -> Iterator[tuple[int, Decisions]]:
@@ -44,9 +46,9 @@ def seed_decisions(context: Any, sketches: Sequence[Any]) -> Iterator[tuple[int,
         sketches: of the task's design spaces; None for one that cannot be read.
     """
     for design, decisions in registers.interleaved(registers.designs(context.mod, context.target)):
-        own = _sketch(design.schedule.trace.simplified(True))
-        if own is not None and own in sketches:
-            yield sketches.index(own), decisions
+        design_sketch = _sketch(design.schedule.trace.simplified(True))
+        if design_sketch is not None and design_sketch in sketches:
+            yield sketches.index(design_sketch), decisions
 
 
 def _sketch(trace: Any) -> Any:

@@ -24,7 +24,7 @@ def search_space(target: Any) -> Any:
         return ms.space_generator.PostOrderApply()
 
     def tiles(schedule: Any) -> list[Any]:
-        return [one.schedule for one in designs(schedule.mod, target)]
+        return [design.schedule for design in designs(schedule.mod, target)]
 
     generators = [ms.space_generator.PostOrderApply(), ms.space_generator.ScheduleFn(tiles)]
     return ms.space_generator.SpaceGeneratorUnion(generators)

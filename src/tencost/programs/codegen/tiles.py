@@ -39,33 +39,32 @@ Decisions = tuple[tuple[int, ...], ...]
 def padded(mod: Any, product: Product, vectors: Vectors) -> Product | None:
     """Return the product with rows or columns padded where that is well worth it, or None where no tile fits.
 
-    Columns that are left as they are get the fullest vectors that divide them: a convolution's can only be left. Where
-    they can be padded to whole registers and the model of a core says that it pays, that is the faster of the two by
-    measurement (28 columns, AVX2: 97 GFLOP/s padded, 65 with 7 of 8). The 197 tokens of a vision transformer are a
-    prime: as rows they are tiles of one row, at two fifths of the speed; as columns (the scores of its attention) they
-    fit no vector at all.
+    Columns that are not padded get the fullest vectors that divide them; a convolution's columns cannot be padded.
+    Where the model of a core says that padding pays, it is faster by measurement, too (28 columns, AVX2: 97 GFLOP/s
+    padded, 65 with 7 of 8). The 197 tokens of a vision transformer are a prime: as rows they are tiles of one row, at
+    two fifths of the speed; as columns (the scores of its attention) they fit no vector at all.
     """
-    found, least = (product, least_cycles(product, vectors)) if product.lanes else (None, WITHOUT)
+    best, least = (product, least_cycles(product, vectors)) if product.lanes else (None, WITHOUT)
     columns = (1,) if product.lanes == vectors.lanes else (1, vectors.lanes)
     for tile in itertools.product(columns, (1, *PADDED_ROWS) if product.rows else (1,)):
-        one = _padded(mod, product, vectors, *tile)
-        if one is None:
+        candidate = _padded(mod, product, vectors, *tile)
+        if candidate is None:
             continue
-        cycles = least_cycles(one, vectors)
-        grown = {axis for axis, size in enumerate(one.padding) if size > 1}
-        numbers = sum(size // 4 for axes, size in one.operands if axes & grown)
-        cycles *= math.prod(one.extents) / math.prod(product.extents)
+        cycles = least_cycles(candidate, vectors)
+        grown = {axis for axis, size in enumerate(candidate.padding) if size > 1}
+        numbers = sum(size // 4 for axes, size in candidate.operands if axes & grown)
+        cycles *= math.prod(candidate.extents) / math.prod(product.extents)
         # Rows are padded a vector at a time; columns number by number.
         step = vectors.lanes if product.column in grown else 1
         cycles += numbers * step / math.prod(product.extents)
         if cycles < least * WORTH_PADDING:
-            found, least = one, cycles / WORTH_PADDING
-    return filled(found or product, vectors)
+            best, least = candidate, cycles / WORTH_PADDING
+    return filled(best or product, vectors)
 
 
 def least_cycles(product: Product, vectors: Vectors) -> float:
     """Return cycles of the product's best tile, for a vector of sums."""
-    return min(one[1] for one in _tiles(product, vectors))
+    return min(cycles for _, cycles, *_ in _tiles(product, vectors))
 
 
 def _padded(
@@ -78,15 +77,17 @@ def _padded(
     multiples[product.column] = columns
     if product.rows:
         multiples[product.rows[-1]] = rows
-    if all(extent % one == 0 for extent, one in zip(product.extents, multiples, strict=True)):
+    if all(
+        extent % multiple == 0 for extent, multiple in zip(product.extents, multiples, strict=True)
+    ):
         return None
     schedule = Schedule(mod, debug_mask=0, error_render_level="none")
     if not tried(schedule.pad_einsum, schedule.get_sblock(product.block), multiples):
-        return None  # an index is more than an axis: a convolution's
-    found = product_of(schedule, vectors)
-    if found is None or not found.lanes:
+        return None  # pad_einsum refuses indices that are sums of axes, as a convolution's
+    padded_product = product_of(schedule, vectors)
+    if padded_product is None or not padded_product.lanes:
         return None
-    return replace(found, padding=tuple(multiples))
+    return replace(padded_product, padding=tuple(multiples))
 
 
 def seeds(
@@ -98,7 +99,7 @@ def seeds(
         product: what is scheduled.
         vectors: of the target.
         cores: among which the outer axes are divided.
-        near: what is padded is padded for a tile of the outer axes: a band of rows.
+        near: operands are padded tile by tile (a band of rows), not as a whole.
     """
     ranked = sorted(_tiles(product, vectors))[: SEEDS // 2]
     outside = near if product.apart else _columns_outside(product)
@@ -110,16 +111,16 @@ def seeds(
     plans += [(tile, second, 1) for *_, tile in ranked[1:]]
     seen: set[Decisions] = set()
     for tile, columns_outside, unrolled in plans:
-        one = _decisions(product, tile, columns_outside, unrolled, cores, near)
-        if one not in seen and len(seen) < SEEDS:
-            seen.add(one)
-            yield one
+        decisions = _decisions(product, tile, columns_outside, unrolled, cores, near)
+        if decisions not in seen and len(seen) < SEEDS:
+            seen.add(decisions)
+            yield decisions
 
 
 def _tiles(
     product: Product, vectors: Vectors
 ) -> Iterator[tuple[int, float, int, int, tuple[int, tuple[int, ...]]]]:
-    """Yield what orders it, and (vectors, rows of each axis), of every tile that registers hold.
+    """Yield every tile that the registers hold: four numbers to sort by, then (vectors, rows of each axis).
 
     First come fewer cycles a product; where columns have nothing in common, one vector first. Of equal tiles the one
     that is nearer to a square, as neighbours share what a window reads, and the one with the longer last axis.
@@ -131,11 +132,13 @@ def _tiles(
     for wide in _divisors(product.columns, MAX_VECTORS):
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
-            held = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
-            if held > room and sums > 1:
+            registers = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
+            if registers > room and sums > 1:
                 continue
             loads = sum(
-                math.prod(one for axis, one in zip(product.rows, rows, strict=True) if axis in axes)
+                math.prod(
+                    height for axis, height in zip(product.rows, rows, strict=True) if axis in axes
+                )
                 * (wide if product.column in axes else 1)
                 for axes, _ in product.operands
             )
@@ -162,24 +165,26 @@ def _decisions(
 ) -> Decisions:
     wide, rows = tile
     column_tiles = product.columns // wide
-    row_tiles = [product.extents[axis] // one for axis, one in zip(product.rows, rows, strict=True)]
+    row_tiles = [
+        product.extents[axis] // height for axis, height in zip(product.rows, rows, strict=True)
+    ]
     outside = column_tiles if columns_outside else 1
     enough = 4 * cores if cores > 1 else 1
-    made: list[tuple[int, ...]] = [(outside, column_tiles // outside, wide)]
+    decisions: list[tuple[int, ...]] = [(outside, column_tiles // outside, wide)]
     share = outside * math.prod(product.extents[axis] for axis in product.batch)
-    for place, (count, one) in enumerate(zip(row_tiles, rows, strict=True)):
+    for place, (count, height) in enumerate(zip(row_tiles, rows, strict=True)):
         whole = place == 0 if near else not columns_outside or share < enough
         share *= count if whole else 1
-        made.append((count, 1, one) if whole else (1, count, one))
+        decisions.append((count, 1, height) if whole else (1, count, height))
     depth = math.prod(product.extents[axis] for axis in product.sums)
     for place, axis in enumerate(product.sums):
         extent = product.extents[axis]
         last = place == len(product.sums) - 1
         limit = MAX_UNROLLED if depth <= SHORT_SUM else unrolled if last else 1
         inner = max(_divisors(extent, limit))
-        made.append((extent // inner, inner))
-    return tuple(made)
+        decisions.append((extent // inner, inner))
+    return tuple(decisions)
 
 
 def _divisors(extent: int, largest: int) -> list[int]:
-    return [one for one in range(1, min(extent, largest) + 1) if extent % one == 0]
+    return [divisor for divisor in range(1, min(extent, largest) + 1) if extent % divisor == 0]

@@ -132,8 +132,8 @@ def _number(value: float, like: Any) -> Any:
 def _polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
     """Horner's scheme, the highest power first."""
     value = _number(coefficients[0], x)
-    for one in coefficients[1:]:
-        value = value * x + _number(one, x)
+    for coefficient in coefficients[1:]:
+        value = value * x + _number(coefficient, x)
     return value
 
 
@@ -182,8 +182,8 @@ def _tanh(call: Any) -> Any:
 
 def _sigmoid(call: Any) -> Any:
     x = call.args[0]
-    one = _number(1.0, x)
-    return one / (one + _exp_of(_number(0.0, x) - x))
+    unit = _number(1.0, x)
+    return unit / (unit + _exp_of(_number(0.0, x) - x))
 
 
 def _pow(call: Any) -> Any:
@@ -198,10 +198,10 @@ def _pow(call: Any) -> Any:
         return tirx.sqrt(base)
     if value != int(value) or not 1 <= value <= _WHOLE_POWERS:
         return call
-    product, square, left = None, base, int(value)
-    while left:
-        if left & 1:
+    product, square, power = None, base, int(value)
+    while power:
+        if power & 1:
             product = square if product is None else product * square
-        left >>= 1
+        power >>= 1
         square = square * square
     return product

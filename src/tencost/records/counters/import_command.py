@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import orjson
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
@@ -17,28 +16,18 @@ from rich.table import Table
 
 from tencost.config import PathsConfig
 from tencost.errors import ProfileError, printable
-from tencost.records.counters.launches import Reject
 from tencost.records.counters.metrics import require
 from tencost.records.counters.reading import ReadProfiles, read_files
 from tencost.records.counters.stored import PARAMETERS, REJECTS, TABLE, load_profiles, save_profiles
+from tencost.records.reading.report import progress_bar, reject_file, report
 from tencost.store.tables import RECORDS
 from tencost.writing import whole_file
 
-SHOWN = 5
-"""Rejects that are printed; all are in rejects.jsonl."""
 _WIDTH = 160
 
 
 def run(
-    paths: Sequence[Path],
-    root: Path,
-    *,
-    to: Path,
-    manifest: Path | None = None,
-    hardware: str | None = None,
-    store_uri: str | None = None,
-    warm_up: int = 0,
-    runs: int | None = None,
+    paths: Sequence[Path], root: Path, *, to: Path, store_uri: str | None = None, **options: Any
 ) -> None:
     """Read profiles into a folder and say what came in.
 
@@ -46,11 +35,8 @@ def run(
         paths: files and folders of counters.
         root: the project's; its record stores are asked for the programs.
         to: the folder; what an earlier import wrote there is replaced.
-        manifest: which file or kernel is which program.
-        hardware: the device of launches that name none.
         store_uri: the one record store to ask; None: the live one and those of all builds.
-        warm_up: launches of each kernel of a program that are left out.
-        runs: how often each program ran; None: found.
+        options: manifest, hardware, warm_up and runs of :func:`read_files`.
 
     Raises:
         ProfileError: no launch at the paths, or nothing can be written.
@@ -58,36 +44,23 @@ def run(
     """
     console = Console(stderr=True)
     stores = [store_uri] if store_uri else _stores(root)
-    first: list[Reject] = []
     try:
         # Renamed at the end, one right after the other: an import that is killed, or finds the disk full, changes
         # nothing.
         with (
             _locked(to),
-            whole_file(to / REJECTS) as rejects,
+            reject_file(to / REJECTS) as rejects,
             whole_file(to / TABLE) as table,
             whole_file(to / PARAMETERS) as parameters,
-            rejects.open("wb") as file,
-            console.status("reading") as status,
+            progress_bar("profiles", console) as move,
         ):
-
-            def on_reject(reject: Reject) -> None:
-                file.write(orjson.dumps(asdict(reject), option=orjson.OPT_APPEND_NEWLINE))
-                if len(first) < SHOWN:
-                    first.append(reject)
-
-            def on_file(path: Path, launches: int) -> None:
-                status.update(escape(printable(f"{launches:,} launches; reading {path}")))
-
-            read = read_files(
-                paths, manifest=manifest, hardware=hardware, stores=stores, warm_up=warm_up, runs=runs,
-                on_reject=on_reject, on_file=on_file,
-            )  # fmt: skip
+            callbacks: dict[str, Any] = {"on_reject": rejects.add, "on_progress": move}
+            read = read_files(paths, stores=stores, **callbacks, **options)
             save_profiles(table, read.profiles, read.units)
             read.parameters.write_parquet(parameters)
     except OSError as error:
         raise ProfileError(f"expected to write profiles into {to}: {error}") from error
-    _report(read, to, first, console)
+    report(_rows(read, to), read.notes, rejects, console)
 
 
 @contextmanager
@@ -114,29 +87,20 @@ def _stores(root: Path) -> list[str]:
     ]
 
 
-def _report(read: ReadProfiles, to: Path, first: Sequence[Reject], console: Console) -> None:
+def _rows(read: ReadProfiles, to: Path) -> dict[str, str]:
+    """Return what was imported in words, title -> cell."""
     profiles, parameters = read.profiles, read.parameters
-    rows = {
+    count = f"{parameters.width - 2:,} of {parameters.height:,} programs ({to / PARAMETERS})"
+    return {
         "launches": f"{read.launches:,}",
         "kernels": f"{read.kernels:,}",
         "programs": f"{len(profiles):,} ({read.joined:,} joined with records)",
         "workloads": f"{len(set(profiles.workload.tolist())):,}",
-        "devices": printable(", ".join(sorted(set(profiles.device.tolist())))),
+        "devices": ", ".join(sorted(set(profiles.device.tolist()))),
         "metrics": f"{len(profiles.metrics):,}",
+        "tuning parameters": count if parameters.height else "",
+        "table": str(to / TABLE),
     }
-    if parameters.height:
-        count = f"{parameters.width - 2:,} of {parameters.height:,} programs"
-        rows["tuning parameters"] = f"{count} ({to / PARAMETERS})"
-    rows["rejects"] = f"{read.rejects:,}" + (f" ({to / REJECTS})" if read.rejects else "")
-    rows["table"] = str(to / TABLE)
-    table = Table(title="imported", show_header=False)
-    for title, cell in rows.items():
-        table.add_row(title, escape(cell))
-    console.print(table)
-    lines = [(note, "") for note in read.notes]
-    lines += [(f"{reject.file}:{reject.line}: {reject.reason}", "yellow") for reject in first]
-    for line, style in lines:
-        console.print(printable(line), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(place: Path, metrics: Sequence[str] = ()) -> None:

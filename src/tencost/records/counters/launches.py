@@ -1,21 +1,20 @@
 """What a format of profiles gives: launches of kernels with their counters, one after the other.
 
-A format is a module in :mod:`tencost.records.counters.formats` whose attribute ``FORMAT`` is a :class:`ProfileFormat`;
-a package of one's own adds one by an entry point of the group ``tencost.profile_formats``.
+A format is described in tencost.records.reading.protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tencost.records.reading.protocol import Reject
-
-__all__ = ["RESERVED", "Columns", "Launch", "Note", "ProfileFormat", "Reject"]
+from tencost.records.reading.protocol import About, Format
+from tencost.store.rejects import Reject as Reject
 
 RESERVED = ("program_id", "workload", "device", "time_ns")
 """Columns of a table of programs that are no metrics."""
@@ -80,19 +79,13 @@ class Launch:
     parameters: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ProfileFormat:
-    """A kind of file with hardware counters.
+class ProfileFormat(Format):
+    """A kind of file with hardware counters."""
 
-    Attributes:
-        name: of its module.
-        layout: what such a file looks like, for messages.
-        recognises: whether a file is of this kind, by what is in it.
-        read: every launch of a file in its order, streamed, and between them what was left out and what is odd. It
-            raises RecordError where the file cannot be opened.
-    """
+    @abstractmethod
+    def read(self, path: Path, about: About, /) -> Iterator[Launch | Reject | Note]:
+        """Yield every launch of a file in its order, and between them what was left out and what is odd.
 
-    name: str
-    layout: str
-    recognises: Callable[[Path], bool]
-    read: Callable[[Path], Iterator[Launch | Reject | Note]]
+        Raises:
+            RecordError: the file cannot be opened.
+        """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,11 +26,12 @@ from tencost.records.counters.metrics import TIME
 from tencost.records.counters.programs import Programs
 from tencost.records.counters.stored import TABLE, load_parameters, load_profiles
 from tencost.records.counters.table import Profiles
+from tencost.records.reading.protocol import About
+from tencost.records.reading.report import SHOWN, Rejects, in_words, storable
+from tencost.records.reading.walk import Source, Walk, recognize
 
 UNKNOWN = "unknown"
 """The device where neither a file nor its reader says which."""
-_SHOWN = 5
-"""Files and reasons that a message gives at most."""
 _RENAMED = {name: f"{name} (parameter)" for name in ("program_id", "workload")}
 """Tuning parameters that are called as the parameter table's own columns -> their columns."""
 _LARGEST = 1e30
@@ -105,7 +106,7 @@ def read_files(
     warm_up: int = 0,
     runs: int | None = None,
     on_reject: Callable[[Reject], None] = lambda _: None,
-    on_file: Callable[[Path, int], None] = lambda *_: None,
+    on_progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> ReadProfiles:
     """Read files and folders of hardware counters.
 
@@ -117,24 +118,33 @@ def read_files(
         warm_up: launches of each kernel of a program that are left out.
         runs: how often each program ran while it was profiled; None: found.
         on_reject: is called with each Reject, in order.
-        on_file: is called with each file before it is read, and how many launches there are so far.
+        on_progress: is called with how many files are read, how many there are, and what they held so far.
 
     Raises:
         ProfileError: no such file, or no launch in any of them; the message says why.
         RecordError: a store that cannot be read.
     """
-    files = _files(paths)
+    walk = Walk()
+    try:
+        sources = list(walk.sources(paths, "hardware counters"))
+    except RecordError as error:
+        raise ProfileError(str(error)) from error
+    files = [(source, _format_of(source)) for source in sources]
     rows = None if manifest is None else joining.Manifest(manifest)
     checks = _Checks(on_reject)
     programs = Programs(warm_up=warm_up, runs=runs)
     identified: Counter[str] = Counter()
     program_ids: dict[str, None] = {}
     parameters: dict[str, dict[str, object]] = {}
-    names = _names([path for path in files if path in paths or _may_hold_counters(path)])
-    for path in files:
-        on_file(path, checks.launches)
-        for launch in checks.launches_of(path):
-            program = joining.program_of(launch, rows, names[path])
+    # A file without counters beside the others changes no program's id.
+    names = _names(
+        [each for each, reader in files if not (each.inner and isinstance(reader, Reject))]
+    )
+    for number, (source, reader) in enumerate(files):
+        state = f"{checks.launches:,} launches, {checks.rejects.count:,} rejects"
+        on_progress(number, len(files), state)
+        for launch in checks.launches_of(source, reader):
+            program = joining.program_of(launch, rows, names[source.place])
             program_id = program.program_id
             if launch.parameters and program_id not in program_ids:
                 parameters[program_id] = {"program_id": program_id, "workload": program.workload}
@@ -145,11 +155,8 @@ def read_files(
             workload = program.workload or program_id
             identified[program.by] += programs.add(program_id, workload, device, launch)
     if not checks.launches:
-        places = ", ".join(map(str, paths[:_SHOWN]))
-        reasons = "; ".join(
-            f"{reject.file}:{reject.line}: {reject.reason}" for reject in checks.first
-        )
-        reasons = reasons or "There is no file in there"
+        places = ", ".join(map(str, paths[:SHOWN]))
+        reasons = "; ".join(map(in_words, checks.rejects.first)) or "There is no file in there"
         raise ProfileError(f"expected launches of kernels in {places}, found none. {reasons}")
     gathered = programs.finish()
     workloads = joining.join(program_ids, stores)
@@ -170,44 +177,21 @@ def read_files(
             f"{first_names(missing)}"
         )
     return ReadProfiles(
-        profiles, dict(gathered.units), _parameter_table([*parameters.values()]), checks.rejects, gathered.launches,
-        gathered.kernels, sum(program in workloads for program in ids), tuple(notes),
+        profiles, dict(gathered.units), _parameter_table([*parameters.values()]), checks.rejects.count,
+        gathered.launches, gathered.kernels, sum(program in workloads for program in ids), tuple(notes),
     )  # fmt: skip
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
-    files: list[Path] = []
-    try:
-        for path in paths:
-            if path.is_dir():
-                below = sorted(path.rglob("*"))
-                files += [file for file in below if file.is_file() and file.name[0] != "."]
-            elif path.is_file():
-                files.append(path)
-            else:  # a pipe may never end
-                kind = "neither a file nor a folder" if path.exists() else "nothing"
-                raise ProfileError(f"expected a file of hardware counters at {path}, found {kind}")
-    except OSError as error:
-        raise ProfileError(
-            f"expected files of hardware counters that can be read: {error}"
-        ) from error
-    return list(dict.fromkeys(files))
-
-
-def _names(files: Sequence[Path]) -> dict[Path, str]:
+def _names(sources: Sequence[Source]) -> dict[Path, str]:
     """Return what each file is called in ids: its path from the folder that all of them are in, without endings."""
-    if not files:
+    if not sources:
         return {}
-    common = os.path.commonpath([path.resolve().parent for path in files])
+    places = {source.place: source.place.resolve() for source in sources}
+    common = os.path.commonpath([path.parent for path in places.values()])
     return {
-        path: storable(joining.stem_of(path.resolve().relative_to(common).as_posix()))
-        for path in files
+        place: storable(joining.stem_of(path.relative_to(common).as_posix()))
+        for place, path in places.items()
     }
-
-
-def storable(text: str) -> str:
-    r"""Return a text as UTF-8 can write it: half a character, of a file's name or of damage, becomes \udcff."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Checks:
@@ -216,13 +200,13 @@ class _Checks:
     def __init__(self, on_reject: Callable[[Reject], None]) -> None:
         self._on_reject = on_reject
         self._notes: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        self.first: list[Reject] = []
-        self.rejects = self.launches = 0
+        self.rejects = Rejects(Path())
+        self.launches = 0
 
-    def launches_of(self, path: Path) -> Iterator[Launch]:
+    def launches_of(self, source: Source, reader: ProfileFormat | Reject) -> Iterator[Launch]:
         """Yield the launches of a file; one without any is a Reject at least."""
-        launches, rejects, error = self.launches, self.rejects, Note("")
-        for part in _read(path):
+        launches, rejects, error = self.launches, self.rejects.count, Note("")
+        for part in _read(source, reader):
             if isinstance(part, Note) and part.line:
                 error = part
             elif isinstance(part, Note):
@@ -236,10 +220,10 @@ class _Checks:
                 yield part
         if error.text and self.launches > launches:
             self._note(error)
-        elif error.text or (self.launches, self.rejects) == (launches, rejects):
+        elif error.text or (self.launches, self.rejects.count) == (launches, rejects):
             reason = "expected launches of kernels, found none"
             reason += f": {error.text}" if error.text else ""
-            self._reject(Reject(str(path), error.line, reason))
+            self._reject(Reject(str(source.place), error.line, reason))
 
     def notes(self) -> Iterator[str]:
         """Yield each note once, with its file or how many files it is of."""
@@ -253,38 +237,36 @@ class _Checks:
 
     def _reject(self, reject: Reject) -> None:
         reject = replace(reject, file=storable(reject.file), reason=storable(reject.reason))
-        self.rejects += 1
-        if len(self.first) < _SHOWN:
-            self.first.append(reject)
+        self.rejects.add(reject)
         self._on_reject(reject)
 
 
-def _read(path: Path) -> Iterator[Launch | Reject | Note]:
-    """Yield everything in a file, whatever its format is."""
+def _format_of(source: Source) -> ProfileFormat | Reject:
+    """Return a file's format, or why it has none."""
     try:
-        profile_format = _format_of(path)
-        if profile_format is not None:
-            yield from profile_format.read(path)
-            return
-        size = path.stat().st_size
-        content = f"none of these in its {size} bytes" if size else "an empty file"
-        layouts = ", ".join(each.layout for each in PROFILE_FORMATS.all().values())
-        yield Reject(str(path), 0, f"expected {layouts}; found {content}")
+        source.require()
+        name, _ = recognize(PROFILE_FORMATS, source.path, source.head, later=False)
     except (RecordError, OSError) as error:
-        yield Reject(str(path), 0, f"expected a file that can be read: {error}")
+        return Reject(str(source.place), 0, f"expected a file that can be read: {error}")
+    if name:
+        reader: ProfileFormat = PROFILE_FORMATS.load(name)
+        return reader
+    size = source.path.stat().st_size
+    content = f"none of these in its {size} bytes" if size else "an empty file"
+    layouts = ", ".join(each.layout for each in PROFILE_FORMATS.all().values())
+    return Reject(str(source.place), 0, f"expected {layouts}; found {content}")
 
 
-def _format_of(path: Path) -> ProfileFormat | None:
-    formats: Iterable[ProfileFormat] = PROFILE_FORMATS.all().values()
-    return next((each for each in formats if each.recognises(path)), None)
-
-
-def _may_hold_counters(path: Path) -> bool:
-    """Say whether a file is of a known format or cannot be opened: other ones take no part in the names in ids."""
+def _read(source: Source, reader: ProfileFormat | Reject) -> Iterator[Launch | Reject | Note]:
+    """Yield everything in a file, whatever its format is."""
+    if isinstance(reader, Reject):
+        yield reader
+        return
+    file = str(source.place)
     try:
-        return _format_of(path) is not None
-    except (RecordError, OSError):
-        return True
+        yield from reader.read(source.path, About("", file, None))
+    except (RecordError, OSError) as error:
+        yield Reject(file, 0, f"expected a file that can be read: {error}")
 
 
 def _reason_against(launch: Launch) -> str | None:

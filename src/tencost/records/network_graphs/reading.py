@@ -1,8 +1,5 @@
 """Reading whole networks with their latencies: what a format gives, and the gate that every graph passes.
 
-A format is a module in :mod:`tencost.records.network_graphs.formats` whose attribute ``FORMAT`` is a
-:class:`GraphFormat`; a package of one's own adds one by an entry point of the group ``tencost.graph_formats``.
-
 A format parses; whether what it parsed is a network's graph the gate decides, the same for all formats. A graph that
 is not is a Reject with file, line and reason; a latency that is none leaves its graph there, with NaN. The graphs
 around it are kept, and keep their positions.
@@ -11,7 +8,8 @@ around it are kept, and keep their positions.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,8 +20,10 @@ from tencost.config.parts import GRAPH_FORMATS
 from tencost.errors import GraphError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.identity import graph_ids
+from tencost.records.reading.protocol import About, Format
+from tencost.records.reading.report import SHOWN, in_words
+from tencost.store.rejects import GraphReject as GraphReject
 from tencost.store.rejects import Places as Places
-from tencost.store.rejects import Reject as Reject
 
 MAX_NODES = 20_000
 """Nodes of a graph at most; the largest of CG has 551, and some models need memory for each pair of nodes."""
@@ -46,26 +46,20 @@ class ReadGraphs:
     labelled: LabelledGraphs
     nodes: Places
     edges: Places
-    rejects: tuple[Reject, ...] = ()
+    rejects: tuple[GraphReject, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class GraphFormat:
-    """A layout of a folder of networks.
+class GraphFormat(Format):
+    """A layout of a folder of networks, recognized by the names of its files."""
 
-    Attributes:
-        name: of its module.
-        layout: what its folder looks like, for messages.
-        recognises: whether a folder is of this layout, by the names of its files.
-        read: everything in such a folder, families sorted, each in the order of its file. It raises GraphError where
-            nothing at all can be read.
-    """
+    @abstractmethod
+    def read(self, path: Path, about: About, /) -> Iterator[ReadGraphs]:
+        """Yield everything in a folder at once, families sorted, each in the order of its file.
 
-    name: str
-    layout: str
-    recognises: Callable[[Path], bool]
-    read: Callable[[Path], ReadGraphs]
+        Raises:
+            GraphError: nothing at all can be read.
+        """
 
 
 def read_folder(folder: Path) -> ReadGraphs:
@@ -80,15 +74,15 @@ def read_folder(folder: Path) -> ReadGraphs:
             "Name it with dataset.source=..., or fetch it: tencost fetch"
         )
     formats: dict[str, GraphFormat] = GRAPH_FORMATS.all()
-    fitting = [known for known in formats.values() if known.recognises(folder)]
+    fitting = [known for known in formats.values() if known.recognizes(folder, b"")]
     if len(fitting) != 1:
         found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         layouts = " or ".join(known.layout for known in fitting or formats.values())
         one = "only one of" if fitting else "one of"
         raise GraphError(f"expected {one} {layouts} in {folder}, found {found}")
-    read = gate(fitting[0].read(folder))
+    read = gate(next(fitting[0].read(folder, About(folder.name, "", None))))
     if not len(read.labelled):
-        reasons = "; ".join(f"{item.file}:{item.line}: {item.reason}" for item in read.rejects[:3])
+        reasons = "; ".join(map(in_words, read.rejects[:SHOWN]))
         raise GraphError(f"expected networks that can be used in {folder}, found none. {reasons}")
     return read
 
@@ -117,13 +111,7 @@ def gate(read: ReadGraphs) -> ReadGraphs:
                 )
                 reasons[graph] = (read.edges, cyclic, reason)
     rejects = [
-        Reject(
-            str(places.file[graph]),
-            int(places.line[graph]) + item * places.step,
-            str(graphs.family[graph]),
-            int(graphs.position[graph]),
-            reason,
-        )
+        _reject(places, item, graphs, graph, reason)
         for graph, (places, item, reason) in sorted(reasons.items())
     ]
     kept = np.setdiff1d(np.arange(len(graphs)), np.array(list(reasons), dtype=np.int64))
@@ -220,22 +208,29 @@ def _sorted(graphs: GraphSet, orders: dict[int, NDArray[np.int64]]) -> GraphSet:
     return replace(graphs, operator=operator, columns=columns, edges=edges)
 
 
-def _good_latencies(labelled: LabelledGraphs, nodes: Places) -> tuple[LabelledGraphs, list[Reject]]:
+def _good_latencies(
+    labelled: LabelledGraphs, nodes: Places
+) -> tuple[LabelledGraphs, list[GraphReject]]:
     latency = labelled.latency_ms
     bad = ~np.isnan(latency) & ~(np.isfinite(latency) & (latency > 0))
     if not bad.any():
         return labelled, []
     rejects = [
-        Reject(
-            str(nodes.file[graph]),
-            int(nodes.line[graph]),
-            str(labelled.graphs.family[graph]),
-            int(labelled.graphs.position[graph]),
+        _reject(
+            nodes,
+            0,
+            labelled.graphs,
+            graph,
             bad_latency(labelled.hardware[device], latency[graph, device]),
         )
         for graph, device in np.argwhere(bad).tolist()
     ]
     return replace(labelled, latency_ms=np.where(bad, np.nan, latency)), rejects
+
+
+def _reject(places: Places, item: int, graphs: GraphSet, graph: int, reason: str) -> GraphReject:
+    file, line = str(places.file[graph]), int(places.line[graph]) + item * places.step
+    return GraphReject(file, line, reason, str(graphs.family[graph]), int(graphs.position[graph]))
 
 
 def bad_latency(hardware: str, found: object) -> str:

@@ -12,6 +12,7 @@ from tencost.config.folders import Folders
 from tencost.errors import ConfigError
 from tencost.networks.graph import table
 from tencost.records.network_graphs.reading import read_folder
+from tencost.records.reading.report import SHOWN, Rejects, report
 
 
 def run(cfg: Config, root: Path) -> None:
@@ -29,28 +30,13 @@ def run(cfg: Config, root: Path) -> None:
     found = read_folder(folders.raw)
     table.save_graphs(folders.graphs, found.labelled, sources=found.nodes, rejects=found.rejects)
     graphs, latency = found.labelled.graphs, found.labelled.latency_ms
-    console = Console(stderr=True)
-    for name in np.unique(graphs.family):
-        own = graphs.family == name
-        known = ", ".join(
-            f"{device} {int(count)}"
-            for device, count in zip(
-                found.labelled.hardware, np.isfinite(latency[own]).sum(axis=0), strict=True
-            )
-        )
-        console.print(
-            f"{name}: {int(own.sum())} graphs; with a latency: {known}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    for note in found.notes:
-        console.print(note, highlight=False, soft_wrap=True)
-    if found.rejects:
-        console.print(
-            f"{len(found.rejects)} rejects, listed in {folders.graphs / table.REJECTS}; the first:",
-            style="yellow",
-        )
-        for item in found.rejects[:3]:
-            console.print(
-                f"  {item.file}:{item.line}: {item.reason}", highlight=False, soft_wrap=True
-            )
+    rows = {}
+    for family in np.unique(graphs.family):
+        counts = np.isfinite(latency[graphs.family == family]).sum(axis=0)
+        pairs = zip(found.labelled.hardware, counts, strict=True)
+        devices = ", ".join(f"{device} {count}" for device, count in pairs)
+        number = (graphs.family == family).sum()
+        rows[str(family)] = f"{number} graphs; with a latency: {devices}"
+    rejects = Rejects(folders.graphs / table.REJECTS, None, len(found.rejects))
+    rejects.first += found.rejects[:SHOWN]
+    report(rows, found.notes, rejects, Console(stderr=True))

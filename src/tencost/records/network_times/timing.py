@@ -38,6 +38,7 @@ from tencost.errors import RecordError
 from tencost.records.reading.jsonfloats import finite
 from tencost.records.reading.timestamps import moment_of
 from tencost.store.ids import canonical_json, canonical_target, text_id
+from tencost.store.record import container_image
 from tencost.store.status import Status
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class NetworkTiming:
             max_rel_error=self.max_rel_error,
         )
         own = {"granularity": self.granularity.value, "versions": versions_here(self.engine)}
-        return {**own, **finite(dict(self.info)), **finite(known)}
+        return {**own, **container_image(), **finite(dict(self.info)), **finite(known)}
 
 
 def write_timings(store_uri: str, timings: Iterable[NetworkTiming]) -> Added:

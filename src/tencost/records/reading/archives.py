@@ -25,7 +25,9 @@ _UNREAD = {
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!\x1a\x07": "rar",
 }
-_ZIPPED_FORMATS = (".npz", ".pt", ".pt2", ".pth", ".whl", ".jar", ".docx", ".xlsx", ".odt", ".ods")
+_ZIPPED_FORMATS = (
+    ".npz", ".pt", ".pt2", ".pth", ".whl", ".jar", ".docx", ".xlsx", ".xlsm", ".odt", ".ods",
+)  # fmt: skip
 """Files that are zip archives and hold no logs."""
 
 

@@ -1,8 +1,12 @@
-"""What a log format is, and what its reader gives: batches of the record store's columns, and what it could not read.
+"""What a format is, for logs, hardware counters and latencies of networks: it recognizes its files and reads them.
 
-A format is a module, or a folder, in :mod:`tencost.records.formats` whose attribute ``FORMAT`` is a
-:class:`LogFormat`; a package of one's own adds one by an entry point of the group ``tencost.log_formats``. Its name is
-the module's.
+A format is a module, or a folder, whose attribute ``FORMAT`` is an instance of :class:`Format`; its name is the
+module's. There are three kinds, which differ in what their readers yield:
+
+    kind           package in tencost.records  yields                              entry points
+    LogFormat      formats                     Batch: rows of the record schema    tencost.log_formats
+    ProfileFormat  counters.formats            Launch, and Note for an oddity      tencost.profile_formats
+    GraphFormat    network_graphs.formats      ReadGraphs, one for a whole folder  tencost.graph_formats
 
 A reader knows its format by content, never by a file's name, streams (memory is bounded by a batch, not by the file),
 and never gives up on a file: a malformed, truncated or foreign line is a Reject with file, line and reason, the lines
@@ -15,24 +19,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from tencost.records.reading.opening import TruncatedError, lines
+from tencost.store.rejects import Reject as Reject
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 20_000
 """Rows of a batch."""
-
-
-@dataclass(frozen=True)
-class Reject:
-    """A line that could not be read: file, line from 1 (0: the file as a whole), reason."""
-
-    file: str
-    line: int
-    reason: str
 
 
 def shorten(cell: object) -> str:
@@ -76,15 +72,34 @@ class Module(NamedTuple):
     shash: str
 
 
-class LogFormat(ABC):
+class Format(ABC):
+    """A format that can be read."""
+
+    layout: ClassVar[str] = ""
+    """What such a file or folder looks like, for messages."""
+
+    @abstractmethod
+    def recognizes(self, path: Path, head: bytes, /) -> bool:
+        """Say whether a file is of this format, from its first lines (decompressed, up to 64 KiB; b"" of a folder)."""
+
+    @abstractmethod
+    def read(self, path: Path, about: About, /) -> Iterator[Any]:
+        """Yield what a file or folder holds, in its order, and what could not be read of it.
+
+        Raises:
+            TencostError: nothing at all can be read.
+        """
+
+    def part(self, _head: bytes, /) -> str:
+        """Return what a file is that is read with another one of this format; empty for any other file."""
+        return ""
+
+
+class LogFormat(Format):
     """A log format that can be read."""
 
     example: ClassVar[Mapping[str, str]]
     """A small log for tests, file name -> text; the first file is the log, its last three lines a record each."""
-
-    @abstractmethod
-    def recognizes(self, path: Path, head: bytes, /) -> bool:
-        """Say whether a file is of this format, from its first lines (decompressed, up to 64 KiB)."""
 
     @abstractmethod
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
@@ -95,28 +110,34 @@ class LogFormat(ABC):
                 the device.
         """
 
-    def part(self, _head: bytes, /) -> str:
-        """Return what a file is that is read with another one of this format; empty for any other file."""
-        return ""
-
     def modules(self, _path: Path, /) -> list[Module]:
         """Return the modules that a log, or files beside it, carry; most formats have none."""
         return []
 
 
-class Rows(Protocol):
+class Rows(ABC):
     """A batch in the making."""
 
-    rejects: list[Reject]
+    def __init__(self, about: About) -> None:
+        self.about = about
+        self.rejects: list[Reject] = []
+        self.lines: list[int] = []
+        """Line of each record."""
 
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.rejects)
+
+    def full(self, batch_rows: int) -> bool:
+        """Say whether it holds as many records and rejects as a batch has at most."""
+        return len(self.lines) + len(self.rejects) >= batch_rows
+
+    @abstractmethod
     def add(self, number: int, line: bytes) -> None:
         """Take a line: a record, a reject, or nothing."""
 
-    def full(self, batch_rows: int) -> bool: ...
-
-    def batch(self) -> Batch: ...
-
-    def __bool__(self) -> bool: ...
+    @abstractmethod
+    def batch(self) -> Batch:
+        """Return what was taken."""
 
 
 def read_lines(

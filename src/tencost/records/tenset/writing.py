@@ -48,7 +48,7 @@ def write_layout(folder: Path, table: pa.Table | polars.DataFrame) -> list[Path]
     if formats - {ansor.PROGRAM_FORMAT}:
         raise RecordError(
             f"expected records whose program_format is {ansor.PROGRAM_FORMAT}, found {sorted(formats)}: select them "
-            "first; tencost records query stats by=format"
+            "first; tencost records query stats --by format"
         )
     rows: dict[str, list[int]] = {}
     tasks: dict[tuple[str, str], dict[str, WeightedTask]] = {}

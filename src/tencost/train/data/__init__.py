@@ -105,36 +105,36 @@ class Data:
         if name not in self._features:
             folder = self.root / self.cfg.paths.features / self.cfg.dataset.name
             stored = name if (folder / name / FILE).is_file() or not kind else kind
-            found = load_features(folder / stored)
-            self._features[name] = replace(found, spec=replace(found.spec, name=name))
+            table = load_features(folder / stored)
+            self._features[name] = replace(table, spec=replace(table.spec, name=name))
         return self._features[name]
 
     def hardware(self) -> tuple[str, ...]:
         """Return the hardware that the model is for: cfg.hardware, or all that it stands for.
 
         Raises:
-            ConfigError: a hardware that the dataset has no records of, or conf/hardware/ no description.
+            ConfigError: the dataset has no records of a hardware, or conf/hardware/ no description of it.
         """
         chosen = self.cfg.hardware
         if not chosen.members:
             return (chosen.name,)
-        known = sorted(self.records["hardware"].unique().to_list())
-        absent = sorted(set(chosen.members) - set(known) - {EVERY})
+        measured = sorted(self.records["hardware"].unique().to_list())
+        absent = sorted(set(chosen.members) - set(measured) - {EVERY})
         if absent:
             raise ConfigError(
-                f"hardware.members must name hardware of the dataset {self.cfg.dataset.name} ({', '.join(known)}) "
+                f"hardware.members must name hardware of the dataset {self.cfg.dataset.name} ({', '.join(measured)}) "
                 f"or be [{EVERY}], found {', '.join(absent)}"
             )
         if EVERY not in chosen.members:
             return tuple(sorted(chosen.members))
         kind = chosen.target.get("kind")
-        found = [name for name in known if self.described(name).target.get("kind") == kind]
-        if not found:
+        members = [name for name in measured if self.described(name).target.get("kind") == kind]
+        if not members:
             raise ConfigError(
                 f"hardware={chosen.name}: expected hardware of target kind {kind} in the dataset "
-                f"{self.cfg.dataset.name}, found none among {', '.join(known)}"
+                f"{self.cfg.dataset.name}, found none among {', '.join(measured)}"
             )
-        return tuple(found)
+        return tuple(members)
 
     def described(self, hardware: str) -> HardwareConfig:
         """Return the description of a hardware: the chosen one, or from conf/hardware/.
@@ -195,9 +195,9 @@ class Data:
         Raises:
             ConfigError: conf/hardware/ does not describe a hardware.
         """
-        wanted = pl.DataFrame({"record_id": pl.Series(record_id, dtype=pl.String)})
-        found = wanted.join(self.records, on="record_id", how="left", maintain_order="left")
-        hardware = found["hardware"].to_list()
+        ids = pl.DataFrame({"record_id": pl.Series(record_id, dtype=pl.String)})
+        rows = ids.join(self.records, on="record_id", how="left", maintain_order="left")
+        hardware = rows["hardware"].to_list()
         return device_of_each(
             hardware, {name: attributes(self.described(name)) for name in sorted(set(hardware))}
         )

@@ -64,22 +64,23 @@ def divide(tasks: pl.DataFrame, workloads: Collection[str], count: int) -> tuple
     Returns:
         The same for the same networks and workloads; none where fewer than two folds are asked for or can be made.
     """
-    known = tasks.filter(pl.col("workload_id").is_in(list(workloads)))
+    measured = tasks.filter(pl.col("workload_id").is_in(list(workloads)))
     of_network: dict[str, set[str]] = {}
-    for network, workload in known.select("network", "workload_id").iter_rows():
+    for network, workload in measured.select("network", "workload_id").iter_rows():
         of_network.setdefault(network, set()).add(workload)
     stems: dict[str, list[str]] = {}
     for network in sorted(of_network):
         stems.setdefault(network.split("-")[0], []).append(network)
     sizes = {
-        stem: len(set().union(*(of_network[one] for one in names))) for stem, names in stems.items()
+        stem: len(set().union(*(of_network[network] for network in names)))
+        for stem, names in stems.items()
     }
     count = min(count, len(stems))
     if count < _LEAST_FOLDS:
         return ()
     filled: list[list[str]] = [[] for _ in range(count)]
     for stem in sorted(stems, key=lambda stem: (-sizes[stem], stem)):
-        emptiest = min(range(count), key=lambda at: sum(sizes[one] for one in filled[at]))
+        emptiest = min(range(count), key=lambda at: sum(sizes[stem] for stem in filled[at]))
         filled[emptiest].append(stem)
     folds = []
     for inside in filled:
@@ -92,7 +93,7 @@ def divide(tasks: pl.DataFrame, workloads: Collection[str], count: int) -> tuple
 def left_out(
     folds: Sequence[Fold], records: pl.DataFrame, train: Samples, valid: Samples
 ) -> tuple[LeftOut, ...]:
-    """Return what each fold has of the samples; a fold without which nothing is left to learn from has nothing.
+    """Return the samples that each fold leaves out; none for a fold that would leave nothing to learn from.
 
     Args:
         folds: as `divide` made them.
@@ -103,13 +104,13 @@ def left_out(
     workload = dict(records.select("record_id", "workload_id").iter_rows())
 
     def inside(samples: Samples, fold: Fold) -> npt.NDArray[np.bool_]:
-        found = [workload[one] in fold.workloads for one in samples.record_id.tolist()]
-        return np.array(found, dtype=np.bool_)
+        in_fold = [workload[record] in fold.workloads for record in samples.record_id.tolist()]
+        return np.array(in_fold, dtype=np.bool_)
 
-    made = [LeftOut(inside(train, fold), inside(valid, fold)) for fold in folds]
+    parts = [LeftOut(inside(train, fold), inside(valid, fold)) for fold in folds]
     return tuple(
-        LeftOut(np.zeros_like(one.train), np.zeros_like(one.valid)) if one.train.all() else one
-        for one in made
+        LeftOut(np.zeros_like(part.train), np.zeros_like(part.valid)) if part.train.all() else part
+        for part in parts
     )
 
 

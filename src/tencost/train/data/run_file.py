@@ -44,7 +44,7 @@ class RunFile:
 
     @classmethod
     def read(cls, folder: Path) -> RunFile:
-        """Read that of a folder.
+        """Read the file of a folder.
 
         Raises:
             BundleError: missing, or not what `write` writes.
@@ -57,9 +57,11 @@ class RunFile:
                 best_seed=int(values["best_seed"]),
                 valid=values["valid"],
                 folds=tuple(tuple(networks) for networks in values["folds"]),
-                spread={str(seed): float(one) for seed, one in values.get("spread", {}).items()},
-                fold_spread=tuple(float(one) for one in values.get("fold_spread", ())),
-                programs=tuple(int(one) for one in values.get("programs", ())),
+                spread={
+                    str(seed): float(spread) for seed, spread in values.get("spread", {}).items()
+                },
+                fold_spread=tuple(float(spread) for spread in values.get("fold_spread", ())),
+                programs=tuple(int(count) for count in values.get("programs", ())),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BundleError(

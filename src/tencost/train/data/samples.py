@@ -40,7 +40,7 @@ def join_samples(
         features: rows by program_id; a program that could not be featurized has none.
         hardware: names to keep.
         part: train, valid or test.
-        devices: hardware -> what columns of it are made of, or None.
+        devices: hardware -> the attributes that its columns are made of, or None.
         names: the columns that are appended; None for the devices' attributes.
 
     Raises:
@@ -58,14 +58,14 @@ def join_samples(
     latency = chosen.select(measured.fill_null(float("nan"))).to_series().to_numpy()
     group = dense_groups(*(chosen[name].to_numpy() for name in GROUP))
     label, keep = speed_labels(latency, group)
-    kept = np.flatnonzero(keep)
-    if not len(kept):
+    usable = np.flatnonzero(keep)
+    if not len(usable):
         raise TrainError(
             f"expected records of {', '.join(hardware)} in the {part} part of the split, found "
             "none with a time. "
             "See report.json beside the split and rejects.jsonl beside the records."
         )
-    chosen, label, latency = chosen[kept], label[kept], latency[kept]
+    chosen, label, latency = chosen[usable], label[usable], latency[usable]
     rows = features.select(chosen["program_id"].to_list())
     if devices is not None:
         of_each = device_of_each(chosen["hardware"].to_list(), devices)

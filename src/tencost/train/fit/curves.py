@@ -28,7 +28,7 @@ def mean_curves(seeds: Iterable[Sequence[Point]]) -> list[Point]:
     for points in seeds:
         for point in points:
             values[point.name, point.step].append(point.value)
-    return [Point(name, float(np.mean(found)), step) for (name, step), found in values.items()]
+    return [Point(name, float(np.mean(figures)), step) for (name, step), figures in values.items()]
 
 
 def plot_curves(seeds: Sequence[Sequence[Point]], title: str, folder: Path) -> Path | None:
@@ -74,13 +74,13 @@ def _by_name(points: Sequence[Point]) -> dict[str, list[Point]]:
     curves: dict[str, list[Point]] = defaultdict(list)
     for point in points:
         curves[point.name].append(point)
-    return {name: sorted(found, key=lambda one: one.step) for name, found in curves.items()}
+    return {name: sorted(curve, key=lambda point: point.step) for name, curve in curves.items()}
 
 
 def _xy(points: Sequence[Point]) -> tuple[list[int], list[float]]:
-    return [one.step for one in points], [one.value for one in points]
+    return [point.step for point in points], [point.value for point in points]
 
 
 def _member(name: str) -> str:
-    found = _MEMBER.search(name)
-    return found.group()[1:].replace("_", ", ") if found else "the first"
+    match = _MEMBER.search(name)
+    return match.group()[1:].replace("_", ", ") if match else "the first"

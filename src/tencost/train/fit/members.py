@@ -82,19 +82,19 @@ def train_members(
         earlier: what was trained before.
 
     Returns:
-        As there, and the names of the trainings that were taken.
+        As there, and the names of the trainings that were reused.
     """
     shell = make_ranker(job.config, job.spec)
     assert isinstance(shell, Composed)
     parts = []
     for member in shell.members:
-        own = Job(
+        member_job = Job(
             member.config, member.spec, member.seen(job.train), member.seen(job.valid), job.folds
         )
-        part = _taken(own, seeds, earlier)
+        part = _taken(member_job, seeds, earlier)
         if part is None:
             name = f"{label}, its {member.config.family}"
-            part = _Part(*train_seeds(own, seeds, jobs, name, execution), None)
+            part = _Part(*train_seeds(member_job, seeds, jobs, name, execution), None)
         parts.append(part)
     trained = [_composed(job, [part.trained[at] for part in parts]) for at in range(len(seeds))]
     tried = [_averaged([part.tried[at] for part in parts]) for at in range(len(job.folds))]
@@ -129,7 +129,9 @@ def _composed(job: Job, parts: Sequence[Trained]) -> Trained:
     points = []
     for index, (member, part) in enumerate(zip(ranker.members, parts, strict=True)):
         member.ranker, member.divisor = part.ranker, _spread(part)
-        points += [Point(f"{one.name}_member{index}", one.value, one.step) for one in part.points]
+        points += [
+            Point(f"{point.name}_member{index}", point.value, point.step) for point in part.points
+        ]
     raw = ranked(ranker, job.valid)
     return Trained(
         seed=parts[0].seed,
@@ -145,7 +147,7 @@ def _averaged(parts: Sequence[Tried]) -> Tried:
     """Return a fold's scores, of the members' scores."""
 
     def mean(scores: Sequence[Scores]) -> Scores:
-        scaled = [one / _spread(part) for one, part in zip(scores, parts, strict=True)]
+        scaled = [score / _spread(part) for score, part in zip(scores, parts, strict=True)]
         total: Scores = np.sum(scaled, axis=0)
         return total / len(parts)
 
@@ -163,23 +165,23 @@ def _spread(part: Trained | Tried) -> float:
     return part.spread
 
 
-def _taken(own: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
-    """Return a member's trainings where a folder has them; None where none has."""
+def _taken(job: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
+    """Return a member's trainings from a folder that has them; None where no folder has."""
     for path in sorted(earlier.folder.glob(f"*/{RUN_FILE}")):
         try:
-            found = _of_folder(path.parent, own, seeds, earlier)
+            part = _of_folder(path.parent, job, seeds, earlier)
         except (BundleError, OSError, pl.exceptions.PolarsError):
-            continue  # of an older release, or damaged: whoever uses it is told; here it is trained
-        if found is not None:
-            return found
+            continue  # Another command reports a folder that is old or damaged; here the member is trained again.
+        if part is not None:
+            return part
     return None
 
 
-def _of_folder(folder: Path, own: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
+def _of_folder(folder: Path, job: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
     run = RunFile.read(folder)
-    folds = run.folds[: len(own.folds)]
+    folds = run.folds[: len(job.folds)]
     if (
-        run.programs != num_programs(own.train, own.valid)
+        run.programs != num_programs(job.train, job.valid)
         or run.seeds[:1] != tuple(seeds[:1])
         or not set(seeds) <= set(run.seeds)
         or folds != earlier.folds
@@ -191,29 +193,29 @@ def _of_folder(folder: Path, own: Job, seeds: Sequence[int], earlier: Earlier) -
     for seed in seeds:
         bundle = folder / f"seed{seed}"
         info = read_info(bundle)
-        if not _same(info, own, seed, earlier):
+        if not _same(info, job, seed, earlier):
             return None
         check_files(bundle, info.files)
-        ranker = make_ranker(own.config, own.spec)
+        ranker = make_ranker(job.config, job.spec)
         ranker.load(bundle)
         valid = {name.removeprefix("valid_"): value for name, value in info.metrics.items()}
         trained.append(Trained(seed, ranker, [], valid, 0.0, run.spread[str(seed)]))
     if earlier.code(folder) != code_digest():
         return None
-    return _Part(trained, _tried(folder, own, run), folder)
+    return _Part(trained, _tried(folder, job, run), folder)
 
 
-def _same(info: BundleInfo, own: Job, seed: int, earlier: Earlier) -> bool:
-    """Whether a bundle is what training a member with a seed would make."""
+def _same(info: BundleInfo, job: Job, seed: int, earlier: Earlier) -> bool:
+    """Say whether training a member with a seed would make this bundle."""
 
     def learns(settings: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name not in _ELSEWHERE}
 
-    spec = replace(own.spec, name=info.feature_spec.name)
+    spec = replace(job.spec, name=info.feature_spec.name)
     return (
         info.seed == seed
-        and info.family == own.config.family
-        and learns(info.model_config) == learns(plain_config(own.config))
+        and info.family == job.config.family
+        and learns(info.model_config) == learns(plain_config(job.config))
         and info.feature_spec.digest == spec.digest
         and info.hardware == earlier.hardware
         and (info.dataset_hash, info.split_hash) == (earlier.dataset_hash, earlier.split_hash)
@@ -221,20 +223,24 @@ def _same(info: BundleInfo, own: Job, seed: int, earlier: Earlier) -> bool:
     )
 
 
-def _tried(folder: Path, own: Job, run: RunFile) -> list[Tried]:
-    if not own.folds:
+def _tried(folder: Path, job: Job, run: RunFile) -> list[Tried]:
+    if not job.folds:
         return []
     scores = pl.read_parquet(folder / FOLDS_FILE)
-    found = []
-    for at, fold in enumerate(own.folds):
-        kept = dict(scores.filter(pl.col("fold") == at).select("record_id", "raw").iter_rows())
+    tried = []
+    for at, fold in enumerate(job.folds):
+        raw_scores = dict(
+            scores.filter(pl.col("fold") == at).select("record_id", "raw").iter_rows()
+        )
 
-        def raw(samples: Samples, kept: dict[str, float | None] = kept) -> Scores:
-            return np.array([kept.get(one) for one in samples.record_id.tolist()], np.float64)
+        def raw(samples: Samples, raw_scores: dict[str, float | None] = raw_scores) -> Scores:
+            return np.array(
+                [raw_scores.get(record) for record in samples.record_id.tolist()], np.float64
+            )
 
-        train, valid = held(own.train, own.valid, fold)
-        found.append(Tried(at, raw(train), raw(valid), 0.0, run.fold_spread[at]))
-    return found
+        train, valid = held(job.train, job.valid, fold)
+        tried.append(Tried(at, raw(train), raw(valid), 0.0, run.fold_spread[at]))
+    return tried
 
 
 def num_programs(train: Samples, valid: Samples) -> tuple[int, int]:

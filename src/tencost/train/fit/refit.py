@@ -61,13 +61,13 @@ def refit(data: Data, twin: Bundle, folder: Path) -> Path:
         )
     else:
         ranker.fit(job.train, job.valid, seed=twin.info.seed, log=lambda *_: None)
-    told: dict[str, Any] = {
+    origin: dict[str, Any] = {
         "twin": content_digest(twin.info),
         "parts": WITHOUT_VALID if early else ALL,
         "records": len(material.train),
         "networks": list(material.networks),
     }
-    save_bundle(folder, ranker, replace(twin.info, metrics={}, files={}, refit=told))
+    save_bundle(folder, ranker, replace(twin.info, metrics={}, files={}, refit=origin))
     return folder
 
 

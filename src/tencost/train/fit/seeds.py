@@ -117,8 +117,8 @@ def train_seeds(
         if trained:
             saved = trained[0].seconds * len(units) * (1 - 1 / min(count, len(units)))
         if saved > WORKER_START_SECONDS:
-            more, found = _in_workers(job, units, min(count, len(units)), label, console)
-            return [*trained, *more], [*tried, *found]
+            more, more_tried = _in_workers(job, units, min(count, len(units)), label, console)
+            return [*trained, *more], [*tried, *more_tried]
         seed, fold = units.pop(0)
         with console.status(f"training {label} · {_called(seed, fold)}"):
             if fold is None:
@@ -152,11 +152,11 @@ def train_each(trainings: Sequence[Job], seed: int, jobs: int | None, label: str
 
     workers = open_workers(_work_each, (tuple(trainings), seed), None, count, TRAINING_LIMIT_S)
     sent = [
-        one
-        for found in in_order(workers, list(range(len(trainings))), Rescue(died))
-        for one in found
+        result
+        for results in in_order(workers, list(range(len(trainings))), Rescue(died))
+        for result in results
     ]
-    return [_received(job, *one) for job, one in zip(trainings, sent, strict=True)]
+    return [_received(job, *result) for job, result in zip(trainings, sent, strict=True)]
 
 
 TRAINING_LIMIT_S = 4 * 3600.0
@@ -198,13 +198,13 @@ def _in_workers(
     with console.status(f"training {label}: 0 of {len(units)} trainings") as status:
         workers = open_workers(_work, job, execution, jobs, TRAINING_LIMIT_S)
         for results in in_order(workers, units, Rescue(died)):
-            for one in results:
-                if isinstance(one, Tried):
-                    tried.append(one)
+            for result in results:
+                if isinstance(result, Tried):
+                    tried.append(result)
                 else:
-                    trained.append(_received(job, *one))
-            done = len(trained) + len(tried)
-            status.update(f"training {label}: {done} of {len(units)} trainings")
+                    trained.append(_received(job, *result))
+            finished = len(trained) + len(tried)
+            status.update(f"training {label}: {finished} of {len(units)} trainings")
     return trained, tried
 
 

@@ -177,11 +177,11 @@ class GraphTraining(stage.Subject[TrainedGraphModel]):
         seconds = sum(seed.seconds for seed in trained)
         yield f"{self.cfg.graph_model_name}: {len(trained)} seed(s) in {seconds:.1f} s"
         for device in trained[0].valid:
-            shown = ", ".join(
+            metrics = ", ".join(
                 f"{name} {np.mean([seed.valid[device][name] for seed in trained]):.3f}"
                 for name in ("acc10", "mape", "tau")
             )
-            yield f"  {device}: validation {shown}"
+            yield f"  {device}: validation {metrics}"
 
 
 def _fit(cfg: Config, seed: int, train: LabelledGraphs, valid: LabelledGraphs) -> TrainedGraphModel:

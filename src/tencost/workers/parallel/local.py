@@ -76,10 +76,10 @@ class LocalWorkers:
 
     def wait(self, handles: Sequence[Future[Sequence[Any]]]) -> Sequence[Future[Sequence[Any]]]:
         while True:
-            done = wait(handles, self._overdue.look_s, return_when=FIRST_COMPLETED).done
+            finished = wait(handles, self._overdue.look_s, return_when=FIRST_COMPLETED).done
             self._look()
-            if done:
-                return [handle for handle in handles if handle in done]
+            if finished:
+                return [handle for handle in handles if handle in finished]
 
     def _look(self) -> None:
         """Hear who has begun what, and kill those that take too long: the pool breaks by it."""

@@ -122,12 +122,12 @@ class RayWorkers:
 
     def wait(self, handles: Sequence[Any]) -> Sequence[Any]:
         while True:
-            done, _ = ray.wait(
+            finished, _ = ray.wait(
                 list(handles), num_returns=1, fetch_local=False, timeout=self._overdue.look_s
             )
             self._overdue.tick()
-            if done:
-                return done
+            if finished:
+                return finished
             self._read_notes()
             for _, worker in self._overdue.newly_late():
                 there = NodeAffinitySchedulingStrategy(node_id=worker.node, soft=False)

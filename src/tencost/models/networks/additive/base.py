@@ -1,10 +1,10 @@
 """The additive model before its network bends it: what a unit of each amount costs in each kind, as one convex fit.
 
 Latency is a sum of amounts (tencost.features.graph.tokens.AMOUNTS of each kind of kernel) times a cost each, and no
-cost is negative: least squares under that constraint (Lawson & Hanson 1974) has one solution, tells most costs to be
-exactly nothing, and does not depend on a seed. Errors are relative; weights that shrink with the error (iterated) make
-outliers count nearly by their size, not its square. Where few families tell what a kind costs, it stays near what the
-same amount costs in other kinds, which is fitted along.
+cost is negative: least squares under that constraint (Lawson & Hanson 1974) has one solution, sets most costs to
+exactly 0, and does not depend on a seed. Errors are relative; weights that shrink with the error (iterated) make
+outliers count nearly by their size, not its square. Where few families determine the cost of a kind, it stays near
+the cost of the same amount in all kinds, which is fitted, too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from scipy.optimize import nnls
 Floats = NDArray[np.float64]
 
 _TOGETHER = 1e-3
-"""How much kinds are held together: of the squared error, for a cost that is off by its amount's mean share."""
+"""Weight of the penalty that pulls the cost in one kind to the amount's cost in all kinds, against squared errors."""
 _ROUNDS = 8
 _SMALLEST_ERROR = 0.05
-"""Relative error below which all weigh the same."""
+"""Relative error below which all graphs weigh the same."""
 _LEAST_SHARE = 1e-4
-"""A cost of nothing is told as this share of the latency, if all of it came from that amount: logarithms need one."""
+"""A cost of 0 becomes this share of the cost that would explain all of the latency: its logarithm is taken later."""
 
 
 def fit_base(sums: Floats, latency_ms: Floats) -> Floats:
@@ -41,20 +41,21 @@ def fit_base(sums: Floats, latency_ms: Floats) -> Floats:
     kind, amount = np.nonzero(relative.max(axis=0) > 0)
     width = len(kind)
     columns = relative[:, kind, amount] * unit[amount]
-    apart = np.zeros((width, width + amounts))  # a cost less what the amount costs elsewhere
-    apart[np.arange(width), np.arange(width)] = 1
-    apart[np.arange(width), width + amount] = -1
-    held = _TOGETHER * apart.T @ apart + 1e-8 * np.eye(width + amounts)
+    # Each row is the cost of an amount in one kind of kernel minus the amount's cost in all kinds.
+    differences = np.zeros((width, width + amounts))
+    differences[np.arange(width), np.arange(width)] = 1
+    differences[np.arange(width), width + amount] = -1
+    penalty = _TOGETHER * differences.T @ differences + 1e-8 * np.eye(width + amounts)
     weight = np.ones(count)
     for _ in range(_ROUNDS):
-        normal = count * held
+        normal = count * penalty
         normal[:width, :width] += (columns * weight[:, None]).T @ columns
         right = np.concatenate([weight @ columns, np.zeros(amounts)])
         root = np.linalg.cholesky(normal)
-        found, _ = nnls(root.T, np.linalg.solve(root, right), maxiter=100 * len(right))
-        error = columns @ found[:width] - 1
+        solution, _ = nnls(root.T, np.linalg.solve(root, right), maxiter=100 * len(right))
+        error = columns @ solution[:width] - 1
         weight = 1 / np.hypot(error, _SMALLEST_ERROR)
-    cost = np.tile(found[width:], (kinds, 1))
-    cost[kind, amount] = found[:width]
+    cost = np.tile(solution[width:], (kinds, 1))
+    cost[kind, amount] = solution[:width]
     base: Floats = np.maximum(cost, _LEAST_SHARE) * unit
     return base

@@ -58,9 +58,9 @@ class Counts:
 
     @classmethod
     def of(cls, graphs: GraphSet) -> Counts:
-        found = find_kernels(graphs)
-        kernels, which = distinct(found.integers)
-        pairs, count = np.unique(found.graph * len(kernels) + which, return_counts=True)
+        instances = find_kernels(graphs)
+        kernels, which = distinct(instances.integers)
+        pairs, count = np.unique(instances.graph * len(kernels) + which, return_counts=True)
         graph, kernel = np.divmod(pairs, max(len(kernels), 1))
         start = np.searchsorted(graph, np.arange(len(graphs) + 1))
         return cls(kernels, start, kernel, count.astype(np.float32))
@@ -123,25 +123,25 @@ class Costs(nn.Module):
 
     def weights(self) -> Weights:
         """Return the parameters as they are served: dense weights [in, out]."""
-        found = {"base": self._bases().detach().numpy()}
-        named = [(f"layer_{index}", layer) for index, layer in enumerate(self.layers)]
-        for name, layer in [*named, ("head", self.head)]:
+        weights = {"base": self._bases().detach().numpy()}
+        layers = [(f"layer_{index}", layer) for index, layer in enumerate(self.layers)]
+        for name, layer in [*layers, ("head", self.head)]:
             assert isinstance(layer, nn.Linear)
-            found[f"{name}.weight"] = layer.weight.detach().numpy().T
-            found[f"{name}.bias"] = layer.bias.detach().numpy()
-        return {name: np.ascontiguousarray(value) for name, value in found.items()}
+            weights[f"{name}.weight"] = layer.weight.detach().numpy().T
+            weights[f"{name}.bias"] = layer.bias.detach().numpy()
+        return {name: np.ascontiguousarray(value) for name, value in weights.items()}
 
 
 def fit_tiled(counts: Counts, train: LabelledGraphs, tiled: list[str]) -> NDArray[np.float32]:
-    """Return what a unit of each amount costs on hardware that is `tiled`: logarithms, NaN for the other.
+    """Return the logarithm of the cost of a unit of each amount on `tiled` hardware; NaN for other hardware.
 
     Returns:
         float32 [GROUPS, len(AMOUNTS), D].
     """
-    found = np.full((GROUPS, len(AMOUNTS), len(train.hardware)), np.nan, dtype=np.float32)
+    costs = np.full((GROUPS, len(AMOUNTS), len(train.hardware)), np.nan, dtype=np.float32)
     counted = [place for place, name in enumerate(AMOUNTS) if name not in ("flop", "moved")]
     if not set(tiled) & set(train.hardware):
-        return found
+        return costs
     graph = np.repeat(np.arange(len(train)), np.diff(counts.start))
     place = graph * GROUPS + cost_groups(counts.kernels)[counts.kernel]
     each = amounts(counts.kernels)[:, counted][counts.kernel] * counts.count[:, None]
@@ -152,10 +152,10 @@ def fit_tiled(counts: Counts, train: LabelledGraphs, tiled: list[str]) -> NDArra
     for device, name in enumerate(train.hardware):
         if name in tiled:
             latency = train.latency_ms[:, device]
-            known = np.isfinite(latency) & (np.diff(counts.start) > 0)
-            found[:, :, device] = LOG_NOTHING
-            found[:, counted, device] = np.log(fit_base(by_graph[known], latency[known]))
-    return found
+            measured = np.isfinite(latency) & (np.diff(counts.start) > 0)
+            costs[:, :, device] = LOG_NOTHING
+            costs[:, counted, device] = np.log(fit_base(by_graph[measured], latency[measured]))
+    return costs
 
 
 def train_member(

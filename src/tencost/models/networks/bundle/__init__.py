@@ -139,9 +139,9 @@ def register_for(
             (content / name).write_bytes((folder / name).read_bytes())
         for name, text in (extra or {}).items():
             (content / name).write_bytes(text)
-        own = replace(info, hardware=hardware, files=hash_weights(content))
-        write_manifest(content, own.to_dict())
-    return own
+        registered = replace(info, hardware=hardware, files=hash_weights(content))
+        write_manifest(content, registered.to_dict())
+    return registered
 
 
 def training_digest(folder: Path) -> str:
@@ -175,7 +175,7 @@ def load_graph_bundle(folder: Path) -> GraphBundle:
     """Check a bundle completely, load it and let it predict one made-up network. Nothing in it can execute code.
 
     Raises:
-        BundleError: one of its refusals, naming what does not fit.
+        BundleError: the bundle is damaged or does not fit this code; the message names the part.
     """
     folder = Path(folder)
     info = read_graph_info(folder)
@@ -184,14 +184,17 @@ def load_graph_bundle(folder: Path) -> GraphBundle:
         config = graph_model_config(info.model_config, "model_config.")
         model: GraphModel = GRAPH_FAMILIES.load(info.family).make(config, len(info.devices))
         model.load(folder)
-        found = model.predict(_smallest())
+        latencies = model.predict(_smallest())
     except BundleError:
         raise
     except UNFIT_PARTS as error:
         raise unfit(folder, error) from error
-    if found.shape != (1, len(info.devices)) or not (np.isfinite(found) & (found > 0)).all():
+    if (
+        latencies.shape != (1, len(info.devices))
+        or not (np.isfinite(latencies) & (latencies > 0)).all()
+    ):
         raise BundleError(
-            f"bundle {folder}: expected positive latencies of a small network, found {found.tolist()}. "
+            f"bundle {folder}: expected positive latencies of a small network, found {latencies.tolist()}. "
             "Pull or train it again."
         )
     return GraphBundle(folder, info, model)

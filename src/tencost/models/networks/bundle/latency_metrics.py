@@ -55,8 +55,8 @@ def score(predicted_ms: Array, measured_ms: Array) -> GraphScore:
         predicted_ms: float64 [G].
         measured_ms: float64 [G], positive or NaN.
     """
-    known = np.isfinite(measured_ms)
-    p, m = predicted_ms[known], measured_ms[known]
+    measured = np.isfinite(measured_ms)
+    p, m = predicted_ms[measured], measured_ms[measured]
     if not len(m):
         return GraphScore(0, *(math.nan for _ in METRICS))
     error = np.abs(p - m) / m
@@ -81,17 +81,17 @@ def by_family(
         str(name): score(predicted_ms[family == name], measured_ms[family == name])
         for name in np.unique(family)
     }
-    return {name: one for name, one in scores.items() if one.count}
+    return {name: score for name, score in scores.items() if score.count}
 
 
 def average(scores: Sequence[GraphScore]) -> GraphScore:
     """Return the mean of each metric over families, each family counting the same, NaN left out."""
 
     def mean(name: str) -> float:
-        values = [value for one in scores if not math.isnan(value := getattr(one, name))]
+        values = [value for score in scores if not math.isnan(value := getattr(score, name))]
         return float(np.mean(values)) if values else math.nan
 
-    return GraphScore(sum(one.count for one in scores), *(mean(name) for name in METRICS))
+    return GraphScore(sum(score.count for score in scores), *(mean(name) for name in METRICS))
 
 
 def _tau(predicted: Array, measured: Array) -> float:

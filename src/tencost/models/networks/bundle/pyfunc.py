@@ -38,9 +38,11 @@ class GraphBundleModel(PythonModel):
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         inputs = [[int(word) for word in str(text).split()] for text in rows["inputs"]]
         within = np.arange(len(rows)) - np.repeat(starts[:-1], lengths)
-        targets = np.repeat(within, [len(one) for one in inputs])
-        edges = np.array([[source for one in inputs for source in one], targets], dtype=np.int32)
-        of_graph = np.repeat(np.sort(codes), [len(one) for one in inputs])
+        targets = np.repeat(within, [len(sources) for sources in inputs])
+        edges = np.array(
+            [[source for sources in inputs for source in sources], targets], dtype=np.int32
+        )
+        of_graph = np.repeat(np.sort(codes), [len(sources) for sources in inputs])
         edge_starts = np.concatenate(
             [np.zeros(1, np.int64), np.cumsum(np.bincount(of_graph, minlength=len(names)))]
         )

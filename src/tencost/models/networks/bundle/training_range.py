@@ -49,13 +49,13 @@ class TrainingRange:
 
 
 def training_range(graphs: GraphSet) -> TrainingRange:
-    """Return what graphs hold of each operator."""
+    """Return how many nodes each operator has in graphs, and the bounds of its columns."""
     operators = {}
     for code in np.unique(graphs.operator).tolist():
         columns = graphs.columns[graphs.operator == code]
-        known = np.where(columns < 0, np.iinfo(np.int32).max, columns).min(axis=0)
+        least = np.where(columns < 0, np.iinfo(np.int32).max, columns).min(axis=0)
         high = columns.max(axis=0)
-        low = np.minimum(known, np.maximum(high, 0))  # a column that is never known
+        low = np.minimum(least, np.maximum(high, 0))  # a column that is never known
         operators[OPERATORS[code]] = OperatorRange(
             len(columns), tuple(low.tolist()), tuple(high.tolist())
         )
@@ -63,14 +63,14 @@ def training_range(graphs: GraphSet) -> TrainingRange:
     return TrainingRange(len(graphs), int(sizes.max(initial=0)), operators)
 
 
-def range_to_json(found: TrainingRange) -> dict[str, Any]:
+def range_to_json(limits: TrainingRange) -> dict[str, Any]:
     """Return plain JSON that `range_from_json` reads."""
     return {
-        "graphs": found.graphs,
-        "max_nodes": found.max_nodes,
+        "graphs": limits.graphs,
+        "max_nodes": limits.max_nodes,
         "operators": {
-            name: {"nodes": one.nodes, "low": list(one.low), "high": list(one.high)}
-            for name, one in found.operators.items()
+            name: {"nodes": bounds.nodes, "low": list(bounds.low), "high": list(bounds.high)}
+            for name, bounds in limits.operators.items()
         },
     }
 
@@ -84,21 +84,23 @@ def range_from_json(values: Mapping[str, Any]) -> TrainingRange:
     try:
         operators = {
             str(name): OperatorRange(
-                int(one["nodes"]), tuple(map(int, one["low"])), tuple(map(int, one["high"]))
+                int(bounds["nodes"]),
+                tuple(map(int, bounds["low"])),
+                tuple(map(int, bounds["high"])),
             )
-            for name, one in values["operators"].items()
+            for name, bounds in values["operators"].items()
         }
-        found = TrainingRange(int(values["graphs"]), int(values["max_nodes"]), operators)
+        limits = TrainingRange(int(values["graphs"]), int(values["max_nodes"]), operators)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(
             f"expected what a model was trained on (graphs, max_nodes, operators), found something else: {error}"
         ) from error
-    for name, one in operators.items():
-        if len(one.low) != len(COLUMNS) or len(one.high) != len(COLUMNS):
+    for name, bounds in operators.items():
+        if len(bounds.low) != len(COLUMNS) or len(bounds.high) != len(COLUMNS):
             raise BundleError(
-                f"expected {len(COLUMNS)} bounds of operator {name}, found {len(one.low)} and {len(one.high)}"
+                f"expected {len(COLUMNS)} bounds of operator {name}, found {len(bounds.low)} and {len(bounds.high)}"
             )
-    return found
+    return limits
 
 
 def log_error_bounds(

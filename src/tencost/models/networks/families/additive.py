@@ -165,18 +165,18 @@ class AdditiveModel:
             self._report_valid(valid, report, member)
 
     def predict(self, graphs: GraphSet) -> NDArray[np.float64]:
-        found = find_kernels(graphs)
-        cost = self._kernel_costs(found)
-        return np.maximum(_totals(cost, found.graph, len(graphs)), _LEAST_MS)
+        kernels = find_kernels(graphs)
+        cost = self._kernel_costs(kernels)
+        return np.maximum(_totals(cost, kernels.graph, len(graphs)), _LEAST_MS)
 
     def node_costs(self, graphs: GraphSet) -> NDArray[np.float64]:
         """Return what each node costs: milliseconds, float64 [N, D]; a graph's nodes sum to its prediction.
 
         A kernel's whole cost stands at its root; what is folded into it, and constants, cost nothing.
         """
-        found = find_kernels(graphs)
+        kernels = find_kernels(graphs)
         costs = np.zeros((len(graphs.operator), self._num_devices))
-        costs[found.root] = self._kernel_costs(found)
+        costs[kernels.root] = self._kernel_costs(kernels)
         return costs
 
     def save(self, folder: Path) -> None:
@@ -196,10 +196,10 @@ class AdditiveModel:
             members.append(weights)
         self._members = members
 
-    def _kernel_costs(self, found: Kernels) -> NDArray[np.float64]:
+    def _kernel_costs(self, instances: Kernels) -> NDArray[np.float64]:
         """Return milliseconds of each kernel: float64 [K, D]."""
         assert self._members, "fit or load before predict"
-        kernels, which = distinct(found.integers)
+        kernels, which = distinct(instances.integers)
         parts = [np.zeros((0, self._num_devices))]
         for first in range(0, len(kernels), _ROWS):
             some = kernels[first : first + _ROWS]
@@ -211,14 +211,14 @@ class AdditiveModel:
         return everything
 
     def _report_valid(self, valid: LabelledGraphs, report: Report, member: int) -> None:
-        """Tell the share of validation graphs within 10 %, with the members so far."""
+        """Report the share of validation graphs whose error is below 10 %, with the members so far."""
         if not len(valid):
             return
         error = np.abs(self.predict(valid.graphs) / valid.latency_ms - 1)
         for device, name in enumerate(valid.hardware):
-            known = np.isfinite(error[:, device])
-            if known.any():
-                report(f"valid_acc10_{name}", float((error[known, device] < 0.1).mean()), member)
+            measured = np.isfinite(error[:, device])
+            if measured.any():
+                report(f"valid_acc10_{name}", float((error[measured, device] < 0.1).mean()), member)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         width, hidden = len(FEATURES), self._config.hidden
@@ -253,8 +253,8 @@ def cost_of(
 
 def log_amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the logarithms of AMOUNTS, LOG_NOTHING where there is none: float64 [K, len(AMOUNTS)]."""
-    found = amounts(integers)
-    return np.log(found, out=np.full(found.shape, LOG_NOTHING), where=found > 0)
+    quantities = amounts(integers)
+    return np.log(quantities, out=np.full(quantities.shape, LOG_NOTHING), where=quantities > 0)
 
 
 GROUPS = len(KINDS) + 1

@@ -48,16 +48,19 @@ class ConstantModel:
     def load(self, folder: Path) -> None:
         path = folder / "constant.json"
         try:
-            found = np.array(orjson.loads(path.read_bytes())["latency_ms"], dtype=np.float64)
+            latencies = np.array(orjson.loads(path.read_bytes())["latency_ms"], dtype=np.float64)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BundleError(
                 f'{path}: expected {{"latency_ms": [numbers]}}, found {error}'
             ) from error
-        if found.shape != self._ms.shape or not (np.isfinite(found) & (found > 0)).all():
+        if (
+            latencies.shape != self._ms.shape
+            or not (np.isfinite(latencies) & (latencies > 0)).all()
+        ):
             raise BundleError(
-                f"{path}: expected {len(self._ms)} positive latencies, found {found.tolist()}"
+                f"{path}: expected {len(self._ms)} positive latencies, found {latencies.tolist()}"
             )
-        self._ms = found
+        self._ms = latencies
 
 
 FAMILY = GraphFamily(

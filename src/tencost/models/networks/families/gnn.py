@@ -156,9 +156,9 @@ class GnnModel:
 
         assert self._trained is not None, "fit or load comes first"
         write_weights(folder / "gnn.safetensors", self._trained.weights())
-        told = {"settings": self._config.shape, "epoch": self._trained.epoch}
+        header = {"settings": self._config.shape, "epoch": self._trained.epoch}
         (folder / "gnn.json").write_bytes(
-            orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+            orjson.dumps(header, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
         )
 
     def load(self, folder: Path) -> None:
@@ -167,8 +167,8 @@ class GnnModel:
 
         path = folder / "gnn.json"
         try:
-            told = orjson.loads(path.read_bytes())
-            settings, epoch = told["settings"], int(told["epoch"])
+            header = orjson.loads(path.read_bytes())
+            settings, epoch = header["settings"], int(header["epoch"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BundleError(
                 f'{path}: expected {{"settings": {{...}}, "epoch": n}}, found {error}. '

@@ -70,8 +70,8 @@ class NumberEmbedding(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Map int32 [R, 17] to [R, H]."""
         operator, numbers = rows[:, 0].long(), rows[:, 1:]
-        known = numbers.clamp(min=0).float().log1p()
-        read = self.numbers(torch.cat([known, (numbers < 0).float()], dim=1))
+        logarithms = numbers.clamp(min=0).float().log1p()
+        read = self.numbers(torch.cat([logarithms, (numbers < 0).float()], dim=1))
         out: Tensor = self.mix(torch.relu(read + self.operator(operator)))
         return out
 

@@ -64,9 +64,9 @@ class GraphBatch:
         """Return the batch with its tensors on a device."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         moved: dict[str, Any] = {
-            name: one.to(device) for name, one in values.items() if isinstance(one, Tensor)
+            name: tensor.to(device) for name, tensor in values.items() if isinstance(tensor, Tensor)
         }
-        return replace(self, **moved, matrices=tuple(one.to(device) for one in self.matrices))
+        return replace(self, **moved, matrices=tuple(matrix.to(device) for matrix in self.matrices))
 
 
 class Batches:
@@ -200,7 +200,7 @@ class GraphDataset(InMemoryDataset):
         }
 
 
-def _stable(found: StableEdges) -> tuple[Tensor, Tensor]:
-    products = found.products
+def _stable(edges: StableEdges) -> tuple[Tensor, Tensor]:
+    products = edges.products
     parts = [products.real, products.imag] if np.iscomplexobj(products) else [products]
-    return torch.from_numpy(np.concatenate(parts, axis=1)), torch.from_numpy(found.values)
+    return torch.from_numpy(np.concatenate(parts, axis=1)), torch.from_numpy(edges.values)

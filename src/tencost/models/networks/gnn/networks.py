@@ -45,13 +45,13 @@ class EachWay(nn.Module):
 
     def forward(self, nodes: Tensor, ways: Sequence[Way]) -> Tensor:
         """Map [N, H] to [N, H]."""
-        found = [
+        outputs = [
             convolution(nodes, edges)
             if attributes is None
             else convolution(nodes, edges, attributes)
             for convolution, (edges, attributes) in zip(self.convolutions, ways, strict=True)
         ]
-        return torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
+        return torch.stack(outputs).mean(dim=0) if len(outputs) > 1 else outputs[0]
 
 
 class GpsLayer(GPSConv):
@@ -92,8 +92,8 @@ class GpsLayer(GPSConv):
         if self.attn_type == "performer":
             return torch.flatten(self.attn(dense), 0, 1)
         padding = None if present is None else ~present
-        found = self.attn(dense, dense, dense, key_padding_mask=padding, need_weights=False)[0]
-        return torch.flatten(found, 0, 1) if present is None else found[present]
+        attended = self.attn(dense, dense, dense, key_padding_mask=padding, need_weights=False)[0]
+        return torch.flatten(attended, 0, 1) if present is None else attended[present]
 
 
 def similar(sizes: Sequence[int], slack: float) -> Iterator[list[int]]:

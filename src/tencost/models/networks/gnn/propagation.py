@@ -84,8 +84,8 @@ def proximities(topology: Topology) -> list[csr_array]:
 
 
 def propagation_of(kind: str, direction: str, q: float) -> Propagation | None:
-    """Return what a kind of convolution needs to be worked out; None where edges are enough."""
-    known: dict[str, Propagation] = {
+    """Return the function that computes the propagation of a kind of convolution; None where edges are enough."""
+    propagations: dict[str, Propagation] = {
         "gcn": partial(convolution, direction=direction),
         "gin": partial(neighbours, direction=direction),
         "gps": partial(neighbours, direction=direction),
@@ -94,7 +94,7 @@ def propagation_of(kind: str, direction: str, q: float) -> Propagation | None:
         "digcn": page_rank,
         "dgcn": proximities,
     }
-    return known.get(kind)
+    return propagations.get(kind)
 
 
 def _symmetric(weights: csr_array) -> csr_array:

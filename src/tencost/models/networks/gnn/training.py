@@ -75,13 +75,13 @@ class Labels:
         logarithms = np.log(latency_ms)
         label = logarithms if log else latency_ms
         deviation = np.nanstd(label, axis=0)
-        found = (
+        statistics = (
             np.nanmean(label, axis=0),
             np.where(deviation > 1e-6, deviation, 1.0),
             np.nanmin(logarithms, axis=0),
             np.nanmax(logarithms, axis=0),
         )
-        return cls(log, *(torch.from_numpy(each.astype(np.float32)) for each in found))
+        return cls(log, *(torch.from_numpy(each.astype(np.float32)) for each in statistics))
 
     @classmethod
     def empty(cls, log: bool, devices: int) -> Labels:
@@ -131,9 +131,9 @@ class Trained:
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """Return all that predictions depend on beside the settings, by name."""
-        found = {name: value.numpy() for name, value in self.network.state_dict().items()}
+        parameters = {name: value.numpy() for name, value in self.network.state_dict().items()}
         return {
-            **found,
+            **parameters,
             **{f"labels.{name}": value.numpy() for name, value in self._told().items()},
         }
 
@@ -148,13 +148,13 @@ class Trained:
 
     def predict(self, graphs: GraphSet) -> NDArray[np.float64]:
         """Return milliseconds, float64 [G, D]."""
-        found = np.zeros((len(graphs), len(self.labels.mean)))
+        latency_ms = np.zeros((len(graphs), len(self.labels.mean)))
         if len(graphs):
             with seeded(0, self.config.num_threads):
                 batches = batches_of(self.config, graphs, self.encoder)
                 outputs = run(self.network, batches, np.diff(graphs.node_start))
-            found = self.labels.decode(outputs)
-        return found
+            latency_ms = self.labels.decode(outputs)
+        return latency_ms
 
     def _told(self) -> dict[str, Tensor]:
         labels = self.labels
@@ -184,10 +184,10 @@ def run(network: GraphNetwork, batches: Batches, sizes: NDArray[np.int64]) -> Te
     with torch.no_grad():
         for chosen in np.split(order, np.flatnonzero(np.diff(part)) + 1):
             batch = batches.take(chosen)
-            found = network(batch.to(device)).cpu()
+            output = network(batch.to(device)).cpu()
             if outputs is None:
-                outputs = torch.zeros(len(sizes), found.shape[1])
-            outputs[torch.from_numpy(batch.chosen)] = found
+                outputs = torch.zeros(len(sizes), output.shape[1])
+            outputs[torch.from_numpy(batch.chosen)] = output
     assert outputs is not None
     return outputs
 
@@ -337,15 +337,15 @@ def fit_gnn(
 
 
 def _labelled(part: LabelledGraphs, purpose: str) -> LabelledGraphs:
-    known = np.isfinite(part.latency_ms)
+    measured = np.isfinite(part.latency_ms)
     without = [
-        name for name, count in zip(part.hardware, known.sum(axis=0), strict=True) if not count
+        name for name, count in zip(part.hardware, measured.sum(axis=0), strict=True) if not count
     ]
-    if (purpose == "to learn from" and without) or not known.any():
+    if (purpose == "to learn from" and without) or not measured.any():
         raise TrainError(
             f"expected graphs {purpose} with a latency on {', '.join(without)}, found none"
         )
-    return part.take(np.flatnonzero(known.any(axis=1)))
+    return part.take(np.flatnonzero(measured.any(axis=1)))
 
 
 def _task(

@@ -127,24 +127,24 @@ def read_info(folder: Path) -> BundleInfo:
         BundleError: missing, not JSON, unknown format version, other feature ABI, fields missing.
     """
     values = read_kind(folder, PROGRAMS, {"format_version": FORMAT_VERSION})
-    known = {name: value for name, value in values.items() if name not in _LEFT_OUT}
+    info_fields = {name: value for name, value in values.items() if name not in _LEFT_OUT}
     try:
-        check_fields(known)
+        check_fields(info_fields)
         spec = FeatureSpec.from_dict(values["feature_spec"])
         return BundleInfo(
             **{
-                **known,
+                **info_fields,
                 "feature_spec": spec,
                 "calibration": Calibration(**values["calibration"]),
                 "tvm_range": tuple(values["tvm_range"]),
             }
         )
     except FeatureError as error:
-        found = values["feature_spec"].get("abi")
-        if found == FEATURE_ABI:
+        abi = values["feature_spec"].get("abi")
+        if abi == FEATURE_ABI:
             raise BundleError(f"bundle {folder}: {error}") from error
         raise BundleError(
-            f"bundle {folder}: feature ABI {found} does not fit, this tencost has feature ABI "
+            f"bundle {folder}: feature ABI {abi} does not fit, this tencost has feature ABI "
             f"{FEATURE_ABI}. "
             "Use a model version with that MAJOR number, or train again."
         ) from error

@@ -49,10 +49,10 @@ class BlendConfig(ModelConfig):
             raise ConfigError(
                 f"model.members must name at least 2 families, found {self.members!r}"
             )
-        named = self.members if isinstance(self.members, dict) else dict(enumerate(self.members))
-        for name, member in named.items():
+        members = self.members if isinstance(self.members, dict) else dict(enumerate(self.members))
+        for name, member in members.items():
             model_config(member, f"model.members.{name}.")
-        self.members = list(named.values())
+        self.members = list(members.values())
 
     def member_configs(self) -> list[ModelConfig]:
         """Return the members' settings, checked."""
@@ -111,10 +111,11 @@ class BlendRanker:
 
     def importance(self) -> dict[str, float]:
         shares: dict[str, float] = {}
-        told = [found for member in self.members if (found := member.ranker.importance())]
-        for found in told:
-            for name, share in found.items():
-                shares[name] = shares.get(name, 0.0) + share / len(told)
+        shares_by_member = [member.ranker.importance() for member in self.members]
+        importances = [importance for importance in shares_by_member if importance]
+        for importance in importances:
+            for name, share in importance.items():
+                shares[name] = shares.get(name, 0.0) + share / len(importances)
         return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
 
 

@@ -61,8 +61,8 @@ class ColumnRanker:
             order = np.sign(value[rows][:, None] - value[rows][None, :])
             balance += float((order * (label[:, None] - label[None, :])).sum()) / len(rows) ** 2
         self._sign = -1 if balance < 0 else 1
-        found = RankingMetrics(valid.label, valid.group)(self.predict(valid.features))
-        for metric, figure in found.items():
+        metrics = RankingMetrics(valid.label, valid.group)(self.predict(valid.features))
+        for metric, figure in metrics.items():
             log(f"train/valid_{metric}", figure, 0)
 
     def predict(self, features: Ragged) -> Scores:
@@ -79,8 +79,8 @@ class ColumnRanker:
     def load(self, folder: Path) -> None:
         path = folder / _FILE
         try:
-            found = orjson.loads(path.read_bytes())
-            column, sign = found["column"], found["sign"]
+            settings = orjson.loads(path.read_bytes())
+            column, sign = settings["column"], settings["sign"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BundleError(
                 f'{path}: expected {{"column": name, "sign": 1 or -1}}, found something else ({error}). Train it again.'

@@ -220,8 +220,8 @@ def spread_within(scores: Scores, group: IntArray) -> float:
     """
     count = np.maximum(np.bincount(group), 1)
     centred = scores - (np.bincount(group, weights=scores) / count)[group]
-    found = float(np.sqrt(np.mean(centred**2))) if len(scores) else 0.0
-    return found if found > 1e-12 else 1.0
+    deviation = float(np.sqrt(np.mean(centred**2))) if len(scores) else 0.0
+    return deviation if deviation > 1e-12 else 1.0
 
 
 FAMILY = Family(

@@ -79,8 +79,8 @@ class KnnRanker:
                 "scale": scale,
             }
         )
-        found = RankingMetrics(valid.label, valid.group)(self.predict(valid.features))
-        for metric, value in found.items():
+        metrics = RankingMetrics(valid.label, valid.group)(self.predict(valid.features))
+        for metric, value in metrics.items():
             log(f"train/valid_{metric}", value, 0)
 
     def predict(self, features: Ragged) -> Scores:
@@ -118,13 +118,13 @@ class KnnRanker:
                 "Train the model again."
             )
         rows, label = tensors["rows"], tensors["label"]
-        shapes = [one.shape for one in (label, tensors["mean"], tensors["scale"])]
+        shapes = [tensor.shape for tensor in (label, tensors["mean"], tensors["scale"])]
         if rows.ndim != 2 or shapes != [rows.shape[:1], rows.shape[1:], rows.shape[1:]]:
             raise BundleError(
                 f"{path}: expected rows [P, C], label [P], mean and scale [C], found {rows.shape} and {shapes}. "
                 "Train the model again."
             )
-        if not all(np.isfinite(one).all() for one in tensors.values()):
+        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
             raise BundleError(f"{path}: expected finite numbers, found others. Train it again.")
         check_width(path, self._spec, rows.shape[1], self._num_columns())
         self._use(tensors)

@@ -39,6 +39,7 @@ MAX_STEPS = 64
 
 _BUCKET = 8
 _CHUNK = 256
+"""Programs that are scored at a time, which bounds the memory of attention."""
 
 
 @dataclass(kw_only=True)
@@ -73,7 +74,7 @@ class TlpRanker(NetworkRanker):
     """Steps -> two layers and a position -> attention -> sum and maximum -> head -> score."""
 
     family: ClassVar[str] = "tlp"
-    kept: ClassVar[tuple[str, ...]] = ("position",)
+    untransposed: ClassVar[tuple[str, ...]] = ("position",)
 
     def __init__(self, config: TlpConfig, spec: FeatureSpec) -> None:
         super().__init__(config, spec)

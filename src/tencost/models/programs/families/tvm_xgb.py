@@ -32,6 +32,7 @@ from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.models.trees.booster import gain_shares, load_booster, packed_sum, predict_rows
 
 _BASE_SEED = 43
+"""The seed of TVM's XGBConfig."""
 _WATCH_EVERY = 10
 
 

@@ -259,14 +259,14 @@ def _boost(
         booster.update(matrix, step, broadcast)
         if (step + 1) % _WATCH_EVERY and step + 1 != rounds:
             continue
-        found = watch(
+        metrics = watch(
             packed_sum(booster.predict(valid_matrix, output_margin=True), valid_segment, valid_size)
         )
-        for name, value in found.items():
+        for name, value in metrics.items():
             log(f"train/valid_{name}", value, step + 1)
-        if found and found["choice"] > best:
-            best, best_rounds = found["choice"], step + 1
-        elif patience and found and step + 1 - best_rounds >= patience:
+        if metrics and metrics["choice"] > best:
+            best, best_rounds = metrics["choice"], step + 1
+        elif patience and metrics and step + 1 - best_rounds >= patience:
             break
     return booster[:best_rounds] if patience and np.isfinite(best) else booster
 

@@ -48,7 +48,7 @@ class NetworkRanker(ABC):
     """Networks that are averaged, each from its own seed."""
 
     family: ClassVar[str] = ""
-    kept: ClassVar[tuple[str, ...]] = ()
+    untransposed: ClassVar[tuple[str, ...]] = ()
     """Weights that are served as torch stores them; other matrices are transposed."""
 
     def __init__(self, config: Any, spec: FeatureSpec) -> None:
@@ -102,7 +102,7 @@ class NetworkRanker(ABC):
                 seed=seed * 1000 + member,
                 log=member_log(log, member),
             )
-            self._networks.append(served(weights, self.kept))
+            self._networks.append(served(weights, self.untransposed))
             scores = self._forward(self._networks[-1], inputs)
             self._divisors.append(max(float(scores.std()), 1e-12))
 
@@ -164,16 +164,16 @@ class NetworkRanker(ABC):
 
 def own_rows(features: Ragged, spec: FeatureSpec) -> Ragged:
     """Return the columns that differ by row, and the amounts derived from them."""
-    own = len(spec.columns) - num_constant_columns(spec)
+    count = len(spec.columns) - num_constant_columns(spec)
     derived = with_derived(features, spec)
-    columns = np.r_[0:own, len(spec.columns) : derived.num_columns]
+    columns = np.r_[0:count, len(spec.columns) : derived.num_columns]
     return Ragged(np.ascontiguousarray(derived.values[:, columns]), derived.offsets)
 
 
 def num_rows_columns(spec: FeatureSpec) -> int:
     """Count the columns of :func:`own_rows`."""
-    one = Ragged(np.zeros((1, len(spec.columns)), np.float32), np.array([0, 1], np.int64))
-    return own_rows(one, spec).num_columns
+    row = Ragged(np.zeros((1, len(spec.columns)), np.float32), np.array([0, 1], np.int64))
+    return own_rows(row, spec).num_columns
 
 
 def beside_rows(features: Ragged, spec: FeatureSpec, beside: str) -> Array | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tencost.models.programs.families.tvm_mlp import TvmMlpConfig
 
 _HIDDEN = 256
+"""As in TVM's SegmentSumMLPConfig."""
 
 
 class TvmNetwork(nn.Module):

@@ -189,30 +189,30 @@ def read_divisors(path: Path, expected: int) -> list[float]:
         BundleError: missing, something else, or for another number of parts than configured.
     """
     try:
-        found = [float(value) for value in orjson.loads(path.read_bytes())["divisors"]]
+        divisors = [float(value) for value in orjson.loads(path.read_bytes())["divisors"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(
             f'{path}: expected {{"divisors": [numbers]}}, found something else ({error}). Pull or train it again.'
         ) from error
-    if len(found) != expected or not all(0.0 < value < float("inf") for value in found):
+    if len(divisors) != expected or not all(0.0 < value < float("inf") for value in divisors):
         raise BundleError(
-            f"{path}: expected {expected} divisors as configured, each positive; found {found[:8]}. Pull or train the "
-            "model again."
+            f"{path}: expected {expected} divisors as configured, each positive; found {divisors[:8]}. Pull or train "
+            "the model again."
         )
-    return found
+    return divisors
 
 
-def check_width(path: Path, spec: FeatureSpec, found: int, expected: int) -> None:
+def check_width(path: Path, spec: FeatureSpec, width: int, expected: int) -> None:
     """Refuse weights that were trained on another number of columns than this code makes of the features.
 
-    Until the kinds `ansor_tiles` and `autotvm_knobs` became their own summary, first, sum and maximum of their one row
-    were trained on: more columns, of other meaning.
+    Earlier releases trained on first, sum and maximum of the one row of `ansor_tiles` and `configuration`: on more
+    columns, of other meaning.
 
     Raises:
         BundleError: the numbers differ.
     """
-    if found != expected:
+    if width != expected:
         raise BundleError(
             f"{path}: expected a model of {expected} columns a program, as {spec.name} (kind {spec.kind}) is summed up "
-            f"now, found one of {found}. Train it again, or use the tencost release that wrote it."
+            f"now, found one of {width}. Train it again, or use the tencost release that wrote it."
         )

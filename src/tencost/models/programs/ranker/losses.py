@@ -175,17 +175,17 @@ def _parts(sizes: IntArray, longest: int) -> list[tuple[IntArray, int]]:
     """Divide lists into parts of about one length: (which lists, programs of the longest of them and a few).
 
     A part has `_BLOCK_PAIRS` pairs at most, unless it is one list. Most tasks have far fewer programs than the one
-    with most, and pairs grow with the square. What a list adds up to is the same bits in any part.
+    with most, and pairs grow with the square. A list's sums have the same bits in any part.
     """
     widths = np.minimum(-(-sizes // _LANES) * _LANES, longest)
     if longest > _BLOCK:
         widths = np.full_like(sizes, longest)
-    made = []
+    parts = []
     for width in np.unique(widths).tolist():
         rows = np.flatnonzero(widths == width)
         step = max(1, _BLOCK_PAIRS // max(1, width**2))
-        made += [(rows[start : start + step], width) for start in range(0, len(rows), step)]
-    return made
+        parts += [(rows[start : start + step], width) for start in range(0, len(rows), step)]
+    return parts
 
 
 class RankingMetrics:

@@ -124,6 +124,7 @@ def header_names(path: Path) -> list[str] | None:
 
 def read_tables(
     path: Path,
+    file: str,
     table_type: Callable[[str, list[str], bool], Table],
     lines: Callable[[Path], Iterator[tuple[int, str]]] = text_lines,
 ) -> Iterator[Launch | Reject | Note]:
@@ -131,6 +132,7 @@ def read_tables(
 
     Args:
         path: the file.
+        file: as launches and messages name it.
         table_type: its tables.
         lines: yields the file's (number, line), and raises TruncatedError where it is damaged.
 
@@ -148,11 +150,11 @@ def read_tables(
                 names, separator = header
                 quoted = line.lstrip().startswith('"')
                 commas = separator == ";" and _decimals_have_commas(path, number, separator)
-                table = table_type(str(path), names, commas)
+                table = table_type(file, names, commas)
             elif _PERMISSION in line and failure.text != _PERMISSION_ADVICE:
-                failure = Note(_PERMISSION_ADVICE, str(path), number)
+                failure = Note(_PERMISSION_ADVICE, file, number)
             elif line.startswith(_ERROR):
-                failure = failure if failure.text else Note(line[:300], str(path), number)
+                failure = failure if failure.text else Note(line[:300], file, number)
             elif table is not None and not line.startswith("=="):
                 cells = _split_row(line, separator, quoted, len(table.names))
                 if isinstance(cells, str):
@@ -160,7 +162,7 @@ def read_tables(
                 elif cells is not None:
                     yield from table.read_row(number, cells)
     except TruncatedError as error:
-        yield Reject(str(path), number + 1, str(error))
+        yield Reject(file, number + 1, str(error))
     if table is not None:
         yield from table.end()
     if failure.text:

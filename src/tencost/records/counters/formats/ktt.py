@@ -31,10 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from tencost.records.counters.cells import number, text_lines
+from tencost.records.counters.cells import number
 from tencost.records.counters.launches import Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import canonical_unit, current_name, expected_unit
-from tencost.records.reading.opening import TruncatedError, read_head
+from tencost.records.reading.jsonobjects import Window
+from tencost.records.reading.protocol import About
 
 _OK = "Ok"
 _SIZES = {
@@ -45,34 +46,32 @@ _SIZES = {
 _RESULTS = re.compile(r'"Results"\s*:\s*\[')
 _NEXT = re.compile(r'\{\s*"(?:ComputationResults|Configuration|KernelName|Status)"')
 _BETWEEN = re.compile(r"[\s,]*")
-_CHUNK = 1 << 20
-_LONGEST = 1 << 23
-"""Characters of the longest result that is read."""
-_END, _BEGINNING = 16, 64
-"""Characters at the end of what is read that may be part of a word, or of a result's beginning."""
 
 
 class _ResultError(ValueError):
     """A malformed result: what was expected and found."""
 
 
-def recognises(path: Path) -> bool:
-    """Say whether a file begins as KTT's results do."""
-    head = read_head(path).lstrip(b"\xef\xbb\xbf \t\r\n")
-    return (
-        head.startswith(b"{")
-        and b'"Metadata"' in head
-        and (b'"KttVersion"' in head or b'"Results"' in head)
-    )
+class KttFormat(ProfileFormat):
+    """Reads KTT's results."""
+
+    layout = "KTT's results as JSON"
+
+    def recognizes(self, _path: Path, head: bytes) -> bool:
+        """Say whether a file begins as KTT's results do."""
+        begin = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        known = b'"KttVersion"' in begin or b'"Results"' in begin
+        return begin.startswith(b"{") and b'"Metadata"' in begin and known
+
+    def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
+        """Yield every computation of every configuration that succeeded."""
+        return _read(path, about.file)
 
 
-def read(path: Path) -> Iterator[Launch | Reject | Note]:
-    """Read every computation of every configuration that succeeded.
+FORMAT = KttFormat()
 
-    Raises:
-        RecordError: the file cannot be opened.
-    """
-    file = str(path)
+
+def _read(path: Path, file: str) -> Iterator[Launch | Reject | Note]:
     failed: Counter[str] = Counter()
     metadata: Mapping[str, Any] | None = None
     columns: dict[tuple[str, ...], Columns] = {}
@@ -164,107 +163,34 @@ def _size(size: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _results(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Yield (line, the object of metadata), then (line, a result), and (line, why) for what is none, streamed."""
-    window = _Window(path)
-    while (results := _RESULTS.search(window.text, window.at)) is None:
-        if not window.more():
-            yield 1, window.broken or "expected Results, found none"
-            return
+    window = Window(path, errors="replace")
+    results = window.find(_RESULTS)
+    if results is None:
+        yield 1, window.truncated or "expected Results, found none"
+        return
     try:
-        metadata = json.loads(window.text[: results.start()].rstrip().rstrip(",") + "}")["Metadata"]
+        text = window.text[: results.start()].strip("\ufeff, \t\r\n")
+        metadata = json.loads(text + "}")["Metadata"]
         if not isinstance(metadata, dict):
             raise _ResultError("expected Metadata, found no object")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         yield 1, f"expected Metadata before Results, found damage: {error}"[:200]
         metadata = {}
     yield 1, metadata
-    window.go(results.end())
-    while window.seek():
-        value, end = window.value()
-        if value is not None:
-            yield window.line, value
-            window.go(end)
+    window.advance(results.end())
+    while window.skip(_BETWEEN):
+        if window.text[window.at] == "]":
+            return
+        result, end, _ = window.parse()
+        if result is not None:
+            yield window.line, result
+            window.advance(end)
             continue
         yield window.line, "expected a result, found damage"
-        if not window.resume():
-            break
-    if window.broken:
-        yield window.line, window.broken
-    elif not window.closed:
-        yield window.line, "expected the end of Results, found the end of the file: it is cut off"
-
-
-class _Window:
-    """A part of a file: `text[at:]`, whose first character stands in line `line`."""
-
-    def __init__(self, path: Path) -> None:
-        self._lines = text_lines(path)
-        self._decode = json.JSONDecoder().raw_decode
-        self.text = ""
-        self.at = 0
-        self.line = 1
-        self.broken = ""
-        self.closed = False
-
-    def more(self) -> bool:
-        """Read on; False at the end, or where one value is longer than any can be."""
-        parts, missing = [self.text[self.at :]], _CHUNK
-        if self.broken or len(parts[0]) > _LONGEST:
-            return False
-        try:
-            while missing > 0 and (line := next(self._lines, None)) is not None:
-                parts += (line[1], "\n")
-                missing -= len(line[1]) + 1
-        except TruncatedError as error:
-            self.broken = str(error)
-        self.text, self.at = "".join(parts), 0
-        return len(parts) > 1
-
-    def go(self, to: int) -> None:
-        self.line += self.text.count("\n", self.at, to)
-        self.at = to
-
-    def seek(self) -> bool:
-        """Go to the next result; False at the end of Results, or of the file."""
-        while True:
-            skipped = _BETWEEN.match(self.text, self.at)
-            self.go(skipped.end() if skipped else self.at)
-            if self.text.startswith("]", self.at):
-                self.closed = True
-                return False
-            if self.at < len(self.text):
-                return True
-            if not self.more():
-                return False
-
-    def value(self) -> tuple[dict[str, Any] | None, int]:
-        """Return the object that begins here and where it ends; (None, 0) where there is none."""
-        while True:
-            try:
-                value, end = self._decode(self.text, self.at)
-            except json.JSONDecodeError as error:
-                if error.pos < len(self.text) - _END and not error.msg.startswith("Unterminated"):
-                    return None, 0
-            except (RecursionError, ValueError):
-                return None, 0
-            else:
-                return (value, end) if isinstance(value, dict) else (None, 0)
-            if not self.more():
-                return None, 0
-
-    def resume(self) -> bool:
-        """Go to where the next result begins; False where none does."""
-        self.go(self.at + 1)
-        while (following := _NEXT.search(self.text, self.at)) is None:
-            self.go(max(self.at, len(self.text) - _BEGINNING))
-            if not self.more():
-                return False
-        self.go(following.start())
-        return True
-
-
-FORMAT = ProfileFormat(
-    name="ktt",
-    layout="KTT's results as JSON",
-    recognises=recognises,
-    read=read,
-)
+        window.advance(window.at + 1)
+        following = window.find(_NEXT)
+        window.advance(following.start() if following else len(window.text))
+    yield (
+        window.line,
+        window.truncated or "expected the end of Results, found the end of the file: it is cut off",
+    )

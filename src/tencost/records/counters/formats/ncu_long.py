@@ -27,7 +27,8 @@ from tencost.records.counters.cells import first_names, number
 from tencost.records.counters.formats import _ncu
 from tencost.records.counters.launches import Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import current_name, parse_metric
-from tencost.records.reading.opening import TruncatedError, read_head
+from tencost.records.reading.opening import TruncatedError
+from tencost.records.reading.protocol import About
 
 _REQUIRED = ("ID", "Kernel Name", "Metric Name", "Metric Value")
 _LOG_LINES = (b"==PROF==", b"==ERROR==", b"ERR_NVGPUCTRPERM")
@@ -44,15 +45,27 @@ class _Row(NamedTuple):
         return self.cells.get("Process ID", ""), self.cells["ID"]
 
 
-def recognises(path: Path) -> bool:
-    """Say whether there is a table with a row a metric, or what ncu prints where it can make none."""
-    try:
-        names = _ncu.header_names(path)
-    except TruncatedError:
-        names = None
-    if names is None:
-        return any(word in read_head(path) for word in _LOG_LINES)
-    return "Metric Name" in names
+class NcuLongFormat(ProfileFormat):
+    """Reads what `ncu --csv` prints."""
+
+    layout = "what ncu prints as CSV, a row a metric (ncu --csv)"
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Say whether there is a table with a row a metric, or what ncu prints where it can make none."""
+        try:
+            names = _ncu.header_names(path)
+        except TruncatedError:
+            names = None
+        if names is None:
+            return any(word in head for word in _LOG_LINES)
+        return "Metric Name" in names
+
+    def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
+        """Yield every launch."""
+        return _ncu.read_tables(path, about.file, _LongTable)
+
+
+FORMAT = NcuLongFormat()
 
 
 class _LongTable(_ncu.Table):
@@ -149,11 +162,3 @@ class _LongTable(_ncu.Table):
         self._numeric.add(name)
         metrics.setdefault(name, (metric.unit, value * metric.factor))
         return ""
-
-
-FORMAT = ProfileFormat(
-    name="ncu_long",
-    layout="what ncu prints as CSV, a row a metric (ncu --csv)",
-    recognises=recognises,
-    read=lambda path: _ncu.read_tables(path, _LongTable),
-)

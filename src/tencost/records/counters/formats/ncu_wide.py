@@ -35,7 +35,8 @@ from tencost.records.counters.cells import first_names, number, numbers, text_li
 from tencost.records.counters.formats import _ncu
 from tencost.records.counters.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import Metric, parse_metric
-from tencost.records.reading.opening import TruncatedError, most_bytes
+from tencost.records.reading.opening import TruncatedError, most_bytes, read_head
+from tencost.records.reading.protocol import About
 
 _ZIP = b"PK\x03\x04"
 _MOST_ROWS = 1 << 20
@@ -56,30 +57,33 @@ class _Column:
     differences: int = 0
 
 
-def recognises(path: Path) -> bool:
-    """Say whether there is a table with a column a metric."""
-    if _is_zip(path):
-        return path.suffix.lower() in (".xlsx", ".xlsm")
-    try:
-        names = _ncu.header_names(path)
-    except TruncatedError:
-        return False
-    return names is not None and "Metric Name" not in names
+class NcuWideFormat(ProfileFormat):
+    """Reads Nsight Compute's raw page."""
+
+    layout = "Nsight Compute's raw page as CSV or .xlsx (ncu --page raw --csv)"
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Say whether there is a table with a column a metric."""
+        if head.startswith(_ZIP):
+            return path.suffix.lower() in (".xlsx", ".xlsm")
+        try:
+            names = _ncu.header_names(path)
+        except TruncatedError:
+            return False
+        return names is not None and "Metric Name" not in names
+
+    def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
+        """Yield every launch.
+
+        Raises:
+            RecordError: the file cannot be opened.
+            MissingDependencyError: a sheet, and openpyxl is not installed.
+        """
+        lines = _sheet_lines if read_head(path).startswith(_ZIP) else text_lines
+        return _ncu.read_tables(path, about.file, _WideTable, lines)
 
 
-def read(path: Path) -> Iterator[Launch | Reject | Note]:
-    """Read every launch.
-
-    Raises:
-        RecordError: the file cannot be opened.
-        MissingDependencyError: a sheet, and openpyxl is not installed.
-    """
-    return _ncu.read_tables(path, _WideTable, _sheet_lines if _is_zip(path) else text_lines)
-
-
-def _is_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == _ZIP
+FORMAT = NcuWideFormat()
 
 
 def _sheet_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -287,11 +291,3 @@ class _WideTable(_ncu.Table):
                 yield Note(
                     f"the two columns {column.title} differ in {column.differences} rows; the first counts", self.file
                 )  # fmt: skip
-
-
-FORMAT = ProfileFormat(
-    name="ncu_wide",
-    layout="Nsight Compute's raw page as CSV or .xlsx (ncu --page raw --csv)",
-    recognises=recognises,
-    read=read,
-)

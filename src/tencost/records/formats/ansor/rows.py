@@ -21,7 +21,7 @@ from tencost.records.formats.ansor.steps import (
     task_of,
 )
 from tencost.records.reading.columns import networks, record_table, sources
-from tencost.records.reading.protocol import About, Batch, Reject
+from tencost.records.reading.protocol import About, Batch, Reject, Rows
 from tencost.records.reading.targets import device_of, parse_target
 from tencost.store.ids import ID_LENGTH, canonical_json, canonical_target, text_id
 from tencost.store.schema import SCHEMA
@@ -55,19 +55,17 @@ class _Known(NamedTuple):
     """What a record's id hashes after the program's id."""
 
 
-class AnsorRows:
+class AnsorRows(Rows):
     """Records and rejects of a batch as they are read; the columns of a task's facts are dictionaries."""
 
     def __init__(self, about: About) -> None:
-        self.about = about
-        self.rejects: list[Reject] = []
+        super().__init__(about)
         self.tasks: dict[bytes, _Known] = {}
         self.facts: list[_Facts] = []
         self.foreign: dict[tuple[int, str], int] = {}
         self.foreign_texts: list[bytes] = []
         self.bytes = 0
         # One item a record.
-        self.lines: list[int] = []
         self.task_at: list[int] = []
         self.foreign_at: list[int] = []
         self.programs: list[bytes] = []
@@ -79,15 +77,10 @@ class AnsorRows:
         self.costs: list[float] = []
         self.failed: list[tuple[int, Status, str]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self.lines or self.rejects)
-
     def full(self, batch_rows: int) -> bool:
-        return (
-            len(self.lines) >= batch_rows
-            or self.bytes >= BATCH_BYTES
-            or len(self.rejects) >= batch_rows
-        )
+        """Say whether it holds as many records, rejects or bytes as a batch has at most."""
+        most = max(len(self.lines), len(self.rejects))
+        return most >= batch_rows or self.bytes >= BATCH_BYTES
 
     def add(self, number: int, line: bytes) -> None:
         """Add a line as a record or as a reject, or skip it."""

@@ -33,7 +33,7 @@ from tencost.records.formats.autotvm.lines import (
 )
 from tencost.records.formats.autotvm.plain import PlainEntity, Result, decode_plain, is_plain
 from tencost.records.reading.columns import networks, record_table, sources
-from tencost.records.reading.protocol import About, Batch, Reject
+from tencost.records.reading.protocol import About, Batch, Reject, Rows
 from tencost.records.reading.targets import device_of, parse_target
 from tencost.store.ids import ID_LENGTH, canonical_json, canonical_target, text_id
 from tencost.store.status import FAILURE_SECONDS, Status, timing_from_log
@@ -71,30 +71,22 @@ class _Told:
     foreign: str
 
 
-class AutotvmRows:
+class AutotvmRows(Rows):
     """Makes one batch: a table's columns, a line at a time."""
 
     def __init__(self, about: About) -> None:
-        self.about = about
-        self.rejects: list[Reject] = []
+        super().__init__(about)
         self._facts: dict[bytes, _Facts] = {}
         self._told: dict[Any, int] = {}
         self._distinct: list[_Told] = []
         self._checked: set[PlainEntity] = set()
         self._which: list[int] = []
-        self._lines: list[int] = []
         self._programs: list[bytes] = []
         self._program_ids: list[str] = []
         self._record_ids: list[str] = []
         self._run_secs: list[tuple[float, ...] | None] = []
         self._wall_s: list[float] = []
         self._timestamps: list[float] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._lines or self.rejects)
-
-    def full(self, batch_rows: int) -> bool:
-        return len(self._lines) + len(self.rejects) >= batch_rows
 
     def add(self, number: int, line: bytes) -> None:
         """Take a line: a record, a reject, or nothing where it is blank or a comment.
@@ -113,7 +105,7 @@ class AutotvmRows:
                 self.rejects.append(Reject(self.about.file, number, str(error)))
 
     def batch(self) -> Batch:
-        if not self._lines:
+        if not self.lines:
             return Batch(record_table(0, {"run_secs": []}, {}), tuple(self.rejects))
         which = pa.array(np.asarray(self._which, np.int32))
         told = self._distinct
@@ -137,7 +129,7 @@ class AutotvmRows:
             "run_secs": self._run_secs,
             "status": column(item.status.value for item in told),
             "error": column(item.error for item in told),
-            "source": sources(self.about.dataset, self.about.file, self._lines),
+            "source": sources(self.about.dataset, self.about.file, self.lines),
             "wall_s": self._wall_s,
             "foreign": column(item.foreign for item in told),
         }
@@ -198,7 +190,7 @@ class AutotvmRows:
         program_id = hashlib.sha256(facts.head + identity).hexdigest()[:ID_LENGTH]
         record_id = hashlib.sha256(program_id.encode() + facts.tail).hexdigest()[:ID_LENGTH]
         self._which.append(which)
-        self._lines.append(number)
+        self.lines.append(number)
         self._programs.append(program)
         self._program_ids.append(program_id)
         self._record_ids.append(record_id)

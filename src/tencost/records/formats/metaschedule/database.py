@@ -41,6 +41,7 @@ import orjson
 
 from tencost.errors import RecordError
 from tencost.records.reading.protocol import Reject as Reject
+from tencost.records.reading.protocol import shorten
 from tencost.store.ids import workload_id
 
 WORKLOAD_FILE = "database_workload.json"
@@ -210,12 +211,12 @@ def parse_workload_text(line: bytes) -> tuple[str, str]:
     """
     value = _load(line)
     if not (isinstance(value, list) and len(value) == 2):
-        raise BadLineError(f"expected [shash, module], found {_shorten(value)}")
+        raise BadLineError(f"expected [shash, module], found {shorten(value)}")
     shash, module = value
     if not (isinstance(shash, str) and shash.isascii() and shash.isdigit()):
-        raise BadLineError(f"expected a hash of decimal digits as text, found {_shorten(shash)}")
+        raise BadLineError(f"expected a hash of decimal digits as text, found {shorten(shash)}")
     if not isinstance(module, str):
-        raise BadLineError(f"expected a base64 module, found {_shorten(module)}")
+        raise BadLineError(f"expected a base64 module, found {shorten(module)}")
     return shash, decode_module(module)
 
 
@@ -225,27 +226,27 @@ def parse_program(
     """Read a line of a record file; raises BadLineError if it is not what the grammar says."""
     value = _load(line)
     if not (isinstance(value, list) and len(value) == 2):
-        raise BadLineError(f"expected [workload_index, record], found {_shorten(value)}")
+        raise BadLineError(f"expected [workload_index, record], found {shorten(value)}")
     index, body = value
     if not _is_int(index) or not 0 <= index < len(workloads):
         raise BadLineError(
-            f"expected a workload index below {len(workloads)}, found {_shorten(index)}"
+            f"expected a workload index below {len(workloads)}, found {shorten(index)}"
         )
     workload = workloads[index]
     if workload is None:
         raise BadLineError(f"its workload, line {index + 1} of {WORKLOAD_FILE}, cannot be read")
     if not (isinstance(body, list) and len(body) == 4):
-        raise BadLineError(f"expected [trace, run_secs, target, args_info], found {_shorten(body)}")
+        raise BadLineError(f"expected [trace, run_secs, target, args_info], found {shorten(body)}")
     trace, run_secs, target, args_info = body
     _check_trace(trace)
     if run_secs is not None and not (
         isinstance(run_secs, list) and all(_is_number(item) for item in run_secs)
     ):
-        raise BadLineError(f"expected run_secs as numbers or null, found {_shorten(run_secs)}")
+        raise BadLineError(f"expected run_secs as numbers or null, found {shorten(run_secs)}")
     if not (isinstance(target, dict) and isinstance(target.get("kind"), str)):
-        raise BadLineError(f"expected a target object with a kind, found {_shorten(target)}")
+        raise BadLineError(f"expected a target object with a kind, found {shorten(target)}")
     if not isinstance(args_info, list):
-        raise BadLineError(f"expected args_info as a list, found {_shorten(args_info)}")
+        raise BadLineError(f"expected args_info as a list, found {shorten(args_info)}")
     return LoggedProgram(workload, trace, run_secs, target, args_info, number)
 
 
@@ -255,7 +256,7 @@ def _check_trace(trace: Any) -> None:
         and len(trace) == 2
         and all(isinstance(part, list) for part in trace)
     ):
-        raise BadLineError(f"expected a trace [instructions, decisions], found {_shorten(trace)}")
+        raise BadLineError(f"expected a trace [instructions, decisions], found {shorten(trace)}")
     instructions, decisions = trace
     for position, item in enumerate(instructions):
         if not (
@@ -266,7 +267,7 @@ def _check_trace(trace: Any) -> None:
         ):
             raise BadLineError(
                 f"expected instruction {position} as [kind, inputs, attributes, outputs], "
-                f"found {_shorten(item)}"
+                f"found {shorten(item)}"
             )
     for position, item in enumerate(decisions):
         if not (
@@ -277,7 +278,7 @@ def _check_trace(trace: Any) -> None:
         ):
             raise BadLineError(
                 f"expected decision {position} as [instruction_index, value] with an index below "
-                f"{len(instructions)}, found {_shorten(item)}"
+                f"{len(instructions)}, found {shorten(item)}"
             )
 
 
@@ -287,11 +288,6 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _dump(value: Any) -> str:

@@ -35,6 +35,7 @@ from tencost.records.reading.protocol import (
     LogFormat,
     Module,
     Reject,
+    Rows,
     read_lines,
 )
 from tencost.records.reading.targets import device_of
@@ -197,22 +198,14 @@ def _task_name(mod_json: str) -> str:
     return f"ms_{text_id(mod_json)[:8]}"
 
 
-class _Rows:
+class _Rows(Rows):
     """Columns that grow by a row a program; a trace is text again as soon as it was looked at."""
 
     def __init__(self, workloads: Sequence[_Workload | None], about: About) -> None:
-        self.about = about
-        self.rejects: list[Reject] = []
+        super().__init__(about)
         self._known = {item.logged.workload_id: item for item in workloads if item is not None}
         self._logged = [None if item is None else item.logged for item in workloads]
-        self._lines: list[int] = []
         self._columns: dict[str, list[Any]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._lines or self.rejects)
-
-    def full(self, batch_rows: int) -> bool:
-        return len(self._lines) + len(self.rejects) >= batch_rows
 
     def add(self, number: int, line: bytes) -> None:
         if not line.strip():
@@ -230,7 +223,7 @@ class _Rows:
             return
         for name, value in values.items():
             self._columns.setdefault(name, []).append(value)
-        self._lines.append(number)
+        self.lines.append(number)
 
     def _values(self, program: LoggedProgram) -> dict[str, Any]:
         known = self._known[program.workload.workload_id]
@@ -265,14 +258,14 @@ class _Rows:
         from tencost.records.reading.columns import networks, record_table, sources
         from tencost.store.schema import SCHEMA
 
-        if not self._lines:
+        if not self.lines:
             return Batch(SCHEMA.empty_table(), tuple(self.rejects))
-        rows = len(self._lines)
+        rows = len(self.lines)
         about = self.about
         columns = {
             **self._columns,
             "networks": networks(about.dataset, rows),
-            "source": sources(about.dataset, about.file, self._lines),
+            "source": sources(about.dataset, about.file, self.lines),
         }
         constants = {"engine": "tvm", "program_format": "metaschedule_trace"}
         return Batch(record_table(rows, columns, constants), tuple(self.rejects))

@@ -61,12 +61,11 @@ import pyarrow.parquet as pq
 from tencost.errors import RecordError
 from tencost.records.formats.rfc4304.names import COLUMNS_FIELDS, JSON_FIELDS, Object, Version
 from tencost.records.formats.rfc4304.rows import OURS, NoHardwareError, object_of, row_of
-from tencost.records.reading.jsonobjects import Damage, json_objects
+from tencost.records.reading.jsonobjects import Damage, json_objects, read_objects
 from tencost.records.reading.opening import TruncatedError
 from tencost.records.reading.parquet import is_parquet, open_parquet, parquet_names, parquet_tables
-from tencost.records.reading.protocol import BATCH_ROWS, About, Batch, LogFormat, Reject
+from tencost.records.reading.protocol import BATCH_ROWS, About, Batch, LogFormat
 from tencost.records.reading.targets import NoDeviceError
-from tencost.store.schema import SCHEMA, SCHEMA_VERSION
 
 _TEXTS = frozenset(
     [
@@ -89,7 +88,7 @@ _MARKS = _TIMES | {"env_name", "hw_model", "runtime_raw", "hardware", "schema_ve
 """A file is one of these logs if it has the keys workload and engine, and one of these."""
 _KEY = re.compile(rb'"([a-z_]+)"\s*:')
 _JSON_MARK = b"tencost.json"
-_NAMELESS = Damage("hardware: missing (columns: env_name or hw_model); pass hardware=<name>")
+_NAMELESS = "hardware: missing (columns: env_name or hw_model); pass hardware=<name>"
 WRITE_ROWS = 10_000
 """Rows that are turned into objects at a time."""
 
@@ -124,31 +123,28 @@ class Rfc4304Format(LogFormat):
             RecordError: the file cannot be opened, or no record can be read because none names its device and
                 `about` does not, either.
         """
-        rows: list[dict[str, Any]] = []
-        rejects: list[Reject] = []
         readable = nameless = 0
+
+        def row(record: Object) -> dict[str, Any]:
+            nonlocal readable, nameless
+            try:
+                columns = row_of(record, about.hardware)
+            except NoHardwareError as error:
+                nameless += 1
+                raise ValueError(_NAMELESS) from error
+            readable += 1
+            return columns
+
         if is_parquet(path):
             records = _parquet_objects(path, batch_rows)
         else:
             records = json_objects(path, lambda part: "workload" in part)
-        for line, record in records:
-            row = record if isinstance(record, Damage) else _row(record, about, line)
-            if isinstance(row, Damage):
-                nameless += row is _NAMELESS
-                rejects.append(Reject(about.file, line, row.reason))
-            else:
-                rows.append(row)
-                readable += 1
-            if len(rows) + len(rejects) >= batch_rows:
-                yield Batch(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects))
-                rows, rejects = [], []
+        yield from read_objects(records, about, batch_rows, row)
         if nameless and not readable:
             raise NoDeviceError(
                 f"expected records in {path} that name their device (hardware; env_name or hw_model "
                 f"in the columns version), found none in {nameless}. Import it with hardware=<name>."
             )
-        if rows or rejects:
-            yield Batch(pa.Table.from_pylist(rows, schema=SCHEMA), tuple(rejects))
 
 
 FORMAT = Rfc4304Format()
@@ -185,22 +181,6 @@ def write_file(table: Any, path: Path, version: Version) -> int:
             file.write((start if count == 1 else between) + json.dumps(record))
         file.write(end if count else start.strip() + end.strip())
     return count
-
-
-def _row(record: Object, about: About, line: int) -> dict[str, Any] | Damage:
-    try:
-        row = row_of(record, about.hardware)
-    except NoHardwareError:
-        return _NAMELESS
-    except RecursionError:
-        return Damage("JSON nested too deeply")
-    except ValueError as error:
-        return Damage(str(error))
-    row["source"] = {"dataset": about.dataset, "file": about.file, "line": line}
-    row["schema_version"] = SCHEMA_VERSION
-    if row.get("networks") is None:
-        row["networks"] = [{"network": about.dataset, "weight": 1}]
-    return row
 
 
 def _parquet_objects(path: Path, batch_rows: int) -> Iterator[tuple[int, Object | Damage]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -66,6 +67,9 @@ _GOOD = ("ok", "success", "correct")
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _FLOAT32_MAX = 3.4e38
+_RESERVED = re.compile(r"(topi|relay)(?:[.:]|$)")
+_OPERATOR = re.compile(r"(topi|relay)\.[^\s:]+(:[0-9a-fA-F]{4,64})?")
+"""A workload in a namespace that the RFC reserves."""
 _Id = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -283,6 +287,16 @@ def _text(text: Any) -> str:
     return _unicode(text)
 
 
+def _workload(workload: Any) -> str:
+    text = _text(workload)
+    if (reserved := _RESERVED.match(text)) and not _OPERATOR.fullmatch(text):
+        raise ValueError(
+            f"expected {reserved[1]}.<operator> or {reserved[1]}.<operator>:<git SHA>, as the namespace is reserved "
+            f"for TVM's operators, found {shorten(text)}"
+        )
+    return text
+
+
 def _name(name: Any) -> str | None:
     return _unicode(name) if isinstance(name, str) else None
 
@@ -319,7 +333,7 @@ def _object(members: Any) -> Object | None:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(_JSON_COLUMNS, _object),
-    "workload": _text,
+    "workload": _workload,
     "workload_args": finite,
     "hardware": _text,
     "engine": _text,

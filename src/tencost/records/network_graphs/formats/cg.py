@@ -40,11 +40,12 @@ from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES, OPERATORS
 from tencost.records.network_graphs.csv_rows import Rows, Spans, find_spans, read_rows, rows_of
 from tencost.records.network_graphs.reading import (
     GraphFormat,
+    GraphReject,
     ReadGraphs,
-    Reject,
     bad_latency,
     places,
 )
+from tencost.records.reading.protocol import About
 from tencost.writing import whole_folder
 
 DEVICES = {
@@ -77,12 +78,7 @@ class _Family:
     read: LabelledGraphs | None = None
     node_line: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     edge_line: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    rejects: list[Reject] = field(default_factory=list)
-
-
-def recognises(folder: Path) -> bool:
-    """Say whether the folder, or one in it, has a file of a graph's structure."""
-    return any(_structure(each) for each in (folder, *_folders(folder)))
+    rejects: list[GraphReject] = field(default_factory=list)
 
 
 def read(folder: Path) -> ReadGraphs:
@@ -196,7 +192,7 @@ def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Famil
     found = _Family()
 
     def reject(file: str, line: int, reason: str, graph: int = -1) -> None:
-        found.rejects.append(Reject(f"{family}/{file}", line, family, graph, reason))
+        found.rejects.append(GraphReject(f"{family}/{file}", line, reason, family, graph))
 
     try:
         node_counts, edge_counts = _counts(folder, NODE_COUNTS), _counts(folder, EDGE_COUNTS)
@@ -316,7 +312,7 @@ def _bad_graphs(
 
 def _latencies(
     family: str, folder: Path, hardware: tuple[str, ...], position: NDArray[np.int32]
-) -> tuple[NDArray[np.float64], list[Reject]]:
+) -> tuple[NDArray[np.float64], list[GraphReject]]:
     """Return milliseconds [G, D], NaN where there are none, and what was no latency."""
     latency = np.full((len(position), len(hardware)), np.nan)
     rejects = []
@@ -330,21 +326,21 @@ def _latencies(
         try:
             text = _text(folder, file).decode("utf-8", errors="replace")
         except _FamilyError as error:
-            rejects.append(Reject(where, 0, family, -1, error.reject[2]))
+            rejects.append(GraphReject(where, 0, error.reject[2], family, -1))
             continue
         lines = text.removesuffix("\n").split("\n")
         while len(lines) > len(position) and not lines[-1].strip():
             lines.pop()
         if len(lines) != len(position):
             reason = f"expected {len(position)} lines, one a graph, found {len(lines)}; none of them is used"
-            rejects.append(Reject(where, 0, family, -1, reason))
+            rejects.append(GraphReject(where, 0, reason, family, -1))
             continue
         words = pl.Series(lines, dtype=pl.String).str.strip_chars(' "\t\r')
         values = words.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
         good = np.isfinite(values) & (values > 0)
         for graph in np.flatnonzero(~good & (words != "").to_numpy()).tolist():
             reason = bad_latency(name, words[graph])
-            rejects.append(Reject(where, graph + 1, family, int(position[graph]), reason))
+            rejects.append(GraphReject(where, graph + 1, reason, family, int(position[graph])))
         latency[good, device] = values[good]
     return latency, rejects
 
@@ -357,9 +353,18 @@ def _empty() -> GraphSet:
     )  # fmt: skip
 
 
-FORMAT = GraphFormat(
-    name="cg",
-    layout=f"folders of families with {NODES} (CG)",
-    recognises=recognises,
-    read=read,
-)
+class CgFormat(GraphFormat):
+    """Reads folders of the CG benchmark."""
+
+    layout = f"folders of families with {NODES} (CG)"
+
+    def recognizes(self, path: Path, _head: bytes) -> bool:
+        """Say whether the folder, or one in it, has a file of a graph's structure."""
+        return any(_structure(each) for each in (path, *_folders(path)))
+
+    def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
+        """Yield all networks of the folder, see :func:`read`."""
+        yield read(path)
+
+
+FORMAT = CgFormat()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,11 @@ import orjson
 from tencost.errors import GraphError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
 from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES
-from tencost.records.network_graphs.reading import GraphFormat, ReadGraphs, Reject, places
+from tencost.records.network_graphs.reading import GraphFormat, GraphReject, ReadGraphs, places
+from tencost.records.reading.protocol import About
 
 HARDWARE_FILE = "hardware.json"
 MEASURED_FILE = "measured.ndjson"
-
-
-def recognises(folder: Path) -> bool:
-    """Say whether the folder has lines of measured networks and says of what hardware."""
-    return (folder / HARDWARE_FILE).is_file() and _measured(folder) is not None
 
 
 def read(folder: Path) -> ReadGraphs:
@@ -42,7 +39,7 @@ def read(folder: Path) -> ReadGraphs:
     graphs: list[GraphSet] = []
     latencies: list[float] = []
     lines: list[int] = []
-    rejects: list[Reject] = []
+    rejects: list[GraphReject] = []
     families: Counter[str] = Counter()
     known: dict[tuple[str, str], int] = {}
     for number, text in enumerate(_content(path).splitlines(), start=1):
@@ -50,11 +47,9 @@ def read(folder: Path) -> ReadGraphs:
         try:
             line = orjson.loads(text)
             family, name = str(line["family"]), str(line["name"])
-            if (
-                family,
-                name,
-            ) in known:  # another round: the quietest counts, one that failed does not
-                place = known[family, name]
+            key = family, name
+            if key in known:  # another round: the quietest counts, one that failed does not
+                place = known[key]
                 latencies[place] = min(latencies[place], float(line.get("latency_ms", np.inf)))
                 continue
             position = families[family]
@@ -62,9 +57,9 @@ def read(folder: Path) -> ReadGraphs:
             one = _graph(line, position)
             latency = float(line["latency_ms"])
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-            rejects.append(Reject(path.name, number, family, position, _told(error)))
+            rejects.append(GraphReject(path.name, number, _told(error), family, position))
             continue
-        known[family, name] = len(graphs)
+        known[key] = len(graphs)
         graphs.append(one)
         latencies.append(latency)
         lines.append(number)
@@ -142,9 +137,18 @@ def _told(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-FORMAT = GraphFormat(
-    name="measured",
-    layout=f"a folder of tencost graphs measure ({HARDWARE_FILE}, {MEASURED_FILE})",
-    recognises=recognises,
-    read=read,
-)
+class MeasuredFormat(GraphFormat):
+    """Reads what `tencost graphs measure` wrote."""
+
+    layout = f"a folder of tencost graphs measure ({HARDWARE_FILE}, {MEASURED_FILE})"
+
+    def recognizes(self, path: Path, _head: bytes) -> bool:
+        """Say whether the folder has lines of measured networks and says of what hardware."""
+        return (path / HARDWARE_FILE).is_file() and _measured(path) is not None
+
+    def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
+        """Yield all networks of the folder, see :func:`read`."""
+        yield read(path)
+
+
+FORMAT = MeasuredFormat()

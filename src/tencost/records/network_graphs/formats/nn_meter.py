@@ -20,8 +20,6 @@ Source: microsoft/nn-Meter, docs/dataset.md and nn_meter/dataset.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,15 +29,18 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from tencost.errors import RecordError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES, OPERATORS
 from tencost.records.network_graphs.reading import (
     GraphFormat,
+    GraphReject,
     ReadGraphs,
-    Reject,
     bad_latency,
     places,
 )
+from tencost.records.reading.opening import TruncatedError, lines
+from tencost.records.reading.protocol import About
 
 DEVICES = {
     "cortexA76cpu_tflite21": "cortex-a76",
@@ -83,12 +84,7 @@ class _Found:
     latency: list[list[float]] = field(default_factory=list)
     file: list[str] = field(default_factory=list)
     line: list[int] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-
-
-def recognises(folder: Path) -> bool:
-    """Say whether there is a file of a family; lines that say of what hardware they are were measured here."""
-    return bool(_files(folder)) and not (folder / "hardware.json").exists()
+    rejects: list[GraphReject] = field(default_factory=list)
 
 
 def read(folder: Path) -> ReadGraphs:
@@ -103,7 +99,7 @@ def read(folder: Path) -> ReadGraphs:
             try:
                 _add(found, line, family, position, path.name, number)
             except _LineError as error:
-                found.rejects.append(Reject(path.name, number, family, position, str(error)))
+                found.rejects.append(GraphReject(path.name, number, str(error), family, position))
     graphs = GraphSet(
         np.full(len(found.graphs), "", dtype="<U1"),
         np.array(found.family, dtype=np.str_),
@@ -139,12 +135,10 @@ def _lines(path: Path, family: str, found: _Found) -> Iterator[tuple[int, bytes]
     """Yield (number from 1, line); where a damaged file ends is a reject."""
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line
-    except (OSError, EOFError, zlib.error) as error:
-        reason = f"expected a whole file, found one that ends early or is damaged ({error})"
-        found.rejects.append(Reject(path.name, number + 1, family, -1, reason))
+        for number, line in lines(path):
+            yield number, line
+    except (RecordError, TruncatedError) as error:
+        found.rejects.append(GraphReject(path.name, number + 1, str(error), family, -1))
 
 
 def _add(found: _Found, line: bytes, family: str, position: int, file: str, number: int) -> None:
@@ -160,7 +154,7 @@ def _add(found: _Found, line: bytes, family: str, position: int, file: str, numb
         value = entry.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             reason = bad_latency(hardware, value)
-            found.rejects.append(Reject(file, number, family, position, reason))
+            found.rejects.append(GraphReject(file, number, reason, family, position))
             value = None
         latency.append(np.nan if value is None else float(value))
     name = entry.get("id")
@@ -255,9 +249,18 @@ def _numbers(values: Any, count: int | None) -> list[int]:
     return found
 
 
-FORMAT = GraphFormat(
-    name="nn_meter",
-    layout="files <family>.jsonl (nn-Meter)",
-    recognises=recognises,
-    read=read,
-)
+class NnMeterFormat(GraphFormat):
+    """Reads nn-Meter's dataset."""
+
+    layout = "files <family>.jsonl (nn-Meter)"
+
+    def recognizes(self, path: Path, _head: bytes) -> bool:
+        """Say whether there is a file of a family; lines that say of what hardware they are were measured here."""
+        return bool(_files(path)) and not (path / "hardware.json").exists()
+
+    def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
+        """Yield all networks of the folder, see :func:`read`."""
+        yield read(path)
+
+
+FORMAT = NnMeterFormat()
