@@ -8,7 +8,7 @@ depends on weights only and leaves the tasks' functions as they are, but for a m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,7 @@ class Network:
 def variant_name(config: NetworkConfig) -> str:
     """Return the network's name with the batch, size and graph that differ from what the plain name stands for.
 
-    ``-unpacked``: programs have the weights in the order of the source. With network.graph=auto it is the plain name,
-    of files and folders; a loaded network has the name of what was chosen.
+    ``-unpacked``: programs have the weights in the order of the source. With network.graph=auto it is the plain name.
     """
     batch = f"-b{config.batch}" if config.batch != 1 else ""
     size = f"-s{config.size}" if config.size and config.size != config.default_size else ""
@@ -168,16 +167,16 @@ def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") ->
     notes = imported.notes
     try:
         if imported.fused:
-            choice, mod, params = GraphChoice.as_is, compilable(imported.mod), imported.params
+            mod, params = compilable(imported.mod), imported.params
         else:
-            choice, mod, params, refused = _written(imported, config.graph, kind)
+            mod, params, refused = _written(imported, config.graph, kind)
             notes += refused
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
         ) from error
     return Network(
-        variant_name(replace(config, graph=choice)),
+        variant_name(config),
         mod,
         params,
         imported.inputs,
@@ -192,14 +191,14 @@ def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") ->
 
 def _written(
     imported: Imported, choice: GraphChoice, kind: str
-) -> tuple[GraphChoice, Any, list[Any], tuple[str, ...]]:
-    """Return the first way of writing a network that TVM lowers, the module and weights, and why others were not."""
+) -> tuple[Any, list[Any], tuple[str, ...]]:
+    """Return module and weights, written in the first way that TVM lowers, and why it does not lower those before."""
     *others, last = candidates(imported.mod, choice, kind)
     notes: list[str] = []
     for written in (*others, last):
         try:
             mod, params = written_as(imported.mod, imported.params, written)
-            return written, compilable(fuse(mod)), params, tuple(notes)
+            return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:
             if written is last:
                 raise

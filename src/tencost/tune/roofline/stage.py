@@ -107,7 +107,7 @@ def run(
     if run is None and not store and (folder / RECORD_FILE).exists():
         run = str(folder)
     if run is None:
-        source = _of_store(cfg.paths.live_store(root), network.name, hardware, set(workloads))
+        source = _of_store(cfg.paths.live_store(root), name, hardware, set(workloads))
     else:
         with run_files(run, (RECORD_FILE, WORKLOAD_FILE, SESSION_FILE), root) as files:
             source = Source(_of_folder(files, run, hardware), run)
