@@ -233,7 +233,7 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     """Return a model's outputs, compiled as `tencost compile network=onnx hardware=local` does."""
     import onnx
 
-    from tencost.config import NetworkConfig
+    from tencost.config import GraphChoice, NetworkConfig
     from tencost.networks.network import lowered
     from tencost.networks.source import Imported
     from tencost.networks.sources import onnx as source
@@ -242,7 +242,9 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     from tencost.tune.hosts import Deployed
     from tencost.workers.hardware import detect_host
 
-    config = NetworkConfig(name="case", source="onnx", path="case.onnx")
+    config = NetworkConfig(
+        name="case", source="onnx", path="case.onnx", graph=GraphChoice.auto
+    )  # as conf/network/onnx.yaml
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.onnx"
         onnx.save(model, path)

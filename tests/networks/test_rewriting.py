@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm_ffi
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -15,10 +16,11 @@ from tvm.target import Target
 from relax_networks import run, two_layers
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
-from tencost.errors import ConfigError
+from tencost.errors import ConfigError, MeasureError
+from tencost.networks import rewriting
 from tencost.networks.lowering import fuse
-from tencost.networks.network import load_network, variant_name
-from tencost.networks.rewriting import with_packed_weights, written_as
+from tencost.networks.network import load_network, lowered, variant_name
+from tencost.networks.rewriting import candidates, with_packed_weights, written_as
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
 from tencost.tune.deploy import compare, compile_network, meaningless
@@ -132,9 +134,48 @@ def test_every_kind_of_convolution_network_does(name: str, target: dict[str, Any
         assert compare(found, expected).accepted
 
 
+def test_auto_is_channels_last_where_a_cpu_convolves(mobilenet: Any) -> None:
+    auto = GraphChoice.auto
+    assert candidates(mobilenet.mod, auto, "llvm")[0] is GraphChoice.channels_last
+    assert candidates(mobilenet.mod, auto, "cuda")[0] is GraphChoice.folded
+    assert candidates(mobilenet.mod, GraphChoice.as_is, "llvm") == (GraphChoice.as_is,)
+    last = lowered(definition("mobilenet_v2", "channels_last"), mobilenet)
+    chosen = lowered(definition("mobilenet_v2", "auto"), mobilenet)
+    assert (chosen.name, chosen.notes) == ("mobilenet_v2-s64", ())
+    assert tvm_ffi.structural_equal(chosen.mod, last.mod)
+    folded = lowered(definition("mobilenet_v2", "folded"), mobilenet)
+    for_gpu = lowered(definition("mobilenet_v2", "auto"), mobilenet, kind="cuda")
+    assert tvm_ffi.structural_equal(for_gpu.mod, folded.mod)
+    two = two_layers().mod
+    assert candidates(two, auto, "llvm")[0] is GraphChoice.folded
+
+
+def test_auto_says_what_tvm_does_not_lower(mobilenet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> Any:
+        raise ValueError("no layout for it\nand more")
+
+    monkeypatch.setattr(rewriting, "channels_last", refuse)
+    network = lowered(definition("mobilenet_v2", "auto"), mobilenet)
+    (note,) = network.notes
+    assert (
+        note
+        == "network.graph=auto: TVM cannot lower the network as channels_last: no layout for it"
+    )
+    with pytest.raises(MeasureError, match="cannot lower it: no layout for it"):
+        lowered(definition("mobilenet_v2", "channels_last"), mobilenet)
+
+
 def test_it_has_a_name_of_its_own() -> None:
-    names = [variant_name(definition("mobilenet_v2", one.value, 224)) for one in GraphChoice]
-    assert names == ["mobilenet_v2", "mobilenet_v2-folded", "mobilenet_v2-nhwc"]
+    names = {
+        choice.value: variant_name(definition("mobilenet_v2", choice.value, 224))
+        for choice in GraphChoice
+    }
+    assert names == {
+        "auto": "mobilenet_v2",
+        "as_is": "mobilenet_v2",
+        "folded": "mobilenet_v2-folded",
+        "channels_last": "mobilenet_v2-nhwc",
+    }
     unpacked, _ = compose(["network=bert_tiny", "network.pack_weights=false"])
     assert variant_name(unpacked.network) == "bert_tiny-unpacked"
 

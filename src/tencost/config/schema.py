@@ -38,6 +38,7 @@ class RunnerKind(Enum):
 class GraphChoice(Enum):
     """How a network's graph is written before it is lowered; see tencost.networks.rewriting."""
 
+    auto = "auto"
     as_is = "as_is"
     folded = "folded"
     channels_last = "channels_last"
@@ -253,7 +254,8 @@ class NetworkConfig:
     inputs: dict[str, NetworkInput] = field(default_factory=dict)
     """Input tensors by argument name. onnx, torch_export: only those whose shape the file leaves open."""
     graph: GraphChoice = GraphChoice.as_is
-    """as_is; folded: batch norms in the convolutions' weights; channels_last: that, and convolutions work on NHWC."""
+    """as_is; folded: batch norms in the convolutions' weights; channels_last: that, and convolutions work on NHWC;
+    auto: the last of these that TVM lowers for the hardware."""
     pack_weights: bool = True
     """Programs for CPUs may have constant weights in the order in which they read them; done once, when compiled."""
     output: str = "last_hidden_state"

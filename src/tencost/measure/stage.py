@@ -52,7 +52,7 @@ def networks(cfg: Config, root: Path) -> Path:
     ):
         started = time.monotonic()
         register_intrinsics(hardware.target["kind"])
-        network = load_network(cfg.network, root)
+        network = load_network(cfg.network, root, kind=hardware.target["kind"])
         by_workload: dict[str, dict[str, Any]] = {}
         for task in network.tasks(hardware.target):
             text = str(save_json(task.mod))

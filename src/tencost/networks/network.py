@@ -18,7 +18,7 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse
-from tencost.networks.rewriting import with_free_weights, written_as
+from tencost.networks.rewriting import candidates, with_free_weights, written_as
 from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
 
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
@@ -117,7 +117,7 @@ class Network:
 def variant_name(config: NetworkConfig) -> str:
     """Return the network's name with the batch, size and graph that differ from what the plain name stands for.
 
-    ``-unpacked``: programs have the weights in the order of the source.
+    ``-unpacked``: programs have the weights in the order of the source. With network.graph=auto it is the plain name.
     """
     batch = f"-b{config.batch}" if config.batch != 1 else ""
     size = f"-s{config.size}" if config.size and config.size != config.default_size else ""
@@ -128,8 +128,13 @@ def variant_name(config: NetworkConfig) -> str:
     return f"{config.name}{batch}{size}{graph}{weights}"
 
 
-def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
+def load_network(config: NetworkConfig, root: Path | None = None, *, kind: str = "llvm") -> Network:
     """Import a network from its source and fuse its operators; network.path is relative to `root`.
+
+    Args:
+        config: the network.
+        root: the project's root.
+        kind: of the target that it is for, which network.graph=auto looks at.
 
     Raises:
         ConfigError: the definition, its file or its inputs are wrong.
@@ -137,29 +142,35 @@ def load_network(config: NetworkConfig, root: Path | None = None) -> Network:
         MissingDependencyError: a package that reads this source is not installed.
     """
     source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
-    return lowered(config, source.read(config, source_file(config, source, root)))
+    return lowered(config, source.read(config, source_file(config, source, root)), kind=kind)
 
 
-def lowered(config: NetworkConfig, imported: Imported) -> Network:
+def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") -> Network:
     """Return an imported network with its operators written as network.graph says, lowered and fused.
+
+    Args:
+        config: the network.
+        imported: what its source read.
+        kind: of the target, see :func:`load_network`.
 
     Raises:
         ConfigError: network.output is none of its outputs, or network.graph is for a network that is not fused yet.
         MeasureError: TVM cannot lower it.
     """
     output = _output_index(config, imported)
-    if imported.fused and config.graph is not GraphChoice.as_is:
+    if imported.fused and config.graph not in (GraphChoice.as_is, GraphChoice.auto):
         raise ConfigError(
             f"network.graph={config.graph.value}: expected a network whose operators are not fused yet, found "
             f"{config.name!r}, which was saved fused. Choose it where the network is saved: tencost save network=... "
             f"network.graph={config.graph.value}"
         )
+    notes = imported.notes
     try:
-        mod, params = imported.mod, imported.params
-        if not imported.fused:
-            mod, params = written_as(mod, params, config.graph)
-            mod = fuse(mod)
-        mod = compilable(mod)
+        if imported.fused:
+            mod, params = compilable(imported.mod), imported.params
+        else:
+            mod, params, refused = _written(imported, config.graph, kind)
+            notes += refused
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
@@ -174,8 +185,28 @@ def lowered(config: NetworkConfig, imported: Imported) -> Network:
         list(imported.outputs),
         config.pack_weights,
         imported.computed_by,
-        imported.notes,
+        notes,
     )
+
+
+def _written(
+    imported: Imported, choice: GraphChoice, kind: str
+) -> tuple[Any, list[Any], tuple[str, ...]]:
+    """Return module and weights, written in the first way that TVM lowers, and why it does not lower those before."""
+    *others, last = candidates(imported.mod, choice, kind)
+    notes: list[str] = []
+    for written in (*others, last):
+        try:
+            mod, params = written_as(imported.mod, imported.params, written)
+            return compilable(fuse(mod)), params, tuple(notes)
+        except Exception as error:
+            if written is last:
+                raise
+            notes.append(
+                f"network.graph={choice.value}: TVM cannot lower the network as {written.value}: "
+                f"{first_sentence(error)}"
+            )
+    raise AssertionError
 
 
 def _output_index(config: NetworkConfig, imported: Imported) -> int:

@@ -20,7 +20,7 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     Args:
         mod: Relax module, its operators not lowered yet; ``main`` takes the inputs, then the weights.
         params: the weights, TVM tensors.
-        choice: network.graph.
+        choice: network.graph, one of :func:`candidates`.
     """
     if choice is GraphChoice.as_is:
         return mod, params
@@ -28,6 +28,24 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     if choice is GraphChoice.channels_last:
         mod = channels_last(mod)
     return with_weights_computed(mod, params)
+
+
+def candidates(mod: Any, choice: GraphChoice, kind: str) -> tuple[GraphChoice, ...]:
+    """Return the ways in which network.graph lets a network be written, the one that is wanted first.
+
+    auto: channels last on CPUs, where the register tiles are for it, if the network has a 2-D convolution; else folded.
+
+    Args:
+        mod: as :func:`written_as` takes it.
+        choice: network.graph.
+        kind: of the target, ``llvm`` for CPUs.
+    """
+    if choice is not GraphChoice.auto:
+        return (choice,)
+    values = _bindings(mod["main"]).values()
+    convolves = any(_call_of("relax.nn.conv2d", value) is not None for value in values)
+    first = (GraphChoice.channels_last,) if convolves and kind == "llvm" else ()
+    return (*first, GraphChoice.folded, GraphChoice.as_is)
 
 
 def fold_batch_norms(mod: Any) -> Any:
