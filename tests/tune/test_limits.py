@@ -46,6 +46,17 @@ def test_a_network_may_differ_from_pytorch_by_so_much(off: float, accepted: bool
     assert compare(found, expected).accepted is accepted
 
 
+def test_subnormal_outputs_say_nothing_and_differ_by_nothing() -> None:
+    """As of a deep network with weights drawn at random, whose values shrink from layer to layer."""
+    from tencost.tune.deploy import compare
+
+    expected = np.linspace(-5e-40, 2e-40, 31).astype(np.float32)
+    agreement = compare(expected * np.float32(1.05), expected)
+    assert not agreement.differs
+    assert "at most 5e-40" in agreement.degenerate
+    assert compare(np.float32(1e20) * expected, expected).differs
+
+
 @pytest.mark.parametrize(
     ("seconds", "new"),
     [

@@ -39,6 +39,9 @@ TOLERANCE = 1e-4
 """Largest difference from an expected output that is accepted, relative to the output's largest value."""
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
+_LEAST_SCALE = float(np.finfo(np.float32).tiny / np.finfo(np.float32).eps)
+"""Below about 1e-31 intermediate results of float32 are subnormal and keep few of their digits, of which ONNX Runtime
+and TVM keep others: a network with weights drawn at random may end there. Such outputs differ by nothing that counts."""
 WORTH_IT = 0.97
 """A program is used where it takes at most this share of the time by rule: the best of many is partly luck."""
 TURNS = 7
@@ -54,7 +57,7 @@ class Agreement:
     Attributes:
         max_abs: largest absolute difference where the expected value is a finite number; NaN if a value that is not
             finite is another one, or if one of the output's is.
-        max_rel: that, divided by the largest finite absolute value that is expected.
+        max_rel: that, divided by the largest finite absolute value that is expected (where that is less, by 1e-31).
         degenerate: why agreeing with the expected output would say nothing; empty if it says something.
     """
 
@@ -350,7 +353,7 @@ def compare(output: Array, expected: Array) -> Agreement:
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
         difference = math.nan
     scale = float(np.max(np.abs(theirs[finite]), initial=0))
-    max_rel = difference / scale if scale > 0 else difference
+    max_rel = difference / max(scale, _LEAST_SCALE) if scale > 0 else difference
     return Agreement(max_abs=difference, max_rel=max_rel, degenerate=degenerate(expected))
 
 
