@@ -30,6 +30,10 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     return with_weights_computed(mod, params)
 
 
+_CONVOLUTIONS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
+"""Operator -> the layouts of its data and its weights that channels_last gives it."""
+
+
 def fold_batch_norms(mod: Any) -> Any:
     """Multiply a convolution's weights by the scale of the batch norm that follows it; its shift stays, as a bias.
 
@@ -47,16 +51,13 @@ def fold_batch_norms(mod: Any) -> Any:
             norm = _call_of("relax.nn.batch_norm", bound.get(item.tuple_value))
             if norm is None or item.index != 0 or norm.attrs.axis != 1:
                 return super().visit_tuple_getitem_(item)
-            conv = _call_of("relax.nn.conv2d", bound.get(norm.args[0]))
-            if conv is None or used[norm.args[0]] != 1:
+            conv = bound.get(norm.args[0])
+            is_conv = getattr(getattr(conv, "op", None), "name", "") in _CONVOLUTIONS
+            if not is_conv or used[norm.args[0]] != 1:
                 return super().visit_tuple_getitem_(item)
             weights, shift = _scaled(conv, norm)
-            attrs, op = conv.attrs, relax.op
-            folded = op.nn.conv2d(
-                self.visit_expr(conv.args[0]), self.builder_.normalize(weights), attrs.strides, attrs.padding,
-                attrs.dilation, attrs.groups, attrs.data_layout, attrs.kernel_layout, attrs.out_layout,
-            )  # fmt: skip
-            return op.add(folded, shift)
+            data = [self.visit_expr(conv.args[0]), self.builder_.normalize(weights)]
+            return relax.op.add(relax.Call(conv.op, data, conv.attrs, conv.ty_args), shift)
 
     folding = Fold(mod)
     folding.builder_.update_func(mod.get_global_var("main"), folding.visit_expr(mod["main"]))
@@ -82,17 +83,18 @@ def _scaled(conv: Any, norm: Any) -> tuple[Any, Any]:
     shift = op.multiply(mean, scale)
     shift = op.subtract(beta, shift) if attrs.center else op.negative(shift)
     channels = conv.args[1].ty.shape[0]
-    weights = op.multiply(conv.args[1], op.reshape(scale, (channels, 1, 1, 1)))
-    return weights, op.reshape(shift, (1, channels, 1, 1))
+    ones = (1,) * (len(conv.args[1].ty.shape) - 2)
+    weights = op.multiply(conv.args[1], op.reshape(scale, (channels, 1, *ones)))
+    return weights, op.reshape(shift, (1, channels, *ones))
 
 
 def channels_last(mod: Any) -> Any:
-    """Have convolutions and pools work on NHWC; layouts are changed at the ends, and where an operator needs it."""
+    """Have convolutions and pools work on NHWC or NDHWC; layouts are changed at the ends, and where an operator needs it."""
     from tvm import relax
 
     mod = _as_comparisons(mod)
     fenced, is_fenced = _fenced(mod)
-    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(fenced)
+    mod = relax.transform.ConvertLayout(_CONVOLUTIONS)(fenced)
     if is_fenced:
         mod = _unfenced(relax.transform.Normalize()(mod))
     mod = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
