@@ -24,30 +24,35 @@ NAMES = sorted(
     path.stem for path in CONF.glob("*.yaml") if path.stem not in ("onnx", "torch_export", "saved")
 )
 SMALL = {
-    "whisper_tiny": ["network.size=64", "network.config.max_source_positions=32"],
-    "deit_tiny": ["network.size=48"],
-    "vit_s": ["network.size=48"],
-    "swin_tiny": [
-        "network.size=64", "network.config.window_size=4", "network.config.depths=[2,2,2,2]",
-    ],
-    "dlrm": ["network.batch=8"],
-    "inception_v3": ["network.size=75"],
-    "vgg_16": ["network.size=32", "network.config.hidden_size=64"],
-    "densenet_121": ["network.size=32", "network.config.depths=[3,3,3,3]"],
-}  # fmt: skip
-"""Swin's windows of 4 divide 64 pixels as those of 7 divide 224. DenseNet's layers of a block differ in channels alone."""
+    "whisper_tiny": ["size=64", "config.max_source_positions=32"],
+    "deit_tiny": ["size=48"],
+    "vit_s": ["size=48"],
+    "swin_tiny": ["size=64", "config.window_size=4", "config.depths=[2,2,2,2]"],
+    "dlrm": ["batch=8"],
+    "inception_v3": ["size=75"],
+    "vgg_16": ["size=32", "config.hidden_size=64"],
+    "densenet_121": ["size=32", "config.depths=[2,2,2,2]"],
+    "efficientnet_b0": ["size=64", "config.num_block_repeats=[1,2,2,2,2,2,1]"],
+    "convnext_tiny": ["size=64", "config.depths=[1,1,1,1]"],
+    "poolformer_s12": ["size=64", "config.depths=[1,1,1,1]"],
+    "regnet_y": ["size=64", "config.depths=[1,2,2,2]"],
+    "segformer_b0": ["size=64", "config.depths=[1,1,1,1]"],
+    **dict.fromkeys(
+        ("resnet_50", "wide_resnet_50", "resnext_50"), ["size=64", "config.depths=[2,2,2,2]"]
+    ),
+}
+"""The least sizes and depths at which every kind of layer occurs: further blocks of a stage repeat the last one. Swin's
+windows of 4 divide 64 pixels as those of 7 divide 224; of a DenseNet's layers, only the number of channels differs."""
 CAUSAL = ("gpt2", "llama")
 """Their masks compare truth values with each other, which TVM's code generator takes for floating-point numbers."""
 
 
-def small(name: str, *overrides: str) -> NetworkConfig:
-    """A definition with an input of 64 pixels or 16 tokens, where it allows."""
-    config, _ = compose([f"network={name}", *overrides])
-    if not overrides:
-        is_image = len(getattr(config.network.inputs.get("pixel_values"), "shape", ())) == 4
-        size = 64 if is_image else 16
-        return small(name, *SMALL.get(name, [f"network.size={size}"]))
-    return config.network
+def small(name: str) -> NetworkConfig:
+    """A definition with an input of 64 pixels or 16 places, where it allows."""
+    config, _ = compose([f"network={name}"])
+    is_image = [len(item.shape) for item in config.network.inputs.values()] == [4]
+    words = SMALL.get(name, [f"size={64 if is_image else 16}"])
+    return compose([f"network={name}", *(f"network.{word}" for word in words)])[0].network
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,9 @@ class Inception(ImageClassifier):
             nn.MaxPool2d(3, 2),
         ]
         narrow = [
-            self._block(c, [(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], pooled=pooled)
+            self._block(
+                c, [(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], pooled=pooled
+            )
             for c, pooled in ((192, 32), (256, 64), (288, 64))
         ]
         middle = [
