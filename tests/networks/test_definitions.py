@@ -37,9 +37,9 @@ SMALL = {
     "poolformer_s12": ["size=64", "config.depths=[1,1,1,1]"],
     "regnet_y": ["size=64", "config.depths=[1,2,2,2]"],
     "segformer_b0": ["size=64", "config.depths=[1,1,1,1]"],
-    **dict.fromkeys(
-        ("resnet_50", "wide_resnet_50", "resnext_50"), ["size=64", "config.depths=[2,2,2,2]"]
-    ),
+    "resnet_50": ["size=64", "config.depths=[2,2,2,2]"],
+    "wide_resnet_50": ["size=64", "config.depths=[2,2,2,2]"],
+    "resnext_50": ["size=64", "config.depths=[2,2,2,2]"],
 }
 """The least sizes and depths at which every kind of layer occurs: further blocks of a stage repeat the last one. Swin's
 windows of 4 divide 64 pixels as those of 7 divide 224; of a DenseNet's layers, only the number of channels differs."""

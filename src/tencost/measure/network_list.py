@@ -7,7 +7,8 @@ from itertools import product
 from typing import Any
 
 from tencost.config import NetworkConfig
-from tencost.config.composition import compose
+from tencost.config.checking import instantiate
+from tencost.config.composition import choice_values, group_choices
 from tencost.errors import ConfigError
 
 
@@ -32,8 +33,22 @@ def listed_networks(entries: Sequence[dict[str, Any]]) -> Iterator[NetworkConfig
             )
         values = [value if isinstance(value, list) else [value] for value in entry.values()]
         for combination in product(*values):
-            words = [
-                f"{'network' if key == 'network' else f'network.{key}'}={value}"
-                for key, value in zip(entry, combination, strict=True)
-            ]
-            yield compose(words)[0].network
+            yield _definition(dict(zip(entry, combination, strict=True)), number)
+
+
+def _definition(fields: dict[str, Any], number: int) -> NetworkConfig:
+    """Return a definition with these fields; composing all of conf/ for each network would take half a minute."""
+    from omegaconf import OmegaConf
+
+    choice = fields.pop("network")
+    settings = choice_values("network", choice)
+    if not settings:
+        raise ConfigError(
+            f"measure.networks[{number}].network must be one of {', '.join(group_choices()['network'])}; "
+            f"found {choice!r}"
+        )
+    tree = OmegaConf.create({"network": settings})
+    for key, value in fields.items():
+        OmegaConf.update(tree, f"network.{key}", value)
+    resolved: Any = OmegaConf.to_container(tree, resolve=True)
+    return instantiate(NetworkConfig, resolved["network"], "network.")

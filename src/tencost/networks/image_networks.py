@@ -314,21 +314,22 @@ class InvertedResidualsConfig:
     num_labels: int = 1000
 
 
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "hardswish": nn.Hardswish}
+
+
 class InvertedResiduals(ImageClassifier):
     """Inverted residuals with a linear bottleneck (arXiv 1801.04381), as two searches have arranged them.
 
     Howard et al., MobileNet V3 (arXiv 1905.02244); Tan et al., MnasNet (arXiv 1807.11626).
     """
 
-    _ACTIVATIONS = {"relu": nn.ReLU, "hardswish": nn.Hardswish}
-
     def __init__(self, config: InvertedResidualsConfig) -> None:
         try:
-            outer = self._ACTIVATIONS[config.activation]
-            inner = [self._ACTIVATIONS[block[4]] for block in config.blocks]
+            outer = _ACTIVATIONS[config.activation]
+            inner = [_ACTIVATIONS[block[4]] for block in config.blocks]
         except KeyError as error:
             raise ValueError(
-                f"an activation must be one of {', '.join(self._ACTIVATIONS)}; found {error}"
+                f"an activation must be one of {', '.join(_ACTIVATIONS)}; found {error}"
             ) from error
         layers: list[nn.Module] = [normed(3, config.stem, stride=2, activation=outer)]
         channels = config.stem

@@ -89,7 +89,7 @@ def _scaled(conv: Any, norm: Any) -> tuple[Any, Any]:
 
 
 def channels_last(mod: Any) -> Any:
-    """Have convolutions and pools work on NHWC or NDHWC; layouts are changed at the ends, and where an operator needs it."""
+    """Have convolutions and pools work on NHWC (NDHWC); layouts change at the ends, and where an operator needs it."""
     from tvm import relax
 
     mod = _as_comparisons(mod)
