@@ -86,7 +86,7 @@ def test_convolutions_of_volumes_are_folded_and_have_channels_last(
 ) -> None:
     torch.manual_seed(0)
     convolution = torch.nn.Conv3d(3, 8, 3, stride=(1, 2, 2), padding=1, bias=False)
-    norm = torch.nn.BatchNorm3d(8)
+    norm: Any = torch.nn.BatchNorm3d(8)
     torch.nn.init.uniform_(norm.running_var, 0.5, 2.0)
     network = torch.nn.Sequential(convolution, norm, torch.nn.MaxPool3d(2), torch.nn.Flatten())
     network.eval()

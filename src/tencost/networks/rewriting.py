@@ -51,9 +51,9 @@ def fold_batch_norms(mod: Any) -> Any:
             norm = _call_of("relax.nn.batch_norm", bound.get(item.tuple_value))
             if norm is None or item.index != 0 or norm.attrs.axis != 1:
                 return super().visit_tuple_getitem_(item)
-            conv = bound.get(norm.args[0])
-            is_conv = getattr(getattr(conv, "op", None), "name", "") in _CONVOLUTIONS
-            if not is_conv or used[norm.args[0]] != 1:
+            convs = (_call_of(name, bound.get(norm.args[0])) for name in _CONVOLUTIONS)
+            conv = next((call for call in convs if call is not None), None)
+            if conv is None or used[norm.args[0]] != 1:
                 return super().visit_tuple_getitem_(item)
             weights, shift = _scaled(conv, norm)
             data = [self.visit_expr(conv.args[0]), self.builder_.normalize(weights)]

@@ -302,7 +302,7 @@ def normed(
 
     By default the input is padded so that a stride of 1 keeps its size.
     """
-    kernels = (kernel, kernel) if isinstance(kernel, int) else kernel
+    kernels: Any = (kernel, kernel) if isinstance(kernel, int) else kernel
     paddings = tuple(size // 2 if padding is None else padding for size in kernels)
     convolution, norm = (
         (nn.Conv3d, nn.BatchNorm3d) if len(kernels) == 3 else (nn.Conv2d, nn.BatchNorm2d)
