@@ -27,7 +27,7 @@ SMALL = {
     "whisper_tiny": ["size=64", "config.max_source_positions=32"],
     "deit_tiny": ["size=48"],
     "vit_s": ["size=48"],
-    "swin_tiny": ["size=64", "config.window_size=4", "config.depths=[2,2,2,2]"],
+    "swin_tiny": ["size=64", "config.window_size=2", "config.depths=[2,1,1,1]"],
     "dlrm": ["batch=8"],
     "inception_v3": ["size=75"],
     "vgg_16": ["size=32", "config.hidden_size=64"],
@@ -42,7 +42,7 @@ SMALL = {
     "resnext_50": ["size=64", "config.depths=[2,2,2,2]"],
 }
 """The least sizes and depths at which every kind of layer occurs: further blocks of a stage repeat the last one. Swin's
-windows of 4 divide 64 pixels as those of 7 divide 224; of a DenseNet's layers, only the number of channels differs."""
+windows of 2 divide 64 pixels as those of 7 divide 224; of a DenseNet's layers, only the number of channels differs."""
 CAUSAL = ("gpt2", "llama")
 """Their masks compare truth values with each other, which TVM's code generator takes for floating-point numbers."""
 
@@ -114,10 +114,10 @@ def test_every_layer_is_of_order_one(definition: Definition) -> None:
 def test_it_compiles_and_agrees_with_pytorch(
     definition: Definition, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LLVM optimizes at level 1: at its usual level it takes five times as long, for the same functions."""
+    """LLVM does not optimize: at its usual level it takes eight times as long, for the same functions."""
     monkeypatch.setattr(transformers, "torch_network", lambda *_, **__: definition.module)
     network = load_network(definition.config)
-    compiled = compile_network(network, {**target, "opt-level": 1}, None)
+    compiled = compile_network(network, {**target, "opt-level": 0}, None)
     outputs = Deployed(compiled, network).outputs()
     assert not meaningless(network)
     for name, agreement in compare_outputs(network, outputs).items():
