@@ -139,7 +139,7 @@ def test_it_compiles_and_agrees_with_pytorch(
     ],
 )
 def test_a_network_has_as_many_parameters_as_published(name: str, count: int) -> None:
-    """Those of torchvision 0.20's models; of PyTorch's DCGAN example, whose generator has 64 channels."""
+    """The counts of torchvision's models; that of PyTorch's DCGAN example, whose generator has 64 channels."""
     half = ["network.config.channels=64"] if name == "dcgan" else []
     with torch.device("meta"):
         network = torch_network(compose([f"network={name}", *half])[0].network, calibrated=False)
