@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
@@ -23,6 +25,7 @@ from tencost.networks.network import load_network, lowered, variant_name
 from tencost.networks.rewriting import candidates, with_packed_weights, written_as
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
+from tencost.networks.torch_modules import module_to_relax, positional_module
 from tencost.tune.deploy import compare, compile_network, meaningless
 from tencost.tune.hosts import Deployed
 
@@ -78,6 +81,39 @@ def test_channels_last_changes_the_layout_at_the_ends_only(mobilenet: Any) -> No
 
     relax.analysis.post_order_visit(mod["main"].body, visit)
     assert set(layouts) == {("NHWC", "HWIO")}
+
+
+def test_convolutions_of_volumes_are_folded_and_have_channels_last(
+    target: dict[str, Any],
+) -> None:
+    torch.manual_seed(0)
+    convolution = torch.nn.Conv3d(3, 8, 3, stride=(1, 2, 2), padding=1, bias=False)
+    norm: Any = torch.nn.BatchNorm3d(8)
+    torch.nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    network = torch.nn.Sequential(convolution, norm, torch.nn.MaxPool3d(2), torch.nn.Flatten())
+    network.eval()
+    x = torch.randn(2, 3, 4, 12, 8)
+    with torch.no_grad():
+        expected = network(x).numpy()
+    module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
+    mod, params = module_to_relax("volumes", module.eval(), (x,))
+    assert operators(mod)["relax.nn.batch_norm"] == 1
+    mod, params = written_as(mod, params, GraphChoice.channels_last)
+    assert operators(mod)["relax.nn.batch_norm"] == 0
+    layouts: list[str] = []
+
+    def visit(node: Any) -> None:
+        name = str(getattr(node.op, "name", "")) if isinstance(node, relax.Call) else ""
+        if name.endswith(("conv3d", "pool3d")):
+            attrs = node.attrs
+            layouts.append(str(attrs.data_layout if name.endswith("conv3d") else attrs.layout))
+
+    relax.analysis.post_order_visit(mod["main"].body, visit)
+    assert layouts == ["NDHWC", "NDHWC"]
+    built = tvm.compile(fuse(mod), target=Target(target))
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 2])

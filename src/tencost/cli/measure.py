@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tencost.cli.grammar import Group, Text, option
+from tencost.cli.grammar import Group, Text, flag, option
 from tencost.cli.overrides import StageCommand
 
 _STAGE = "tencost.measure.stage"
@@ -12,10 +12,18 @@ _STEPS = [
         f"{_STAGE}:networks",
         "Import a network and write its tasks into the collection.",
         uses="network hardware measure",
+        params=(
+            flag(
+                "--listed",
+                "Import all networks that measure.networks lists (measure=tenset), but for those that are there.",
+            ),
+            flag("--dry-run", "Print the networks and the shapes of their inputs; import nothing."),
+        ),
         examples=(
             "tencost measure networks network=bert_tiny",
             "tencost measure networks -m network=bert_tiny,resnet_18",
             "tencost measure networks network=onnx network.path=model.onnx measure.name=mine",
+            "tencost measure networks --listed measure=tenset",
         ),
     ),
     StageCommand(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from tencost.config.checking import plain_name, within
 from tencost.errors import ConfigError
@@ -32,6 +33,9 @@ class MeasureConfig:
     """Name of the dataset that is collected: a folder under `workdir`, then datasets/<name>.tar.zst."""
     workdir: str = "measured"
     """Where collections grow, one folder each."""
+    networks: list[dict[str, Any]] = field(default_factory=list)
+    """measure networks --listed: the collection's networks. An entry has `network` and other fields of a network, each
+    with a value or a list of values; all combinations are meant."""
     min_mflop: float = 0.5
     """Tasks with fewer MFLOP are listed, not measured."""
     programs: int = 64

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.config import Config, HardwareConfig, NetworkConfig, RunnerKind
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
 
@@ -31,20 +31,45 @@ SAY_EVERY_S = 60.0
 """How often progress is printed where there is no terminal to show a bar."""
 
 
-def networks(cfg: Config, root: Path) -> Path:
+def networks(cfg: Config, root: Path, *, listed: bool = False, dry_run: bool = False) -> Path:
     """Import cfg.network and write its module and tasks into the collection; return the collection's folder.
+
+    Args:
+        cfg: `network`, or `measure.networks`; `measure` names the collection.
+        root: the project's root.
+        listed: import all networks of cfg.measure.networks instead, but for those that the collection has.
+        dry_run: only print the networks with the shapes of their inputs.
 
     Raises:
         ConfigError: the network's definition does not fit.
         MeasureError: it cannot be imported, or the disk is full.
     """
+    from tencost.measure.network_list import listed_networks
+    from tencost.networks.network import variant_name
+
+    collection = collection_of(cfg, root)
+    definitions = listed_networks(cfg.measure.networks) if listed else [cfg.network]
+    if dry_run:
+        for definition in definitions:
+            shapes = (f"{name} {item.shape}" for name, item in definition.inputs.items())
+            sys.stdout.write(f"{variant_name(definition)}: {', '.join(shapes)}\n")
+        return collection.path
+    present = set(collection.networks()) if listed else set()
+    for definition in definitions:
+        if variant_name(definition) not in present:
+            _import_network(cfg, definition, collection, root)
+    return collection.path
+
+
+def _import_network(
+    cfg: Config, definition: NetworkConfig, collection: Collection, root: Path
+) -> None:
     from tvm.ir import save_json
 
     from tencost.networks.network import load_network
     from tencost.programs.trace.intrinsics import register_intrinsics
     from tencost.store.ids import workload_id
 
-    collection = collection_of(cfg, root)
     hardware = resolve_hardware(cfg.hardware)
     with (
         collection.locked("networks and programs"),
@@ -52,7 +77,7 @@ def networks(cfg: Config, root: Path) -> Path:
     ):
         started = time.monotonic()
         register_intrinsics(hardware.target["kind"])
-        network = load_network(cfg.network, root, kind=hardware.target["kind"])
+        network = load_network(definition, root, kind=hardware.target["kind"])
         by_workload: dict[str, dict[str, Any]] = {}
         for task in network.tasks(hardware.target):
             text = str(save_json(task.mod))
@@ -70,7 +95,6 @@ def networks(cfg: Config, root: Path) -> Path:
             f"({share:.1%} of {work / 1e9:.2f} GFLOP), {time.monotonic() - started:.1f} s. "
             f"{len(collection.networks())} networks in {_relative(collection.path, root)}"
         )
-    return collection.path
 
 
 def programs(cfg: Config, root: Path) -> Path:

@@ -30,10 +30,14 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     return with_weights_computed(mod, params)
 
 
+_CONVOLUTIONS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
+"""Operator -> the layouts of its data and its weights that channels_last gives it."""
+
+
 def candidates(mod: Any, choice: GraphChoice, kind: str) -> tuple[GraphChoice, ...]:
     """Return the ways in which network.graph lets a network be written, the one that is wanted first.
 
-    auto: channels last on CPUs, where the register tiles are for it, if the network has a 2-D convolution; else folded.
+    auto: channels last on CPUs, where the register tiles are for it, if the network has a convolution that can be so; else folded.
 
     Args:
         mod: as :func:`written_as` takes it.
@@ -42,8 +46,10 @@ def candidates(mod: Any, choice: GraphChoice, kind: str) -> tuple[GraphChoice, .
     """
     if choice is not GraphChoice.auto:
         return (choice,)
-    values = _bindings(mod["main"]).values()
-    convolves = any(_call_of("relax.nn.conv2d", value) is not None for value in values)
+    operators = {
+        getattr(getattr(value, "op", None), "name", "") for value in _bindings(mod["main"]).values()
+    }
+    convolves = not operators.isdisjoint(_CONVOLUTIONS)
     first = (GraphChoice.channels_last,) if convolves and kind == "llvm" else ()
     return (*first, GraphChoice.folded, GraphChoice.as_is)
 
@@ -65,16 +71,13 @@ def fold_batch_norms(mod: Any) -> Any:
             norm = _call_of("relax.nn.batch_norm", bound.get(item.tuple_value))
             if norm is None or item.index != 0 or norm.attrs.axis != 1:
                 return super().visit_tuple_getitem_(item)
-            conv = _call_of("relax.nn.conv2d", bound.get(norm.args[0]))
+            convs = (_call_of(name, bound.get(norm.args[0])) for name in _CONVOLUTIONS)
+            conv = next((call for call in convs if call is not None), None)
             if conv is None or used[norm.args[0]] != 1:
                 return super().visit_tuple_getitem_(item)
             weights, shift = _scaled(conv, norm)
-            attrs, op = conv.attrs, relax.op
-            folded = op.nn.conv2d(
-                self.visit_expr(conv.args[0]), self.builder_.normalize(weights), attrs.strides, attrs.padding,
-                attrs.dilation, attrs.groups, attrs.data_layout, attrs.kernel_layout, attrs.out_layout,
-            )  # fmt: skip
-            return op.add(folded, shift)
+            data = [self.visit_expr(conv.args[0]), self.builder_.normalize(weights)]
+            return relax.op.add(relax.Call(conv.op, data, conv.attrs, conv.ty_args), shift)
 
     folding = Fold(mod)
     folding.builder_.update_func(mod.get_global_var("main"), folding.visit_expr(mod["main"]))
@@ -100,17 +103,18 @@ def _scaled(conv: Any, norm: Any) -> tuple[Any, Any]:
     shift = op.multiply(mean, scale)
     shift = op.subtract(beta, shift) if attrs.center else op.negative(shift)
     channels = conv.args[1].ty.shape[0]
-    weights = op.multiply(conv.args[1], op.reshape(scale, (channels, 1, 1, 1)))
-    return weights, op.reshape(shift, (1, channels, 1, 1))
+    ones = (1,) * (len(conv.args[1].ty.shape) - 2)
+    weights = op.multiply(conv.args[1], op.reshape(scale, (channels, 1, *ones)))
+    return weights, op.reshape(shift, (1, channels, *ones))
 
 
 def channels_last(mod: Any) -> Any:
-    """Have convolutions and pools work on NHWC; layouts are changed at the ends, and where an operator needs it."""
+    """Have convolutions and pools work on NHWC (NDHWC); layouts change at the ends, and where an operator needs it."""
     from tvm import relax
 
     mod = _as_comparisons(mod)
     fenced, is_fenced = _fenced(mod)
-    mod = relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})(fenced)
+    mod = relax.transform.ConvertLayout(_CONVOLUTIONS)(fenced)
     if is_fenced:
         mod = _unfenced(relax.transform.Normalize()(mod))
     mod = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -287,10 +288,28 @@ class SpeechEncoder(nn.Module):
         return mixed
 
 
-def normed(channels: int, out: int, stride: int = 1) -> nn.Sequential:
-    """Return a 3 x 3 convolution, a batch norm and a rectifier."""
-    convolution = nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(out), nn.ReLU())
+def normed(
+    channels: int,
+    out: int,
+    kernel: int | tuple[int, ...] = 3,
+    *,
+    stride: int | tuple[int, ...] = 1,
+    padding: int | None = None,
+    groups: int = 1,
+    activation: type[nn.Module] | None = nn.ReLU,
+) -> nn.Sequential:
+    """Return a convolution, a batch norm and an activation, a rectifier by default; of volumes for a kernel of three.
+
+    By default the input is padded so that a stride of 1 keeps its size.
+    """
+    kernels: Any = (kernel, kernel) if isinstance(kernel, int) else kernel
+    paddings = tuple(size // 2 if padding is None else padding for size in kernels)
+    convolution, norm = (
+        (nn.Conv3d, nn.BatchNorm3d) if len(kernels) == 3 else (nn.Conv2d, nn.BatchNorm2d)
+    )
+    options: dict[str, Any] = {"stride": stride, "padding": paddings, "groups": groups}
+    layers = [convolution(channels, out, kernels, bias=False, **options), norm(out)]
+    return nn.Sequential(*layers, *([activation()] if activation else []))
 
 
 def perceptron(sizes: list[int]) -> nn.Sequential:

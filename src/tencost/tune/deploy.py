@@ -40,8 +40,8 @@ TOLERANCE = 1e-4
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
 _LEAST_SCALE = float(np.finfo(np.float32).tiny / np.finfo(np.float32).eps)
-"""Below about 1e-31 intermediate results of float32 are subnormal and keep few of their digits, of which ONNX Runtime
-and TVM keep others: a network with weights drawn at random may end there. Such outputs differ by nothing that counts."""
+"""Below about 1e-31 intermediate results of float32 are subnormal and keep few digits, of which ONNX Runtime and TVM
+keep others: a network with weights drawn at random may end there. Such outputs differ by nothing that counts."""
 WORTH_IT = 0.97
 """A program is used where it takes at most this share of the time by rule: the best of many is partly luck."""
 TURNS = 7

@@ -115,17 +115,19 @@ def torch_network(config: NetworkConfig, *, calibrated: bool = True) -> Any:
     import torch
     import transformers
 
-    from tencost.networks import written
+    from tencost.networks import image_networks, written
 
+    classes = []
     for name in (config.architecture, config.config_class):
-        if not (hasattr(transformers, name) or hasattr(written, name)):
+        modules = [
+            module for module in (written, image_networks, transformers) if hasattr(module, name)
+        ]
+        if not modules:
             raise ConfigError(
                 f"network {config.name!r}: transformers {transformers.__version__} has no {name}"
             )
-    architecture, settings_class = (
-        getattr(written, name, None) or getattr(transformers, name)
-        for name in (config.architecture, config.config_class)
-    )
+        classes.append(getattr(modules[0], name))
+    architecture, settings_class = classes
     try:
         settings = settings_class(**config.config)
         torch.manual_seed(config.seed)
