@@ -37,7 +37,7 @@ _CONVOLUTIONS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC
 def candidates(mod: Any, choice: GraphChoice, kind: str) -> tuple[GraphChoice, ...]:
     """Return the ways in which network.graph lets a network be written, the one that is wanted first.
 
-    auto: channels last on CPUs, where the register tiles are for it, if the network has a convolution that can be so; else folded.
+    auto: channels last on CPUs, where the register tiles are for it, if the network has convolutions; else folded.
 
     Args:
         mod: as :func:`written_as` takes it.
