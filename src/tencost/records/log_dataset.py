@@ -49,17 +49,17 @@ def read_log_dataset(
     """
     logs = find_logs([folder], dataset, hardware)
     if not logs.files:
-        known = ", ".join(LOG_FORMATS.names())
+        formats = ", ".join(LOG_FORMATS.names())
         raise DatasetError(
-            f"expected measure_records/<hardware>/... or logs ({known}) in {folder}, found none. "
+            f"expected measure_records/<hardware>/... or logs ({formats}) in {folder}, found none. "
             "See docs/how-to/your-own-data.md"
         )
     tables: list[pa.Table] = []
     rejects: list[Reject] = list(logs.rejects)
-    for done, (found, bad) in enumerate(read_logs(logs)):
-        tables += found
+    for number, (batches, bad) in enumerate(read_logs(logs)):
+        tables += batches
         rejects += bad
-        on_file(done, len(logs.files))
+        on_file(number, len(logs.files))
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     workloads = _workloads(table, logs)
     return LogDataset(table, workloads, _tasks(table), rejects)
@@ -71,13 +71,13 @@ def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:
         for item in logs.files
         for module in log_modules(item)
     }
-    found = []
+    workloads = []
     for row in _distinct(table).iter_rows(named=True):
         args = json.loads(row["workload_args"] or "[]")
         about = json.dumps({"workload": row["workload"], "args": args}, separators=(",", ":"))
         text, shash = modules.get(row["workload_id"], (about, None))
-        found.append(Workload(row["workload_id"], text, row["task_name"], shash, True))
-    return found
+        workloads.append(Workload(row["workload_id"], text, row["task_name"], shash, True))
+    return workloads
 
 
 def _tasks(table: pa.Table) -> list[Task]:

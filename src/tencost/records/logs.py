@@ -22,7 +22,7 @@ import pyarrow as pa
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.records.devices import Agreement, Devices
-from tencost.records.door import Apart, Gate, in_store
+from tencost.records.door import Gate, RefusedRows, in_store
 from tencost.records.gate import GROUP, judged
 from tencost.records.network_times.timing import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
@@ -79,7 +79,7 @@ class Progress:
         again: further measurements of records, of new ones too.
         repeats: measurements that the store had or that were read twice.
         quarantined: of the new records, those that are kept out of look-ups.
-        apart: records that were not let in.
+        refused: records that were not let in.
         rejects: lines that could not be read.
         formats: records by format.
         agreement: whether records name the device that their log was given.
@@ -94,7 +94,7 @@ class Progress:
     again: int = 0
     repeats: int = 0
     quarantined: int = 0
-    apart: Apart = field(default_factory=Apart)
+    refused: RefusedRows = field(default_factory=RefusedRows)
     rejects: list[Reject] = field(default_factory=list)
     agreement: Agreement = field(default_factory=Agreement)
 
@@ -118,7 +118,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
         RecordError: a path does not exist, or no log is in a folder whose device was said.
     """
     devices = hardware if isinstance(hardware, Devices) else Devices(hardware)
-    found = walk.Walk(lambda folder: is_measured(folder) or is_tenset(folder))
+    walker = walk.Walk(lambda folder: is_measured(folder) or is_tenset(folder))
     files: list[LogFile] = []
     measured: list[Path] = []
     skipped: list[tuple[str, str]] = []
@@ -138,7 +138,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
         about = About(dataset, source.name, devices.of(source.base, source.name, device), True)
         files.append(LogFile(source.path, format_name, about))
 
-    for source in found.sources(paths, "logs"):
+    for source in walker.sources(paths, "logs"):
         if not source.path.is_dir():
             add(source, _device_folder(Path(source.inner)))
         elif is_measured(source.path):
@@ -158,7 +158,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
                     {"network": network, "weight": weight} for network, weight in weights
                 ]
     devices.check_used()
-    unpacked = tuple(found.unpacked)
+    unpacked = tuple(walker.unpacked)
     return Logs(tuple(files), tuple(measured), tuple(skipped), networks, tuple(rejects), unpacked)
 
 
@@ -186,8 +186,8 @@ def import_logs(
     progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
     flop = {task.workload_id: task.flop for top in logs.measured for task in read_tasks(top)}
     waiting: list[pa.Table] = []
-    given = [*(None for _ in logs.measured), *(item.about.hardware for item in logs.files)]
-    for device, (tables, rejects) in zip(given, read_logs(logs, jobs), strict=True):
+    log_devices = [*(None for _ in logs.measured), *(item.about.hardware for item in logs.files)]
+    for device, (tables, rejects) in zip(log_devices, read_logs(logs, jobs), strict=True):
         progress.files += 1
         progress.rejects += rejects
         for table in tables:
@@ -306,7 +306,7 @@ def _commit(
         assert isinstance(frame, pl.DataFrame)
         checked = judged(table, flop, in_store(place, frame))
         if gate is Gate.apart:
-            checked = progress.apart.let_in(table, checked)
+            checked = progress.refused.let_in(table, checked)
         added = place.add(checked)
         progress.written += added.records
         progress.again += added.again
@@ -329,7 +329,7 @@ def _with_networks(table: pa.Table, networks: Mapping[str, list[dict[str, object
     field = SCHEMA.field("networks")
     ids = table.column("workload_id").to_pylist()
     have = table.column("networks").to_pylist()
-    values = [networks.get(identity, known) for identity, known in zip(ids, have, strict=True)]
+    values = [networks.get(identity, current) for identity, current in zip(ids, have, strict=True)]
     return table.set_column(position, field, pa.array(values, field.type))
 
 

@@ -54,15 +54,15 @@ def read_measurements(folder: Path) -> tuple[list[Measurement | None], list[tupl
     path = folder / MEASUREMENTS_FILE
     if not path.is_file():
         return [], []
-    found: list[Measurement | None] = []
+    measurements: list[Measurement | None] = []
     rejects: list[tuple[int, str]] = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            found.append(_measurement(json.loads(line)))
+            measurements.append(_measurement(json.loads(line)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            found.append(None)
+            measurements.append(None)
             rejects.append((number, f"measurement: {error}"))
-    return found, rejects
+    return measurements, rejects
 
 
 def read_sessions(dataset: Path, hardware: str) -> dict[str, Provenance]:
@@ -76,14 +76,14 @@ def read_sessions(dataset: Path, hardware: str) -> dict[str, Provenance]:
             name = value.pop("session")
         except (ValueError, KeyError, AttributeError):
             continue
-        known = merged.setdefault(name, {})
+        session = merged.setdefault(name, {})
         extra = {
-            **(known.get("additional_info") or {}),
+            **(session.get("additional_info") or {}),
             **(value.pop("additional_info", None) or {}),
         }
-        known |= value
+        session |= value
         if extra:
-            known["additional_info"] = extra
+            session["additional_info"] = extra
     return {name: provenance_from_json(value) for name, value in merged.items()}
 
 

@@ -92,13 +92,13 @@ def databases(dataset: Path) -> Iterator[Database]:
         DatasetError: there is none.
     """
     top = dataset / "measure_records"
-    found = sorted(top.glob(f"*/**/{RECORD_FILE}"))
-    if not found:
+    paths = sorted(top.glob(f"*/**/{RECORD_FILE}"))
+    if not paths:
         raise DatasetError(
             f"expected measure_records/<hardware>/.../{RECORD_FILE} in {dataset}, found none. "
             "Fetch it again: tencost fetch dataset=<name>"
         )
-    for path in found:
+    for path in paths:
         folder = path.parent
         hardware = folder.relative_to(top).parts[0]
         yield Database(hardware, folder, folder.relative_to(dataset).as_posix())
@@ -136,10 +136,10 @@ def read_tasks(dataset: Path) -> list[Task]:
     tasks = []
     for path in sorted((dataset / "network_info").glob("*.json")):
         for item in _load_list(path):
-            named = {"network": path.stem, "measured": False, **item}
-            if "workload_id" not in named and isinstance(named.get("mod"), str):
-                named["workload_id"] = workload_id(named["mod"])
-            tasks.append(_task(named, path))
+            task = {"network": path.stem, "measured": False, **item}
+            if "workload_id" not in task and isinstance(task.get("mod"), str):
+                task["workload_id"] = workload_id(task["mod"])
+            tasks.append(_task(task, path))
     return tasks
 
 

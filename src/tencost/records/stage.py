@@ -52,7 +52,7 @@ def run(cfg: Config, root: Path) -> Path:
         )
     console = Console(stderr=True)
     with progress_bar("records", console) as move:
-        imported = _read(raw, cfg, lambda done, total: move(done, total, ""))
+        imported = _read(raw, cfg, lambda completed, total: move(completed, total, ""))
     if not len(imported.records):
         reasons = "; ".join(map(in_words, imported.rejects[:SHOWN]))
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
@@ -101,7 +101,8 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         "networks": sorted({task.network for task in imported.tasks}),
         "generators": dict(
             sorted(
-                Counter(text or UNKNOWN for text in generators).items(), key=lambda one: age(one[0])
+                Counter(text or UNKNOWN for text in generators).items(),
+                key=lambda pair: age(pair[0]),
             )
         ),
         "status": {name: dict(sorted(count.items())) for name, count in sorted(counts.items())},

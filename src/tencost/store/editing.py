@@ -34,11 +34,11 @@ class Change:
 
     Attributes:
         records: renamed or deleted.
-        known: records of the old name that the new one has already: they are not there twice.
+        duplicates: records of the old name that the new one has already: they are not there twice.
     """
 
     records: int
-    known: int = 0
+    duplicates: int = 0
 
 
 def require_writable(uri: str) -> None:

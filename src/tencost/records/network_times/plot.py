@@ -31,7 +31,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def plot_changes(found: Sequence[Change], since: Since, path: Path) -> int:
+def plot_changes(changes: Sequence[Change], since: Since, path: Path) -> int:
     """Draw medians of all runs with their quartiles, those since of what regressed in red; return the panels left out.
 
     A dashed line is where what is new begins.
@@ -40,7 +40,7 @@ def plot_changes(found: Sequence[Change], since: Since, path: Path) -> int:
         OSError: the file cannot be written.
     """
     panels: dict[tuple[object, ...], list[Change]] = {}
-    for item in found:
+    for item in changes:
         run = item.since[-1]
         panels.setdefault((run.network, run.hardware, run.cores, run.host), []).append(item)
     drawn = list(panels.values())[:PANELS]
@@ -55,7 +55,7 @@ def plot_changes(found: Sequence[Change], since: Since, path: Path) -> int:
         for place in list(axes.flat)[len(drawn) :]:
             place.set_visible(False)
         figure.suptitle(
-            f"Median latency of each run, bars: quartiles; red: slower than before {since.told}"
+            f"Median latency of each run, bars: quartiles; red: slower than before {since.label}"
         )
         with whole_file(path) as temporary:
             figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})
@@ -63,7 +63,7 @@ def plot_changes(found: Sequence[Change], since: Since, path: Path) -> int:
 
 
 def _panel(axis: Any, panel: Sequence[Change], since: Since) -> None:
-    for number, item in enumerate(sorted(panel, key=lambda one: one.since[-1].engine)):
+    for number, item in enumerate(sorted(panel, key=lambda change: change.since[-1].engine)):
         runs = [run for run in item.runs if not run.failed]
         times, middle, low, high = _points(runs)
         color = f"C{number % 10}" if number % 10 != 3 else "C9"  # C3 is the red of what regressed

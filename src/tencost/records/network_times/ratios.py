@@ -78,9 +78,9 @@ def ratio(
         seed: of the draws.
     """
     generator = np.random.default_rng(seed)
-    own = _deviations(first), _deviations(other)
-    between = np.concatenate(own)
-    each = [between if alike or not len(one) else one for one in own]
+    deviations = _deviations(first), _deviations(other)
+    between = np.concatenate(deviations)
+    each = [between if alike or not len(side) else side for side in deviations]
     value = middle(first).median_s / middle(other).median_s
     drawn = _noise(first, each[0], generator) - _noise(other, each[1], generator)
     tail = 100 * (1 - LEVEL) / 2

@@ -67,8 +67,8 @@ def progress_bar(noun: str, console: Console) -> Iterator[Callable[[int, int, st
     with Progress(*columns, TimeElapsedColumn(), state, console=console, transient=True) as bar:
         task = bar.add_task(noun, total=None, state="")
 
-        def move(done: int, total: int, state: str) -> None:
-            bar.update(task, completed=done, total=total, state=state)
+        def move(completed: int, total: int, state: str) -> None:
+            bar.update(task, completed=completed, total=total, state=state)
 
         yield move
 

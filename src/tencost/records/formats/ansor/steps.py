@@ -251,8 +251,8 @@ def parse_line(line: bytes) -> Line:
     Raises:
         ValueError: it is not what the grammar says; the text says where.
     """
-    found = decode(line)
-    return Line(task_of(bytes(found.i.task)), found.i.state.steps, found.r, found.v)
+    raw_line = decode(line)
+    return Line(task_of(bytes(raw_line.i.task)), raw_line.i.state.steps, raw_line.r, raw_line.v)
 
 
 def steps_of(program: str) -> list[Step]:

@@ -135,11 +135,11 @@ def parse_line(line: bytes) -> Line:
         raise BadLineError(
             f"expected the key input (version 0.2) or i (0.1), found {shorten(sorted(value))}"
         )
-    made = _new_line(value) if "input" in value else _old_line(value)
+    parsed = _new_line(value) if "input" in value else _old_line(value)
     if b"NaN" in line or b"Infinity" in line:
-        _check_finite([made.task.args, made.task.kwargs, made.task.workload, made.extra])
-        _check_finite(program_of(made.config))
-    return made
+        _check_finite([parsed.task.args, parsed.task.kwargs, parsed.task.workload, parsed.extra])
+        _check_finite(program_of(parsed.config))
+    return parsed
 
 
 def format_line(line: Line) -> str:
@@ -153,10 +153,10 @@ def format_line(line: Line) -> str:
         inputs += [task.workload, old | config.extra]
         return json.dumps({"i": inputs, "r": result, "v": 0.1} | line.extra)
     new = {"index": config.index, "code_hash": config.code_hash, "entity": entities}
-    told = {"input": inputs, "config": new | config.extra, "result": result, "version": 0.2}
+    fields = {"input": inputs, "config": new | config.extra, "result": result, "version": 0.2}
     if line.tvm_version is not None:
-        told["tvm_version"] = line.tvm_version
-    return json.dumps(told | line.extra)
+        fields["tvm_version"] = line.tvm_version
+    return json.dumps(fields | line.extra)
 
 
 def program_of(config: Config) -> dict[str, Any]:
