@@ -16,7 +16,7 @@ of 1 (the default) that is the fastest by our measure, the median, too. With mor
 A workload's structural hash is not the same in every version of TVM. The one written is what the TVM that is installed
 computes; without TVM, what the dataset's logs have.
 
-What could run code of others (see store/allowed.py) is left out, and said so.
+Programs and modules that could run foreign code (see programs/trace/allowed.py) are left out; the export lists them.
 
 A schedule that uses hardware intrinsics needs them registered before TVM can load it:
 ``import tvm.s_tir.tensor_intrin``.
@@ -71,7 +71,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Export:
-    """What was written: the folder, workloads and records in it, and the workloads that are not."""
+    """The exported folder, its numbers of workloads and records, and the workloads that are left out."""
 
     folder: Path
     workloads: int

@@ -28,7 +28,7 @@ SHOWN = 4
 
 @dataclass
 class Devices:
-    """What a person says of the logs' devices."""
+    """Devices that a user assigns to logs."""
 
     default: str | None = None
     folders: Mapping[str, str] = field(default_factory=dict)
@@ -98,12 +98,12 @@ def parse_devices(words: Sequence[str]) -> Devices:
 
 @dataclass
 class Agreement:
-    """What records say of their device beside what their logs were given."""
+    """Compares the devices that records name with the devices that the user assigned to their logs."""
 
     _others: dict[str, dict[str, set[str]]] = field(default_factory=dict)
-    """Given device -> devices that records name instead -> their targets."""
+    """Assigned device -> devices that records name instead -> their targets."""
     _unnamed: dict[str, dict[str, set[str]]] = field(default_factory=dict)
-    """Given device -> kinds (with their -device: mali, adreno) of targets that name no device -> their targets."""
+    """Assigned device -> kinds (with their -device: mali, adreno) of targets that name no device -> their targets."""
 
     def add(self, table: pa.Table, device: str) -> None:
         """Look at some records of a log, columns hardware and target."""

@@ -8,7 +8,7 @@ Two manners, `gate` of an import:
                 import`) once what was wrong is mended, and beside it a line {"record_id", "hardware", "reason"} of each
                 in data/rejects/<dataset>-apart.jsonl
 
-What is a fault, besides what gate.py suspects: a column that must say something and does not; a status that is none, ok
+Faults, besides what gate.py suspects: a column that must have a value and has none; a status that is none, ok
 without times, times that are no times; a hardware that the project does not describe (conf/hardware; `local` is
 described and is every host's); one record_id of several programs.
 """
@@ -37,7 +37,7 @@ from tencost.writing import whole_file
 
 
 class Gate(Enum):
-    """What becomes of rows with a fault."""
+    """Treatment of rows with a fault."""
 
     quarantine = "quarantine"
     apart = "apart"

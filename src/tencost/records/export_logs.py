@@ -28,7 +28,7 @@ _PROGRAMS = {
     "autotvm": "autotvm_config",
     "t4": "configuration",
 }
-"""What a format can hold; the others take every record."""
+"""Format -> the program format that it can hold; the other formats take every record."""
 _NAMELESS = ("ansor", "autotvm", "t4")
 """Formats that do not tell their device."""
 

@@ -1,4 +1,4 @@
-"""What is kept out of look-ups and of training: times that nobody should tune by. One gate for imports and builds.
+"""Quarantine of times that nobody should tune by, out of look-ups and of training. One gate for imports and builds.
 
 A best time decides what is compiled, so that one wrong line in a shared log slows everybody down. Three things are
 suspicious, and no more than that; nothing is thrown away, a quarantined record can be released:
@@ -49,7 +49,7 @@ JUDGED = (*GROUP, "workload_args", "run_secs", "status", "measurements", "quaran
 
 @dataclass(frozen=True)
 class Limits:
-    """What is known of workloads and devices: FLOP by workload_id (0: not known), hardware by name."""
+    """Limits of workloads and devices: FLOP by workload_id (0: not known), hardware by name."""
 
     flop: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, HardwareConfig] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class StoredTimes:
-    """What a store has of a group: its fastest latencies, seconds, and how many there are."""
+    """Latencies of a group in a store: the fastest, in seconds, and how many there are."""
 
     fastest_s: float
     count: int

@@ -1,4 +1,4 @@
-"""What `tencost measure run` writes beside a MetaSchedule database, read back: status, time and session of each record.
+"""Reads the files that `tencost measure run` writes beside a MetaSchedule database: status, time, session of records.
 
     measurements.jsonl   beside a database pair, one line for each of its record lines, in the same order:
         {"status": "build_timeout", "timestamp": 1795269619.6, "session": "...", "noise": 1.01, "error": "..."}

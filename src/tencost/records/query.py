@@ -77,7 +77,7 @@ GROUPINGS = {
     "engine": "engine",
     "dataset": "dataset",
 }
-"""What `statistics` can group by, and the column behind it."""
+"""Groupings of `statistics` -> columns."""
 
 _MEASUREMENT = pl.DataFrame(schema={"one": COLUMNS["measurements"].inner}).unnest("one").schema  # type: ignore[attr-defined]
 _SHARED_AT_LEAST = 3
@@ -118,7 +118,7 @@ _RANKED = (
     "timestamp",
     "source",
 )
-"""What `best` needs to read."""
+"""Columns that `best` reads."""
 
 
 def best(

@@ -1,4 +1,4 @@
-"""What labels of new hardware are worth: an adapted model's figures by number of labels, beside a native model's.
+"""Value of labels of new hardware: an adapted model's figures by number of labels, beside a native model's.
 
 Pure: programs, truth and models in, figures out. The native model is of the same family and learns from every record of
 the new hardware in the train part; a model from scratch learns from the same labels as the adapted one.

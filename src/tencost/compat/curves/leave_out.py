@@ -53,14 +53,14 @@ GOAL = 0.97
 """Share of the native model's pairwise accuracy and geo1 that a model without a label of the hardware should have."""
 
 _REFUSED = re.compile(r"[^\w\-. :/]")
-"""What MLflow does not take in a metric's name; machines are called as they please."""
+"""Characters that MLflow refuses in a metric's name; names of machines may have them."""
 
 By = Callable[[HardwareConfig], str]
 LEFT_OUT: dict[str, By] = {
     "machine": lambda hardware: hardware.model,
     "isa": lambda hardware: f"{hardware.simd_bits} bits",
 }
-"""What is left out together with a hardware: all that is called the same."""
+"""Groupings: the hardware that share the group's name are left out together."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, eq=False)
 class ReadGraphs:
-    """What was read.
+    """Graphs of networks from a folder, with their places in it.
 
     Attributes:
         labelled: the graphs. Before the gate their ids may be empty, their edges any numbers, and nodes unsorted.

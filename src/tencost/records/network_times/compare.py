@@ -1,8 +1,8 @@
 """`tencost records compare`: whole networks' times side by side, by engine, version, host, day, hardware or cores.
 
-What is not among the columns that are compared by is never mixed: another hardware, number of cores, host or engine is
-another group of rows with a baseline of its own. Versions and days are, where they are not asked for: all runs of an
-engine are its row.
+Runs are never mixed across hardware, numbers of cores, hosts or engines: where runs are not compared by one of these
+columns, each of its values is a group of rows with its own baseline. Versions and days are mixed unless they are
+compared by.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tencost.records.network_times.ratios import middle, ratio
 from tencost.records.network_times.runs import Run, frame
 
 COLUMNS = ("engine", "version", "host", "day", "hardware", "cores")
-"""What runs can be compared by."""
+"""Columns that runs can be compared by."""
 DEFAULT_BY = ("engine", "version")
 BASELINE = "pytorch"
 """The engine that others are compared with where none is named."""
 _GROUP_COLUMNS = ("hardware", "cores", "host", "engine")
-"""What sets groups apart where it is not compared by."""
+"""Columns that separate groups where runs are not compared by them."""
 
 Key = tuple[Any, ...]
 

@@ -31,11 +31,11 @@ BEFORE = 10
 """Runs before that count, the last ones: what was slower a year ago says nothing about last night."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CAUSES = {"tuning_programs": "programs"}
-"""Members of additional_info that may explain a ratio, and what they are called."""
+"""Keys of additional_info that may explain a ratio -> their names in messages."""
 
 
 class Verdict(StrEnum):
-    """What came of a network."""
+    """How a network's time changed."""
 
     slower = "slower"
     failed = "fails"
@@ -102,7 +102,7 @@ class Change:
 
     @property
     def name(self) -> str:
-        """What it is called in a line: network, engine, hardware, cores and host."""
+        """Name in a printed line: network, engine, hardware, cores and host."""
         run = self.since[-1]
         cores = f", {run.cores} cores" if run.cores > 1 else ""
         return f"{run.network} with {run.engine} on {run.hardware}{cores} ({run.host})"

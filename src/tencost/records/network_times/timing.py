@@ -63,7 +63,7 @@ _STACKS = {"tencost": "tencost", "tvm": "apache-tvm"}
 
 
 class Granularity(StrEnum):
-    """What was timed."""
+    """The unit that was timed."""
 
     end_to_end = "end to end"
     """The network."""

@@ -1,4 +1,4 @@
-"""What a person sees of an import, of logs, counters and networks alike: progress, a summary, notes and rejects."""
+"""Console output of an import of logs, counters or networks: progress, a summary, notes and rejects."""
 
 from __future__ import annotations
 

@@ -42,17 +42,17 @@ ERRORS: dict[int, tuple[Status, str]] = {
     7: (Status.run_timeout, "running took too long"),
     8: (Status.unknown, "unknown error"),
 }
-"""What the error numbers mean."""
+"""Error number -> status and message."""
 
 
 class _TaskHashes(NamedTuple):
-    """What is the same for all lines of a task."""
+    """Position of a task's facts, and the parts of ids that all its lines share."""
 
     position: int
     program_start: bytes
-    """What a program's id hashes before the steps."""
+    """Text before the steps in the hash of a program's id."""
     record_end: bytes
-    """What a record's id hashes after the program's id."""
+    """Text after the program's id in the hash of a record's id."""
 
 
 class AnsorRows(Rows):
@@ -200,7 +200,7 @@ class AnsorRows(Rows):
 
 
 class _Facts(NamedTuple):
-    """What a task says, in the words of the schema."""
+    """A task's facts, named as in the schema."""
 
     task: list[Any]
     """As the log has it."""

@@ -20,8 +20,8 @@ keys of the line or of its config are kept. An example, shortened::
      "config": {"index": 3, "code_hash": null, "entity": [["tile_k", "sp", [-1, 8]]]},
      "result": [[1.5e-05], 0, 0.2, 1638857347.4], "version": 0.2, "tvm_version": "0.8.dev0"}
 
-What may not be relied on: the order of records (results of a round of parallel builds come as they end), a device name,
-and `index`, which counts in a search space that depends on the TVM version.
+A reader may not rely on the order of records (results of a round of parallel builds come as they end), on a device
+name, or on `index`, which counts in a search space that depends on the TVM version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import msgspec
 from tencost.store.status import Status
 
 NAME = "autotvm"
-"""What `foreign` calls the format."""
+"""Name of the format in the column `foreign`."""
 ERRORS = {
     0: (Status.ok, "NO_ERROR"),
     1: (Status.invalid_schedule, "INSTANTIATION_ERROR"),
@@ -69,7 +69,7 @@ class Reorder(msgspec.Struct, frozen=True):
 
 
 class Annotate(msgspec.Struct, frozen=True):
-    """What is done to each axis: none, unroll, vec, ..."""
+    """Annotation of each axis: none, unroll, vec, ..."""
 
     name: str
     annotations: tuple[str, ...]
@@ -99,7 +99,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What was tuned: a template's name with its arguments, for a target (its text); `workload` in old lines only."""
+    """A tuning task: a template's name with its arguments, for a target (its text); `workload` in old lines only."""
 
     target: str
     name: str

@@ -49,7 +49,7 @@ class _UnusualError(Exception):
 
 @dataclass(frozen=True)
 class _Facts:
-    """What all records of one task have in common; `head` and `tail` are the texts that ids are made of."""
+    """Facts that all records of a task share; `head` and `tail` are the texts that ids are made of."""
 
     task: Task
     target: str
@@ -62,7 +62,7 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What records of one task with one outcome have in common: columns of the table."""
+    """Columns that records of one task with the same outcome share."""
 
     facts: _Facts
     engine_version: str | None

@@ -106,7 +106,7 @@ FORMAT = T4Format()
 
 
 Kernel = tuple[str, list[Any], dict[str, Any]]
-"""What was tuned: its name, the problem's size, and its target as far as it is known."""
+"""A tuned kernel: its name, the problem's size, and its target as far as it is known."""
 
 
 def _kernels(path: Path, about: About) -> dict[frozenset[str], Kernel]:

@@ -54,7 +54,7 @@ DEVICES = {
     "640gpu": "adreno-640",
     "vpu": "myriad-vpu",
 }
-"""What the benchmark calls its devices -> hardware, in its order."""
+"""The benchmark's names of devices -> hardware, in the benchmark's order."""
 NODE_COUNTS, EDGE_COUNTS, NODES, EDGES = (
     "num-node-list.csv", "num-edge-list.csv", "node-feat.csv", "edge.csv",
 )  # fmt: skip

@@ -75,7 +75,7 @@ class _Graph:
 
 @dataclass(eq=False)
 class _Collected:
-    """What was read so far."""
+    """Columns of the graphs that were read so far, and the rejects."""
 
     graphs: list[_Graph] = field(default_factory=list)
     family: list[str] = field(default_factory=list)
