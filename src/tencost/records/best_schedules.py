@@ -149,7 +149,7 @@ def export_metaschedule(
         )
     left_out += _only_failures(store, fastest, hardware, target, workload)
     if not programs:
-        reasons = "; ".join(f"{item.task_name}: {item.reason}" for item in left_out[:3])
+        reasons = "; ".join(f"{omission.task_name}: {omission.reason}" for omission in left_out[:3])
         raise RecordError(
             f"expected schedules of {hardware} for {query.canonical(target)} in {store.uri}, found none that can be "
             f"exported. {reasons}"
@@ -197,8 +197,8 @@ def run(
         f"{export.folder}: {export.records} schedules of {export.workloads} workloads on {hardware}"
     ]
     lines += [
-        f"left out {item.workload_id[:12]} {item.task_name}: {item.reason}"
-        for item in export.left_out
+        f"left out {omission.workload_id[:12]} {omission.task_name}: {omission.reason}"
+        for omission in export.left_out
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -157,7 +157,7 @@ def _weights(tasks: Sequence[Task]) -> dict[str, tuple[NetworkWeight, ...]]:
         weights = weights_by_workload.setdefault(task.workload_id, {})
         weights[task.network] = weights.get(task.network, 0) + task.weight
     return {
-        workload: tuple(NetworkWeight(*item) for item in weights.items())
+        workload: tuple(NetworkWeight(*weight) for weight in weights.items())
         for workload, weights in weights_by_workload.items()
     }
 
@@ -222,9 +222,9 @@ def _workloads(
 ) -> list[Workload]:
     workloads = {
         identity: Workload(
-            identity, item.mod_json, names[identity], item.shash, identity in measured
+            identity, workload.mod_json, names[identity], workload.shash, identity in measured
         )
-        for identity, item in logged.items()
+        for identity, workload in logged.items()
     }
     for module in read_modules(folder):
         if module.workload_id not in workloads:

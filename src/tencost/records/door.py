@@ -92,7 +92,7 @@ def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, StoredTi
     names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
     if not names:
         return {}
-    have = (
+    stored = (
         store.read(names, [*GROUP, "run_secs", "status"])
         .filter(
             pl.col("status") == "ok",
@@ -103,7 +103,7 @@ def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, StoredTi
     )
     return {
         key: StoredTimes(fastest_s, number)
-        for *group, fastest_s, number in have.select(*GROUP, "fastest_s", "count").iter_rows()
+        for *group, fastest_s, number in stored.select(*GROUP, "fastest_s", "count").iter_rows()
         for key in [(group[0], group[1], group[2], group[3])]
     }
 
@@ -153,7 +153,7 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
                 reasons[row], kinds[row] = f"{kind}: {text}", kind
 
     rows = frame.with_row_index("row")
-    for name in (item.name for item in SCHEMA if not item.nullable):
+    for name in (column.name for column in SCHEMA if not column.nullable):
         null = pa.compute.indices_nonzero(table.column(name).is_null()).to_pylist()
         empty = pl.Series("row", null, dtype=pl.UInt32)
         note("schema", empty, pl.Series([f"expected {name}, found none"] * len(empty)))

@@ -121,8 +121,8 @@ def quarantine(
         .agg("row", "latency_s")
     )
     for workload, target, hardware, generator, rows, latencies in groups.iter_rows():
-        have = (stored or {}).get((workload, target, hardware, generator))
-        for row, reason in _too_fast(rows, np.asarray(latencies), have):
+        stored_times = (stored or {}).get((workload, target, hardware, generator))
+        for row, reason in _too_fast(rows, np.asarray(latencies), stored_times):
             reasons[row] = reason
     return pl.Series("quarantine", reasons, dtype=pl.String)
 
@@ -190,11 +190,11 @@ def _tensors(args: str | None) -> list[tuple[float, int]]:
     """Return elements and bits of each argument, ["TENSOR", dtype, shape]; none where one is no such."""
     value = json.loads(args) if args else []
     tensors = []
-    for item in value if isinstance(value, list) else ():
-        if not (isinstance(item, list) and len(item) == 3 and item[0] == "TENSOR"):
+    for argument in value if isinstance(value, list) else ():
+        if not (isinstance(argument, list) and len(argument) == 3 and argument[0] == "TENSOR"):
             return []
-        bits = re.fullmatch(r"(?:u?int|b?float)(\d+)\w*", str(item[1]))
-        shape = item[2] if isinstance(item[2], list) else [None]
+        bits = re.fullmatch(r"(?:u?int|b?float)(\d+)\w*", str(argument[1]))
+        shape = argument[2] if isinstance(argument[2], list) else [None]
         if bits is None or not all(type(size) is int and 0 < size < 2**40 for size in shape):
             return []
         tensors.append((float(math.prod(shape)), int(bits.group(1))))
@@ -202,17 +202,18 @@ def _tensors(args: str | None) -> list[tuple[float, int]]:
 
 
 def _too_fast(
-    rows: list[int], latencies: np.ndarray, have: StoredTimes | None
+    rows: list[int], latencies: np.ndarray, stored_times: StoredTimes | None
 ) -> list[tuple[int, str]]:
     """Return the fastest of a group that stand alone, with the reason; latencies ascend."""
     outliers = []
     for position in range(len(rows)):
         others = latencies[position + 1 :]
-        crowd = len(others) + (have.count if have else 0)
+        crowd = len(others) + (stored_times.count if stored_times else 0)
         if crowd < CROWD:
             break
         following = min(
-            float(others[0]) if len(others) else np.inf, have.fastest_s if have else np.inf
+            float(others[0]) if len(others) else np.inf,
+            stored_times.fastest_s if stored_times else np.inf,
         )
         if latencies[position] * MARGIN >= following:
             break

@@ -59,7 +59,7 @@ def run(
     places = ", ".join(map(str, paths))
     logs = find_logs(paths, dataset, devices)
     if not logs.files and not logs.measured:
-        reasons = [f"{item.file}: {item.reason}" for item in logs.rejects]
+        reasons = [f"{reject.file}: {reject.reason}" for reject in logs.rejects]
         reasons += [f"{file}: {reason}" for file, reason in logs.skipped]
         raise RecordError(
             f"expected logs ({', '.join(LOG_FORMATS.names())}) in {places}, found none: "
@@ -100,7 +100,7 @@ def run(
 
 
 def _keep_modules(logs: Logs, store: RecordStore) -> None:
-    of_logs = (module for item in logs.files for module in log_modules(item))
+    of_logs = (module for log in logs.files for module in log_modules(log))
     measured = (
         module
         for folder in logs.measured

@@ -68,8 +68,8 @@ def read_log_dataset(
 def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:
     modules = {
         module.workload_id: (module.mod_json, module.shash)
-        for item in logs.files
-        for module in log_modules(item)
+        for log in logs.files
+        for module in log_modules(log)
     }
     workloads = []
     for row in _distinct(table).iter_rows(named=True):
@@ -82,9 +82,9 @@ def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:
 
 def _tasks(table: pa.Table) -> list[Task]:
     return [
-        Task(item["network"], row["task_name"], row["workload_id"], item["weight"], 0.0, True)
+        Task(network["network"], row["task_name"], row["workload_id"], network["weight"], 0.0, True)
         for row in _distinct(table).iter_rows(named=True)
-        for item in row["networks"]
+        for network in row["networks"]
     ]
 
 

@@ -186,7 +186,7 @@ def import_logs(
     progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
     flop = {task.workload_id: task.flop for top in logs.measured for task in read_tasks(top)}
     waiting: list[pa.Table] = []
-    log_devices = [*(None for _ in logs.measured), *(item.about.hardware for item in logs.files)]
+    log_devices = [*(None for _ in logs.measured), *(log.about.hardware for log in logs.files)]
     for device, (tables, rejects) in zip(log_devices, read_logs(logs, jobs), strict=True):
         progress.files += 1
         progress.rejects += rejects
@@ -195,7 +195,7 @@ def import_logs(
             if device is not None:
                 progress.agreement.add(table, device)
             waiting.append(table)
-            if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
+            if sum(batch.num_rows for batch in waiting) >= COMMIT_ROWS:
                 _commit(waiting, store, flop, progress, gate)
                 waiting = []
         on_progress(progress)
@@ -230,11 +230,11 @@ def read_logs(
 
 
 def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Iterator[_Parsed]:
-    size = sum(item.path.stat().st_size for item in files)
+    size = sum(log.path.stat().st_size for log in files)
     count = min(jobs or _cpus(), len(files))
     if count <= 1 or size < ALONE_BYTES:
-        for number, item in enumerate(files):
-            yield _parse(item, scratch / str(number))
+        for number, log in enumerate(files):
+            yield _parse(log, scratch / str(number))
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
@@ -250,7 +250,7 @@ def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Ite
             raise
 
 
-def _parse(item: LogFile, scratch: Path) -> _Parsed:
+def _parse(log: LogFile, scratch: Path) -> _Parsed:
     """Read one log; its batches are left as Arrow files that the caller removes.
 
     A log that cannot be opened, or lacks the file beside it that it needs, is one reject.
@@ -259,7 +259,7 @@ def _parse(item: LogFile, scratch: Path) -> _Parsed:
     rejects: list[Reject] = []
     try:
         for number, batch in enumerate(
-            LOG_FORMATS.load(item.format).read(item.path, item.about, BATCH_ROWS)
+            LOG_FORMATS.load(log.format).read(log.path, log.about, BATCH_ROWS)
         ):
             rejects += batch.rejects
             if batch.records.num_rows:
@@ -270,7 +270,7 @@ def _parse(item: LogFile, scratch: Path) -> _Parsed:
     except NoDeviceError:
         raise
     except RecordError as error:
-        rejects.append(Reject(item.about.file, 0, str(error)))
+        rejects.append(Reject(log.about.file, 0, str(error)))
     return _Parsed(tuple(tables), tuple(rejects))
 
 
@@ -288,8 +288,8 @@ def _tally(table: pa.Table, progress: Progress) -> None:
         ("program_format", progress.formats),
         ("hardware", progress.hardware),
     ):
-        for item in table.column(name).value_counts().to_pylist():
-            counter[item["values"]] += item["counts"]
+        for count_row in table.column(name).value_counts().to_pylist():
+            counter[count_row["values"]] += count_row["counts"]
 
 
 def _commit(
@@ -328,8 +328,11 @@ def _with_networks(table: pa.Table, networks: Mapping[str, list[dict[str, object
     position = SCHEMA.get_field_index("networks")
     field = SCHEMA.field("networks")
     ids = table.column("workload_id").to_pylist()
-    have = table.column("networks").to_pylist()
-    values = [networks.get(identity, current) for identity, current in zip(ids, have, strict=True)]
+    current_networks = table.column("networks").to_pylist()
+    values = [
+        networks.get(identity, current)
+        for identity, current in zip(ids, current_networks, strict=True)
+    ]
     return table.set_column(position, field, pa.array(values, field.type))
 
 

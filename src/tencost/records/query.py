@@ -277,7 +277,7 @@ def program_history(store: Records, program: str, *, hardware: str, target: Targ
             f"{program!r}, of {len(programs)}: {', '.join(programs[:8]) or 'none'}. "
             "See them: tencost records query history --workload"
         )
-    rows = [item for row in records.to_dicts() for item in measurements(row)]
+    rows = [measurement for row in records.to_dicts() for measurement in measurements(row)]
     order = ["timestamp", "dataset", "file", "line"]
     ordered = pl.DataFrame(rows, schema=_MEASUREMENT).sort(order)
     return ordered.select(

@@ -82,8 +82,8 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         (imported.workloads, _WORKLOAD_COLUMNS, WORKLOADS),
         (imported.tasks, _TASK_COLUMNS, TASKS),
     ):
-        pl.DataFrame([asdict(item) for item in items], schema=schema).write_parquet(folder / name)
-    lines = [json.dumps(asdict(item)) + "\n" for item in imported.rejects]
+        pl.DataFrame([asdict(row) for row in items], schema=schema).write_parquet(folder / name)
+    lines = [json.dumps(asdict(reject)) + "\n" for reject in imported.rejects]
     (folder / "rejects.jsonl").write_text("".join(lines), encoding="utf-8")
     counts: dict[str, Counter[str]] = {}
     columns = (table.column(name).to_pylist() for name in ("hardware", "status"))

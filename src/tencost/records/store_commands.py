@@ -43,7 +43,7 @@ def quarantine(root: Path, *, store_uri: str | None = None, release: str | None 
         _show(quarantined)
         return
     ids = quarantined["record_id"].to_list()
-    chosen = ids if release == "all" else [item for item in ids if item == release]
+    chosen = ids if release == "all" else [identity for identity in ids if identity == release]
     if release != "all" and not chosen:
         raise RecordError(
             f"expected a quarantined record's id, found {release!r}. List them: tencost records quarantine"
@@ -100,7 +100,7 @@ def migrate(root: Path, *, store_uri: str | None = None, dry_run: bool = False) 
     ]
     lines += [
         f"  {number} of {text}"
-        for text, number in sorted(migration.generators.items(), key=lambda item: age(item[0]))
+        for text, number in sorted(migration.generators.items(), key=lambda pair: age(pair[0]))
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

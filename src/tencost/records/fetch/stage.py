@@ -57,7 +57,7 @@ def run(cfg: Config, root: Path) -> Path:
                 cfg.dataset.graphs or cfg.dataset.hardware is not None or bool(cfg.dataset.devices)
             )
             put_folder(dataset_top(content, logs=other), folder, scratch)
-    files = sum(1 for item in folder.rglob("*") if item.is_file())
+    files = sum(1 for path in folder.rglob("*") if path.is_file())
     console.print(f"fetched {cfg.dataset.name}: {files} files in {folder}")
     return folder
 
@@ -90,7 +90,7 @@ def dataset_top(folder: Path, *, logs: bool = False) -> Path:
         return top
     records = sorted((top / "measure_records").glob("*/**/database_tuning_record.json"))
     if not records:
-        listing = ", ".join(sorted(entry.name for entry in top.iterdir())[:8]) or "nothing"
+        listing = ", ".join(sorted(path.name for path in top.iterdir())[:8]) or "nothing"
         raise DatasetError(
             "expected measure_records/<hardware>/<task>/database_tuning_record.json in the "
             "dataset, found "

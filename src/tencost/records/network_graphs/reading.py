@@ -95,10 +95,10 @@ def gate(read: ReadGraphs) -> ReadGraphs:
     """
     graphs = read.labelled.graphs
     reasons: dict[int, tuple[Places, int, str]] = {}
-    for graph, item, reason in _bad_nodes(graphs):
-        reasons.setdefault(graph, (read.nodes, item, reason))
-    for graph, item, reason in _bad_edges(graphs):
-        reasons.setdefault(graph, (read.edges, item, reason))
+    for graph, position, reason in _bad_nodes(graphs):
+        reasons.setdefault(graph, (read.nodes, position, reason))
+    for graph, position, reason in _bad_edges(graphs):
+        reasons.setdefault(graph, (read.edges, position, reason))
     orders: dict[int, NDArray[np.int64]] = {}
     backward = np.flatnonzero(graphs.edges[0] >= graphs.edges[1])
     for graph in np.unique(graphs.graph_of_edge[backward]).tolist():
@@ -111,8 +111,8 @@ def gate(read: ReadGraphs) -> ReadGraphs:
                 )
                 reasons[graph] = (read.edges, cyclic, reason)
     rejects = [
-        _reject(places, item, graphs, graph, reason)
-        for graph, (places, item, reason) in sorted(reasons.items())
+        _reject(places, position, graphs, graph, reason)
+        for graph, (places, position, reason) in sorted(reasons.items())
     ]
     usable = np.setdiff1d(np.arange(len(graphs)), np.array(list(reasons), dtype=np.int64))
     usable = usable[np.argsort(graphs.family[usable], kind="stable")]
@@ -143,11 +143,11 @@ def _bad_nodes(graphs: GraphSet) -> Iterator[tuple[int, int, str]]:
         for node in np.flatnonzero((graphs.columns < _UNKNOWN).any(axis=1)).tolist():
             graph = int(of_node[node])
             smallest = int(graphs.columns[node].min())
-            item = int(node - graphs.node_start[graph])
+            position = int(node - graphs.node_start[graph])
             yield (
                 graph,
-                item,
-                f"expected sizes from -1 (not known), found {smallest} in node {item}",
+                position,
+                f"expected sizes from -1 (not known), found {smallest} in node {position}",
             )
 
 
@@ -184,15 +184,15 @@ def _topological_order(graphs: GraphSet, graph: int) -> tuple[NDArray[np.int64],
         return np.array(order, dtype=np.int64), None
     # Nodes behind a cycle wait as well: walk back from one of them until a node comes again.
     source_of = {
-        int(target): (int(source), item)
-        for item, (source, target) in enumerate(edges.T.tolist())
+        int(target): (int(source), edge)
+        for edge, (source, target) in enumerate(edges.T.tolist())
         if waiting[source] and waiting[target]
     }
     node, seen = next(iter(source_of)), set()
     while node not in seen:
         seen.add(node)
-        node, item = source_of[node]
-    return np.array(order, dtype=np.int64), item
+        node, edge = source_of[node]
+    return np.array(order, dtype=np.int64), edge
 
 
 def _sorted(graphs: GraphSet, orders: dict[int, NDArray[np.int64]]) -> GraphSet:
@@ -232,8 +232,10 @@ def _good_latencies(
     return replace(labelled, latency_ms=np.where(bad, np.nan, latency)), rejects
 
 
-def _reject(places: Places, item: int, graphs: GraphSet, graph: int, reason: str) -> GraphReject:
-    file, line = str(places.file[graph]), int(places.line[graph]) + item * places.step
+def _reject(
+    places: Places, position: int, graphs: GraphSet, graph: int, reason: str
+) -> GraphReject:
+    file, line = str(places.file[graph]), int(places.line[graph]) + position * places.step
     return GraphReject(file, line, reason, str(graphs.family[graph]), int(graphs.position[graph]))
 
 

@@ -89,7 +89,7 @@ def show_regressions(
     runs = read_program_runs(uri, chosen) if programs else read_runs(uri, chosen)
     begins = parse_since(since, runs)
     compared = changes(runs, begins, margin=margin, last=last, any_host=any_host)
-    worse = [item for item in compared if item.verdict in REGRESSED]
+    worse = [change for change in compared if change.verdict in REGRESSED]
     left_out = 0
     if plot is not None:
         from tencost.records.network_times.plot import plot_changes
@@ -119,16 +119,17 @@ def _print_summary(
     left_out: int,
 ) -> None:
     lines = []
-    for item in worse:
-        if item.ratio is None or item.verdict == "fails":
-            lines.append(f"fails: {item.name}: {item.changed}")
+    for change in worse:
+        if change.ratio is None or change.verdict == "fails":
+            lines.append(f"fails: {change.name}: {change.changed}")
             continue
-        why = f" ({item.changed})" if item.changed else ""
+        why = f" ({change.changed})" if change.changed else ""
+        ratio = change.ratio
         lines.append(
-            f"slower: {item.name}: {item.ratio.value:.3f} times [{item.ratio.low:.3f}, {item.ratio.high:.3f}]{why}"
+            f"slower: {change.name}: {ratio.value:.3f} times [{ratio.low:.3f}, {ratio.high:.3f}]{why}"
         )
     summary = f"{len(worse)} of {len(compared)} became slower by more than {100 * margin:g} % and their noise, or fail"
-    if any(item.ratio is not None and not item.ratio.runs_known for item in compared):
+    if any(change.ratio is not None and not change.ratio.runs_known for change in compared):
         summary += f"; with one run on either side, by more than {200 * margin:g} %"
     lines.append(f"{summary}.")
     if plot is not None:

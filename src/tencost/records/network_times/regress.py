@@ -160,13 +160,16 @@ def changes(
         key = (run.network, run.engine, run.hardware, run.cores, "" if any_host else run.host)
         groups.setdefault(key, []).append(run)
     results = [_change(group, since, margin, last) for group in groups.values()]
-    compared = [item for item in results if item is not None]
+    compared = [change for change in results if change is not None]
     if not compared:
         raise RecordError(_nothing_in_common(since, before, after))
     order = (Verdict.failed, Verdict.slower, Verdict.unclear, Verdict.same, Verdict.faster)
     return sorted(
         compared,
-        key=lambda item: (order.index(item.verdict), -(item.ratio.value if item.ratio else 0.0)),
+        key=lambda change: (
+            order.index(change.verdict),
+            -(change.ratio.value if change.ratio else 0.0),
+        ),
     )
 
 
@@ -177,9 +180,9 @@ def table(compared: Sequence[Change]) -> pl.DataFrame:
     (medians, seconds) with their quartiles; before_runs and since_runs (how many); changed.
     """
     rows = []
-    for item in compared:
-        run = item.since[-1]
-        old, new = _middle(item.before), _middle(item.since)
+    for change in compared:
+        run = change.since[-1]
+        old, new = _middle(change.before), _middle(change.since)
         rows.append(
             {
                 "network": run.network,
@@ -187,15 +190,15 @@ def table(compared: Sequence[Change]) -> pl.DataFrame:
                 "hardware": run.hardware,
                 "cores": run.cores,
                 "host": run.host,
-                "verdict": item.verdict.value,
-                "ratio": item.ratio and item.ratio.value,
-                "ratio_low": item.ratio and item.ratio.low,
-                "ratio_high": item.ratio and item.ratio.high,
+                "verdict": change.verdict.value,
+                "ratio": change.ratio and change.ratio.value,
+                "ratio_low": change.ratio and change.ratio.low,
+                "ratio_high": change.ratio and change.ratio.high,
                 **_quartile_columns("before", old),
                 **_quartile_columns("since", new),
-                "before_runs": len(item.before),
-                "since_runs": len(item.since),
-                "changed": item.changed,
+                "before_runs": len(change.before),
+                "since_runs": len(change.since),
+                "changed": change.changed,
             }
         )
     texts = dict.fromkeys(("network", "engine", "hardware"), pl.String)

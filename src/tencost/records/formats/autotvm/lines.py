@@ -231,7 +231,7 @@ def _new_line(value: dict[str, Any]) -> Line:
     version = value.get("tvm_version")
     if version is not None and not isinstance(version, str):
         raise BadLineError(f"expected tvm_version as text, found {shorten(version)}")
-    extra = {key: item for key, item in value.items() if key not in _NEW_KEYS}
+    extra = {key: field for key, field in value.items() if key not in _NEW_KEYS}
     config = config_of(value.get("config"), ("index", "code_hash", "entity"))
     if config.template:
         raise BadLineError("expected no key template in a config of version 0.2")
@@ -249,14 +249,14 @@ def _old_line(value: dict[str, Any]) -> Line:
         raise BadLineError(
             f"expected [target, task, args, kwargs, workload, config], found {shorten(inputs)}"
         )
-    extra = {key: item for key, item in value.items() if key not in _OLD_KEYS}
+    extra = {key: field for key, field in value.items() if key not in _OLD_KEYS}
     config = inputs[5]
     if not isinstance(config, dict) or not isinstance(config.get("t"), str):
         raise BadLineError(f"expected a config with i, t, c and e, found {shorten(config)}")
     clash = sorted({"index", "code_hash", "entity", "template"} & set(config))
     if clash:
         raise BadLineError(f"expected a config of version 0.1, found the keys {clash} of 0.2")
-    renamed = {"template" if key == "t" else key: item for key, item in config.items()}
+    renamed = {"template" if key == "t" else key: field for key, field in config.items()}
     return Line(
         task_of(inputs[:5], "0.1"),
         config_of(renamed, ("i", "c", "e")),
@@ -305,19 +305,19 @@ def config_of(value: Any, keys: tuple[str, str, str]) -> Config:
         raise BadLineError(f"expected a code hash as text or null, found {shorten(code_hash)}")
     if not isinstance(entities, list) or not isinstance(template, str):
         raise BadLineError(f"expected a config's entities as a list, found {shorten(entities)}")
-    extra = {key: item for key, item in value.items() if key not in (*keys, "template")}
-    return Config(index, code_hash, tuple(entity_of(item) for item in entities), template, extra)
+    extra = {key: field for key, field in value.items() if key not in (*keys, "template")}
+    return Config(index, code_hash, tuple(entity_of(knob) for knob in entities), template, extra)
 
 
-def entity_of(item: Any) -> Entity:
+def entity_of(knob: Any) -> Entity:
     """Return an entity from ``[name, kind, value]``.
 
     Raises:
         ValueError: something else, or a value that its kind does not have.
     """
-    if not (isinstance(item, list) and len(item) == 3 and isinstance(item[0], str)):
-        raise BadLineError(f"expected an entity [name, kind, value], found {shorten(item)}")
-    name, kind, value = item
+    if not (isinstance(knob, list) and len(knob) == 3 and isinstance(knob[0], str)):
+        raise BadLineError(f"expected an entity [name, kind, value], found {shorten(knob)}")
+    name, kind, value = knob
     if kind == "ot":
         return Other(name, value)
     parts = value if isinstance(value, (list, tuple)) else None
@@ -326,7 +326,7 @@ def entity_of(item: Any) -> Entity:
     if parts is not None and kind == "an" and all(isinstance(part, str) for part in parts):
         return Annotate(name, tuple(parts))
     raise BadLineError(
-        f"expected an entity of kind sp or re with integers, an with texts, or ot, found {shorten(item)}"
+        f"expected an entity of kind sp or re with integers, an with texts, or ot, found {shorten(knob)}"
     )
 
 
@@ -353,7 +353,7 @@ def _result(value: Any) -> tuple[tuple[float, ...], int, float, float]:
         raise BadLineError(f"expected costs as a list of numbers, found {shorten(costs)}")
     if not _is_int(error_no):
         raise BadLineError(f"expected error_no as an integer, found {shorten(error_no)}")
-    if not all(_is_number(item) and math.isfinite(item) for item in (all_cost, timestamp)):
+    if not all(_is_number(number) and math.isfinite(number) for number in (all_cost, timestamp)):
         raise BadLineError(
             f"expected all_cost and timestamp as numbers, found {shorten([all_cost, timestamp])}"
         )

@@ -116,22 +116,22 @@ class AutotvmRows(Rows):
         columns = {
             "record_id": self._record_ids,
             "program_id": self._program_ids,
-            "workload_id": column(item.facts.workload_id for item in outcomes),
-            "task_name": column(item.facts.task.name for item in outcomes),
+            "workload_id": column(outcome.facts.workload_id for outcome in outcomes),
+            "task_name": column(outcome.facts.task.name for outcome in outcomes),
             "networks": networks(self.about.dataset, len(which)),
-            "hardware": column(item.facts.hardware for item in outcomes),
+            "hardware": column(outcome.facts.hardware for outcome in outcomes),
             "timestamp": self._timestamps,
-            "workload": column(f"autotvm.{item.facts.task.name}" for item in outcomes),
-            "workload_args": column(item.facts.workload_args for item in outcomes),
-            "engine_version": column(item.engine_version for item in outcomes),
-            "target": column(item.facts.target for item in outcomes),
+            "workload": column(f"autotvm.{outcome.facts.task.name}" for outcome in outcomes),
+            "workload_args": column(outcome.facts.workload_args for outcome in outcomes),
+            "engine_version": column(outcome.engine_version for outcome in outcomes),
+            "target": column(outcome.facts.target for outcome in outcomes),
             "program": self._programs,
             "run_secs": self._run_secs,
-            "status": column(item.status.value for item in outcomes),
-            "error": column(item.error for item in outcomes),
+            "status": column(outcome.status.value for outcome in outcomes),
+            "error": column(outcome.error for outcome in outcomes),
             "source": sources(self.about.dataset, self.about.file, self.lines),
             "wall_s": self._wall_s,
-            "foreign": column(item.foreign for item in outcomes),
+            "foreign": column(outcome.foreign for outcome in outcomes),
         }
         constants = {"engine": "tvm", "program_format": "autotvm_config"}
         return Batch(record_table(len(which), columns, constants), tuple(self.rejects))
@@ -212,7 +212,7 @@ class AutotvmRows(Rows):
                 texts += [value] if isinstance(value, str) else []
             else:
                 entity_of([name, kind, value])
-                texts += [item for item in value if isinstance(item, str)]  # type: ignore[union-attr]
+                texts += [text for text in value if isinstance(text, str)]  # type: ignore[union-attr]
             if not all(is_plain(text) for text in texts):
                 raise _UnusualError
         self._checked.update(entities)

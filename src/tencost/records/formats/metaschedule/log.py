@@ -94,9 +94,14 @@ class MetascheduleFormat(LogFormat):
         """Return the workloads of the pair."""
         workloads, _ = _workloads(workload_file(path), About("", path.name, None))
         return [
-            Module(item.logged.workload_id, item.logged.mod_json, item.task_name, item.logged.shash)
-            for item in workloads
-            if item is not None
+            Module(
+                workload.logged.workload_id,
+                workload.logged.mod_json,
+                workload.task_name,
+                workload.logged.shash,
+            )
+            for workload in workloads
+            if workload is not None
         ]
 
 
@@ -203,8 +208,10 @@ class _Rows(Rows):
 
     def __init__(self, workloads: Sequence[_Workload | None], about: About) -> None:
         super().__init__(about)
-        self._workloads = {item.logged.workload_id: item for item in workloads if item is not None}
-        self._logged = [None if item is None else item.logged for item in workloads]
+        self._workloads = {
+            workload.logged.workload_id: workload for workload in workloads if workload is not None
+        }
+        self._logged = [None if workload is None else workload.logged for workload in workloads]
         self._columns: dict[str, list[Any]] = {}
 
     def add(self, number: int, line: bytes) -> None:
