@@ -88,7 +88,7 @@ def _json(frame: pl.DataFrame) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no word for as a number or text: decimals, bytes, durations, very large integers."""
+    """Return a value that JSON has no type for as a number or text: decimals, bytes, durations, very large integers."""
     from decimal import Decimal
 
     if isinstance(value, Decimal):

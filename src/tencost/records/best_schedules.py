@@ -249,7 +249,7 @@ def _only_failures(
 
 
 class _UnreadableError(ValueError):
-    """A module that the TVM of today cannot read, or should not."""
+    """A module that the installed TVM cannot read, or that could run foreign code."""
 
 
 def _hasher() -> Callable[[str, str | None], str]:

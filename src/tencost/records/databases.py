@@ -1,4 +1,4 @@
-"""From the databases of a raw dataset to records: ids, status, names, weights, provenance."""
+"""Reads the databases of a raw dataset as records: ids, status, names, weights, provenance."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def import_dataset(
 def import_parts(
     folders: Sequence[Path], on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:
-    """Read the raw datasets that make one, each as :func:`import_dataset` reads it alone.
+    """Read the raw datasets that together are one dataset, each as :func:`import_dataset` reads it alone.
 
     A record keeps its part as its source. A task that several parts have is one, and the records of a workload have the
     networks of all parts.

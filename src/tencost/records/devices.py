@@ -1,4 +1,4 @@
-"""Which device the records of a log were measured on: what they name themselves, then a person's word, then a default.
+"""The device of a log's records: the one that they name themselves, then the one that the user assigns, then a default.
 
     hardware  NAME          of records that name no device
             | FOLDER=NAME   of those in a folder or file, the longest that holds the log; wins over the other
@@ -68,7 +68,7 @@ class Devices:
 
 
 def parse_devices(words: Sequence[str]) -> Devices:
-    """Return what the words of --hardware say.
+    """Parse the values of --hardware.
 
     Raises:
         RecordError: two defaults, or two names of a folder.
@@ -106,7 +106,7 @@ class Agreement:
     """Assigned device -> kinds (with their -device: mali, adreno) of targets that name no device -> their targets."""
 
     def add(self, table: pa.Table, device: str) -> None:
-        """Look at some records of a log, columns hardware and target."""
+        """Compare some records of a log, columns hardware and target, with its assigned device."""
         frame = pl.from_arrow(table.select(["hardware", "target"]))
         assert isinstance(frame, pl.DataFrame)
         for hardware, text in frame.unique().iter_rows():
@@ -119,7 +119,7 @@ class Agreement:
                 self._unnamed.setdefault(device, {}).setdefault(made_for, set()).add(text)
 
     def warnings(self) -> Iterator[str]:
-        """Yield what a person should look at, a sentence or two each."""
+        """Yield a warning of a sentence or two for each disagreement that a user should check."""
         for device, others in self._others.items():
             targets = set().union(*others.values())
             first = min(others)

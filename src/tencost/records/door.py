@@ -44,13 +44,13 @@ class Gate(Enum):
 
 
 def gate_of(uri: str, requested: str | None = None) -> Gate:
-    """Return the manner asked for, or that of the store's kind."""
+    """Return the requested gate, or the default: apart for an object store, else quarantine."""
     return Gate(requested) if requested else Gate.apart if is_remote(uri) else Gate.quarantine
 
 
 @dataclass
 class RefusedRows:
-    """Rows that were not let in, as they came, the reason of each, and how many have which kind of fault."""
+    """Rows that a store refused, as they were read, with the reason of each and the count of each kind of fault."""
 
     tables: list[pa.Table] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class RefusedRows:
         return checked.filter((~bad).to_arrow())
 
     def write(self, folder: Path, dataset: str) -> Path | None:
-        """Write rows and reasons into a folder, or take away what an earlier import left; return the rows' file."""
+        """Write rows and reasons into a folder, or delete those of an earlier import; return the file of the rows."""
         path = folder / f"{dataset}-apart.parquet"
         reasons_path = path.with_suffix(".jsonl")
         if not self.tables:
@@ -88,7 +88,7 @@ class RefusedRows:
 
 
 def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, StoredTimes]:
-    """Return what a store has of the groups of a frame with the columns of GROUP."""
+    """Return the latencies in a store of the groups of a frame with the columns of GROUP."""
     names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
     if not names:
         return {}
@@ -111,7 +111,7 @@ def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, StoredTi
 def admit(
     store: RecordStore, table: pa.Table, folder: Path, dataset: str
 ) -> tuple[Added, Path | None]:
-    """Add a table's rows in the manner of the store's kind; return what was new, and the file of what was kept apart.
+    """Add a table's rows behind the store's default gate; return the counts of new rows, and the file of refused ones.
 
     Into a store of one's own measurements go as they are: who measured them stands beside them.
 
@@ -131,7 +131,7 @@ def admit(
 
 
 def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
-    """Return for each row of a judged table what is wrong with it, null where nothing is, and the kind of fault."""
+    """Return the fault of each row of a judged table, null where it has none, and the kind of fault."""
     columns = [
         "record_id",
         "program_id",
@@ -185,7 +185,7 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
 
 
 def _is_described(hardware: str) -> bool:
-    """Say whether conf/hardware has a name, of other cores too; `local` is each host's own and nobody's in common."""
+    """Say whether conf/hardware describes a name, with any number of cores; `local` is another machine on each host."""
     described = set(group_choices()["hardware"]) - {"local"}
     stem = re.sub(r"-\d+c$", "", hardware)
     return not described.isdisjoint({hardware, stem, f"{stem}-1c"})

@@ -40,7 +40,7 @@ FLOOR_S = 50e-9
 FASTER = 2.0
 """A reported clock may be the nominal one; turbo and a counted multiply-add too many stay within twice of it."""
 GROUP = ("workload_id", "target", "hardware", "generator")
-"""Whose times are compared: never those of two hardware, targets or code generators."""
+"""Columns of a group: times of two hardware, targets or code generators are never compared."""
 GroupKey = tuple[str, str, str, str]
 """Values of GROUP."""
 JUDGED = (*GROUP, "workload_args", "run_secs", "status", "measurements", "quarantine")
@@ -128,7 +128,7 @@ def quarantine(
 
 
 def _contradictory(records: pl.DataFrame) -> list[str | None]:
-    """Return a reason for each record of whose measurements one contradicts itself."""
+    """Return a reason for each record that has a measurement whose repeats contradict each other."""
     times = pl.col("run_secs")
     contradictory = times.list.max() > REPEATS * times.list.min()
     if "measurements" in records.columns:
@@ -187,7 +187,7 @@ def _least(device: HardwareConfig | None, flop: float, args: str | None) -> floa
 
 
 def _tensors(args: str | None) -> list[tuple[float, int]]:
-    """Return elements and bits of each argument, ["TENSOR", dtype, shape]; none where one is no such."""
+    """Return elements and bits of each argument, ["TENSOR", dtype, shape]; none where an argument is no tensor."""
     value = json.loads(args) if args else []
     tensors = []
     for argument in value if isinstance(value, list) else ():

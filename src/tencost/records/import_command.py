@@ -36,7 +36,7 @@ def run(
     jobs: int | None = None,
     gate: str | None = None,
 ) -> None:
-    """Import logs and say what came in.
+    """Import logs and print a summary.
 
     Args:
         paths: files and folders of logs, archives too.

@@ -1,4 +1,4 @@
-"""A raw dataset that is a folder of logs in any format: what the records stage makes of it.
+"""Reads a raw dataset that is a folder of logs in any format, for the stage records.
 
 Its workloads are no modules, but for MetaSchedule's: their text is ``{"workload": name, "args": [...]}``, as much as
 the log says. Its tasks are the workloads themselves, in the networks that a TenSet folder names or else in one that has
@@ -27,7 +27,7 @@ from tencost.store.schema import SCHEMA
 
 @dataclass(frozen=True)
 class LogDataset:
-    """All records of a folder of logs, a table of schema.SCHEMA in the order of the logs, and what they are of."""
+    """All records of a folder of logs, a table of schema.SCHEMA in the order of the logs, their workloads and tasks."""
 
     records: pa.Table
     workloads: list[Workload]

@@ -37,7 +37,7 @@ from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA, to_arrow
 
 COMMIT_ROWS = 120_000
-"""Rows that are written at a time."""
+"""Rows of a commit, six full batches: they bound memory, and each commit adds files to the table."""
 _UNMEASURED = "programs to measure, no records"
 ALONE_BYTES = 4_000_000
 """Less than this in all files is read in this process: starting others would take longer."""
@@ -71,7 +71,7 @@ class Logs:
 
 @dataclass
 class Progress:
-    """How far an import is, and what it found.
+    """Counts of an import so far.
 
     Attributes:
         records: records read, by status; what the store had already included.
@@ -236,11 +236,13 @@ def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Ite
         for number, log in enumerate(files):
             yield _parse(log, scratch / str(number))
         return
+    # A forked process would inherit the locks of Polars' and Arrow's threads, and may wait for them for ever.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         flying: dict[int, Future[_Parsed]] = {}
         try:
             for number in range(len(files)):
+                # Few logs are read ahead, so that the scratch folder stays small.
                 while len(flying) < 8 * count and number + len(flying) < len(files):
                     place = number + len(flying)
                     flying[place] = pool.submit(_parse, files[place], scratch / str(place))

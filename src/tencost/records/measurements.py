@@ -36,7 +36,7 @@ class Measurement:
     extra: dict[str, Any]
 
     def timing(self, run_secs: list[float] | None) -> Timing:
-        """Return what came of the program, from the database's times and this line's status."""
+        """Return the status and times of the program, from the database's times and this line's status."""
         logged = timing_from_log(run_secs)
         if self.status is Status.ok or logged.status is Status.ok:
             return logged
@@ -66,7 +66,7 @@ def read_measurements(folder: Path) -> tuple[list[Measurement | None], list[tupl
 
 
 def read_sessions(dataset: Path, hardware: str) -> dict[str, Provenance]:
-    """Return what held for the records of each session on a hardware; bad lines are left out."""
+    """Return the provenance of each session on a hardware; bad lines are left out."""
     folder = dataset / "measure_records" / hardware
     merged: dict[str, dict[str, Any]] = {}
     paths = sorted(folder.glob(SESSIONS_PATTERN))

@@ -348,7 +348,7 @@ def compare(
     target: tuple[Target, Target],
     workload: str | None = None,
 ) -> pl.DataFrame:
-    """Set two hardware, each with its target, side by side: one row a workload that either has times of.
+    """Compare two hardware, each with its target: a row for each workload that at least one of them has times of.
 
     `ratio` and `spearman` are null where a side has no times or they share fewer than 3 programs. A program is the
     same on both where workload, kind of target and schedule are. The same hardware twice compares two targets.

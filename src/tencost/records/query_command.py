@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Which store is asked.
+    """The store of a question.
 
     Attributes:
         store: where it is; None: the build's, or the live one.
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Form:
-    """How an answer is printed.
+    """The form of a printed answer.
 
     Attributes:
         name: what it is printed as.

@@ -30,7 +30,7 @@ Target = Mapping[str, Any] | str
 """A target as a mapping, as its JSON text, or as the text of an older TVM."""
 _KEY = ("hardware", "record_id")
 MEASURED = "coalesce(len(measurements), 1)"
-"""How many measurements a record has."""
+"""SQL expression: the number of a record's measurements."""
 
 
 def canonical(target: Target) -> str:
@@ -186,7 +186,7 @@ class Tables:
         self._connection.register("targets", pa.table(columns))
 
     def only_since(self, earlier: StoreView) -> None:
-        """Leave only records of files that an earlier version lacks; those of files it alone has become `known`."""
+        """Select records of files that an earlier version lacks; those of files that only it has become table `known`."""
         assert isinstance(self._view, StoreView)
         self._present(self._view.without(earlier))
         removed = earlier.without(self._view)

@@ -50,7 +50,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Which rows are whose: first row and count of each graph, and whether both are certain."""
+    """Rows of each graph: the first row, their count, and whether both are certain."""
 
     start: NDArray[np.int64]
     count: NDArray[np.int64]
@@ -108,7 +108,7 @@ def _codes(names: pl.Series) -> pl.Series:
 
 
 def find_spans(counts: NDArray[np.int64], begins: NDArray[np.bool_], rows: int) -> Spans:
-    """Tell which rows are whose; where the counts are not those of the file, from both ends up to the damage."""
+    """Assign rows to graphs; where the counts do not fit the file, from both ends up to the damage."""
     sizes = np.maximum(counts, 0)
     ends = np.cumsum(sizes)
     if (counts >= 0).all() and ends[-1] == rows:

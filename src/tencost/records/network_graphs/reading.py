@@ -88,7 +88,7 @@ def read_folder(folder: Path) -> ReadGraphs:
 
 
 def gate(read: ReadGraphs) -> ReadGraphs:
-    """Keep what is a graph of a network, sort its nodes where they are not, and give it its id.
+    """Select the valid graphs, sort their nodes topologically, and compute their ids.
 
     Rejected are graphs of no or too many nodes, with sizes below -1, with edges to nodes that are not there, and
     cyclic ones. Latencies that are not positive numbers are rejected alone.
@@ -240,7 +240,7 @@ def _reject(
 
 
 def bad_latency(hardware: str, latency: object) -> str:
-    """Return the reason of a latency that is none."""
+    """Return the reason of an invalid latency."""
     return f"expected milliseconds above 0 on {hardware}, found {str(latency)[:40]!r}; the graph is kept without it"
 
 

@@ -69,7 +69,7 @@ def show_regressions(
     programs: bool = False,
     plot: Path | None = None,
 ) -> bool:
-    """Print what was timed before and since; return whether something became slower or fails.
+    """Print the times before and since; return whether a network became slower or fails.
 
     Args:
         store_uri: the record store; None: the live one.

@@ -109,7 +109,7 @@ def _row(
 def _baseline(
     sides: Mapping[Key, Sequence[Run]], by: Sequence[str], baseline: str | None
 ) -> Key | None:
-    """Return the side that others are compared with; None: no side of this group is meant."""
+    """Return the side that others are compared with; None: the group has no such side."""
     timed = [key for key, runs in sides.items() if not all(run.failed for run in runs)]
     if baseline is None:
         place = by.index("engine") if "engine" in by else None
@@ -133,7 +133,7 @@ def _matches(key: Key, baseline: str) -> bool:
 
 
 def _days(row: Mapping[str, Any], by: Sequence[str]) -> Key:
-    """Return what puts rows in order of their days, which each other column has of its own."""
+    """Return the sort key of a row: the other columns, then the day."""
     return _sortable([row[name] for name in (*(name for name in by if name != "day"), "day")])
 
 

@@ -17,7 +17,7 @@ from tencost.records.network_times.runs import Run
 from tencost.writing import whole_file
 
 PANELS = 24
-"""Panels at most; those of what regressed come first."""
+"""Panels at most; those of regressed networks come first."""
 _COLUMNS = 3
 _RED = "#d62728"
 _STYLE: dict[Any, Any] = {
@@ -32,9 +32,9 @@ _STYLE: dict[Any, Any] = {
 
 
 def plot_changes(changes: Sequence[Change], since: Since, path: Path) -> int:
-    """Draw medians of all runs with their quartiles, those since of what regressed in red; return the panels left out.
+    """Draw medians of all runs with their quartiles, regressed new runs in red; return the number of panels left out.
 
-    A dashed line is where what is new begins.
+    A dashed line marks where new runs begin.
 
     Raises:
         OSError: the file cannot be written.
@@ -58,6 +58,7 @@ def plot_changes(changes: Sequence[Change], since: Since, path: Path) -> int:
             f"Median latency of each run, bars: quartiles; red: slower than before {since.label}"
         )
         with whole_file(path) as temporary:
+            # matplotlib writes its version into a PNG; without it the bytes outlive an upgrade.
             figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})
     return len(panels) - len(drawn)
 

@@ -1,4 +1,4 @@
-"""How many times as long one side's runs take as another's, and how sure that is.
+"""The ratio of two sides' run times with its confidence interval.
 
 A run is one timing: some latencies taken one after the other on a host as it was then. Two kinds of noise come
 together: latencies within a run, and runs among each other (another process, another day, another layout of memory),

@@ -49,7 +49,7 @@ REGRESSED = (Verdict.slower, Verdict.failed)
 
 @dataclass(frozen=True)
 class Since:
-    """Where what is new begins.
+    """The day or version from which runs count as new.
 
     Attributes:
         label: as the user said it.
@@ -109,7 +109,7 @@ class Change:
 
 
 def parse_since(text: str, runs: Sequence[Run]) -> Since:
-    """Return where what is new begins.
+    """Parse the day or version from which runs count as new.
 
     Raises:
         RecordError: neither a day nor a version of an engine, of TVM or of tencost that a run has.
@@ -135,7 +135,7 @@ def changes(
     last: int = BEFORE,
     any_host: bool = False,
 ) -> list[Change]:
-    """Return what can be compared, what became slower first; see the module for the rule.
+    """Return a change for each network that can be compared, slower ones first; the module describes the rule.
 
     Args:
         runs: what was timed.
@@ -214,7 +214,7 @@ def table(compared: Sequence[Change]) -> pl.DataFrame:
 
 
 def _change(group: Sequence[Run], since: Since, margin: float, last: int) -> Change | None:
-    """Return what came of the runs of one group; None where they are not on both sides."""
+    """Return the change of one group of runs; None where it has none on one of the sides."""
     old, new = since.divide(group)
     good_old = [run for run in old if not run.failed][-last:]
     good_new = [run for run in new if not run.failed]
@@ -242,7 +242,7 @@ def _change(group: Sequence[Run], since: Since, margin: float, last: int) -> Cha
 
 
 def _changed(old: Run, new: Run) -> str:
-    """Return what differs between the last run of before and the last one, in words."""
+    """Return the differences between the last run before and the last run since, in words."""
     if new.failed:
         return new.error
     pairs = [(f"{new.engine}", old.version, new.version)]

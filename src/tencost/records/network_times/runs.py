@@ -243,7 +243,7 @@ def _object(text: str | None) -> dict[str, Any]:
 
 
 def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    """Return rows as a frame, its ratios with as many digits as mean something."""
+    """Return rows as a frame, ratios rounded to four digits."""
     table = pl.DataFrame(rows, schema=dict(schema))
     ratios = [name for name in table.columns if name.startswith("ratio")]
     return table.with_columns(pl.col(ratios).round(4))

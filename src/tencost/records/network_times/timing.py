@@ -99,7 +99,7 @@ def engine_version_here(engine: str) -> str | None:
 
 
 def versions_here(engine: str) -> dict[str, str]:
-    """Return versions by name of what a time depends on beside the engine: tencost, and TVM where that compiled."""
+    """Return versions by name of what a time depends on beside the engine: tencost, and TVM where TVM compiled."""
     compiled = engine in ("tencost", "tvm", "metaschedule")
     names = _STACKS if compiled else {"tencost": "tencost"}
     return {
@@ -177,7 +177,7 @@ class NetworkTiming:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no timing.
+        """Refuse an invalid timing.
 
         Raises:
             RecordError: a name is missing, a time is none, or there are times and an error, or neither.

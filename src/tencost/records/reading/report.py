@@ -32,7 +32,7 @@ class Rejects:
     first: list[Reject] = field(default_factory=list)
 
     def add(self, reject: Reject) -> None:
-        """Take one; its line in the file is {"file", "line", "reason"}."""
+        """Add a reject; its line in the file is {"file", "line", "reason"}."""
         self.count += 1
         if len(self.first) < SHOWN:
             self.first.append(reject)
@@ -43,7 +43,7 @@ class Rejects:
 
 @contextmanager
 def reject_file(path: Path) -> Iterator[Rejects]:
-    """Yield what takes rejects; at the end a file at `path` holds all of them."""
+    """Yield a collector of rejects; at the end a file at `path` holds all of them."""
     with whole_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         yield Rejects(path, file)
 
