@@ -186,7 +186,7 @@ class Tables:
         self._connection.register("targets", pa.table(columns))
 
     def only_since(self, earlier: StoreView) -> None:
-        """Select records of files that an earlier version lacks; those of files that only it has become table `known`."""
+        """Select records of files that an earlier version lacks; records of files that only it has become `known`."""
         assert isinstance(self._view, StoreView)
         self._present(self._view.without(earlier))
         removed = earlier.without(self._view)
