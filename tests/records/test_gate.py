@@ -16,8 +16,8 @@ from tencost.records.gate import (
     FLOOR_S,
     MARGIN,
     REPEATS,
-    Known,
     Limits,
+    StoredTimes,
     devices,
     judged,
     quarantine,
@@ -66,7 +66,7 @@ def test_few_records_say_nothing_about_what_is_usual() -> None:
 
 
 def test_the_store_counts_as_a_crowd_of_its_own_group_only() -> None:
-    known = {("w", "{}", "a", "unknown"): Known(1e-3, CROWD)}
+    known = {("w", "{}", "a", "unknown"): StoredTimes(1e-3, CROWD)}
     assert quarantine(records([1e-5]), known).null_count() == 0
     assert quarantine(records([1e-5], hardware="b"), known).null_count() == 1
     assert quarantine(records([1e-5], workload="v"), known).null_count() == 1

@@ -123,7 +123,7 @@ def _export_logs(kind: str) -> Callable[..., None]:
 _PER_HARDWARE = flag(
     "--per-hardware", "Write a file for each device, <name>-<hardware>: lines do not tell theirs."
 )
-for _kind, _file, _help, _own in (
+for _kind, _file, _help, _options in (
     ("ansor", "v100.json", "Write Ansor's log lines, each as it was.", [_PER_HARDWARE]),
     ("autotvm", "v100.log", "Write AutoTVM's log lines, each as it was.", [_PER_HARDWARE]),
     ("t4", "results.json", "Write T4 results.", [_PER_HARDWARE]),
@@ -154,7 +154,7 @@ for _kind, _file, _help, _own in (
                     _DATASET,
                     "Instead of --store: what a build made, data/records/<name>.",
                 ),
-                *_own,
+                *_options,
             ),
         )
     )

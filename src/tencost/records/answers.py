@@ -42,20 +42,20 @@ def _show_table(frame: pl.DataFrame, limit: int, hidden: Sequence[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = frame.head(limit).select([name for name in frame.columns if name not in hidden])
+    visible = frame.head(limit).select([name for name in frame.columns if name not in hidden])
     table = Table()
-    for name, kind in shown.schema.items():
+    for name, kind in visible.schema.items():
         label = name.removesuffix("_s") if kind.is_float() else name
         number = kind.is_numeric()
         table.add_column(Text(label), justify="right" if number else "left", no_wrap=number)
-    for row in shown.iter_rows():
-        cells = zip(shown.columns, row, strict=True)
+    for row in visible.iter_rows():
+        cells = zip(visible.columns, row, strict=True)
         table.add_row(*(Text(_cell(name, value)) for name, value in cells))
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.print(table)
-    if len(frame) > len(shown):
+    if len(frame) > len(visible):
         console.print(
-            f"{len(shown)} of {len(frame)} rows. All: --limit 0, --json or --csv", markup=False
+            f"{len(visible)} of {len(frame)} rows. All: --limit 0, --json or --csv", markup=False
         )
 
 
@@ -88,7 +88,7 @@ def _json(frame: pl.DataFrame) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no word for as a number or text: decimals, bytes, durations, very large integers."""
+    """Return a value that JSON has no type for as a number or text: decimals, bytes, durations, very large integers."""
     from decimal import Decimal
 
     if isinstance(value, Decimal):

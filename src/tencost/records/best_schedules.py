@@ -16,7 +16,7 @@ of 1 (the default) that is the fastest by our measure, the median, too. With mor
 A workload's structural hash is not the same in every version of TVM. The one written is what the TVM that is installed
 computes; without TVM, what the dataset's logs have.
 
-What could run code of others (see store/allowed.py) is left out, and said so.
+Programs and modules that could run foreign code (see programs/trace/allowed.py) are left out; the export lists them.
 
 A schedule that uses hardware intrinsics needs them registered before TVM can load it:
 ``import tvm.s_tir.tensor_intrin``.
@@ -71,7 +71,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Export:
-    """What was written: the folder, workloads and records in it, and the workloads that are not."""
+    """The exported folder, its numbers of workloads and records, and the workloads that are left out."""
 
     folder: Path
     workloads: int
@@ -108,7 +108,7 @@ def export_metaschedule(
         MissingDependencyError: a workload's hash is nowhere, and TVM is not installed.
     """
     _require_free(folder, overwrite)
-    found = query.best(
+    fastest = query.best(
         store,
         hardware=hardware,
         target=target,
@@ -123,7 +123,7 @@ def export_metaschedule(
     unreadable: dict[str, str] = {}
     hash_of = _hasher()
     target_json = json.loads(query.canonical(target))
-    for row in found.iter_rows(named=True):
+    for row in fastest.iter_rows(named=True):
         identity = row["workload_id"]
         reason = unreadable.get(identity) or _reason(row, identity in modules)
         if not reason and identity not in logged:
@@ -147,9 +147,9 @@ def export_metaschedule(
                 line=len(programs) + 1,
             )
         )
-    left_out += _only_failures(store, found, hardware, target, workload)
+    left_out += _only_failures(store, fastest, hardware, target, workload)
     if not programs:
-        reasons = "; ".join(f"{item.task_name}: {item.reason}" for item in left_out[:3])
+        reasons = "; ".join(f"{omission.task_name}: {omission.reason}" for omission in left_out[:3])
         raise RecordError(
             f"expected schedules of {hardware} for {query.canonical(target)} in {store.uri}, found none that can be "
             f"exported. {reasons}"
@@ -183,7 +183,7 @@ def run(
         RecordError: no store, or what `export_metaschedule` raises.
     """
     store = open_store(place)
-    done = export_metaschedule(
+    export = export_metaschedule(
         store,
         folder,
         _modules(store, place.build),
@@ -193,10 +193,12 @@ def run(
         workload=workload and query.find_workload(store, workload, hardware=hardware),
         overwrite=overwrite,
     )
-    lines = [f"{done.folder}: {done.records} schedules of {done.workloads} workloads on {hardware}"]
+    lines = [
+        f"{export.folder}: {export.records} schedules of {export.workloads} workloads on {hardware}"
+    ]
     lines += [
-        f"left out {item.workload_id[:12]} {item.task_name}: {item.reason}"
-        for item in done.left_out
+        f"left out {omission.workload_id[:12]} {omission.task_name}: {omission.reason}"
+        for omission in export.left_out
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -206,8 +208,8 @@ def _modules(store: Records, dataset: str | None) -> pl.DataFrame:
     if dataset is not None:
         folders = [dataset_folder(dataset)]
     else:
-        found = (project_folder() / PathsConfig().records).glob(f"*/{WORKLOADS}")
-        folders = sorted(path.parent for path in found)
+        paths = (project_folder() / PathsConfig().records).glob(f"*/{WORKLOADS}")
+        folders = sorted(path.parent for path in paths)
     columns = ["workload_id", "mod_json", "shash"]
     tables = [read_modules(store.uri), *map(load_workloads, folders)]
     return pl.concat([table.select(columns) for table in tables]).unique(
@@ -229,17 +231,17 @@ def _reason(row: dict[str, Any], has_module: bool) -> str:
 
 def _only_failures(
     store: Records,
-    found: pl.DataFrame,
+    fastest: pl.DataFrame,
     hardware: str,
     target: query.Target,
     workload: str | None,
 ) -> list[LeftOut]:
     """Return the workloads whose every record failed."""
-    known = query.statistics(store, by=("workload",), hardware=hardware, workload=workload)
-    failed = known.filter(
+    statistics = query.statistics(store, by=("workload",), hardware=hardware, workload=workload)
+    failed = statistics.filter(
         pl.col("target") == query.canonical(target),
         pl.col("ok") == 0,
-        ~pl.col("workload_id").is_in(found["workload_id"].implode()),
+        ~pl.col("workload_id").is_in(fastest["workload_id"].implode()),
     )
     rows = failed.select("workload_id", "task_name").iter_rows()
     reason = "none of its programs was measured successfully"
@@ -247,7 +249,7 @@ def _only_failures(
 
 
 class _UnreadableError(ValueError):
-    """A module that the TVM of today cannot read, or should not."""
+    """A module that the installed TVM cannot read, or that could run foreign code."""
 
 
 def _hasher() -> Callable[[str, str | None], str]:
@@ -269,10 +271,10 @@ def _hasher() -> Callable[[str, str | None], str]:
             digest = int(structural_hash(load_json(mod_json)))
         # What TVM raises for a graph that it does not know depends on where it gives up.
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
-            told = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines()
             raise _UnreadableError(
                 f"its module is of another TVM, which TVM {tvm.__version__} cannot read: "
-                f"{told[-1] if told else type(error).__name__}"
+                f"{lines[-1] if lines else type(error).__name__}"
             ) from error
         return str(digest % 2**64)
 
@@ -301,11 +303,11 @@ def _logged_hash(mod_json: str, logged: str | None) -> str:
 
 
 def _require_free(folder: Path, overwrite: bool) -> None:
-    taken = [name for name in (WORKLOAD_FILE, RECORD_FILE) if (folder / name).exists()]
-    if taken and not overwrite:
+    existing = [name for name in (WORKLOAD_FILE, RECORD_FILE) if (folder / name).exists()]
+    if existing and not overwrite:
         raise RecordError(
-            f"expected a folder without a MetaSchedule database, found {', '.join(taken)} in {folder}. Choose another "
-            "folder, or replace it: --overwrite"
+            f"expected a folder without a MetaSchedule database, found {', '.join(existing)} in {folder}. Choose "
+            "another folder, or replace it: --overwrite"
         )
 
 

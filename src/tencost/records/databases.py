@@ -1,4 +1,4 @@
-"""From the databases of a raw dataset to records: ids, status, names, weights, provenance."""
+"""Reads the databases of a raw dataset as records: ids, status, names, weights, provenance."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def import_dataset(
     pairs = list(databases(folder))
     about = {pair.hardware: read_provenance(folder, pair.hardware) for pair in pairs}
     sessions = {pair.hardware: read_sessions(folder, pair.hardware) for pair in pairs}
-    for done, pair in enumerate(pairs):
-        on_database(done, len(pairs))
+    for number, pair in enumerate(pairs):
+        on_database(number, len(pairs))
         workloads, programs, bad_workloads = read_database(folder, pair)
         rejects += bad_workloads
         for workload in workloads:
@@ -103,8 +103,8 @@ def import_dataset(
             if isinstance(program, Reject):
                 rejects.append(program)
                 continue
-            known = program.line <= len(measurements)
-            measurement = measurements[program.line - 1] if known else None
+            has_measurement = program.line <= len(measurements)
+            measurement = measurements[program.line - 1] if has_measurement else None
             identity = program.workload.workload_id
             record = _record(
                 program,
@@ -123,7 +123,7 @@ def import_dataset(
 def import_parts(
     folders: Sequence[Path], on_database: Callable[[int, int], None] = lambda *_: None
 ) -> Import:
-    """Read the raw datasets that make one, each as :func:`import_dataset` reads it alone.
+    """Read the raw datasets that together are one dataset, each as :func:`import_dataset` reads it alone.
 
     A record keeps its part as its source. A task that several parts have is one, and the records of a workload have the
     networks of all parts.
@@ -131,16 +131,16 @@ def import_parts(
     Raises:
         DatasetError: a folder is not in the layout.
     """
-    found = [import_dataset(folder, folder.name, on_database) for folder in folders]
-    measured = {record.workload_id for part in found for record in part.records}
+    parts = [import_dataset(folder, folder.name, on_database) for folder in folders]
+    measured = {record.workload_id for part in parts for record in part.records}
     tasks: list[Task] = []
     workloads: dict[str, Workload] = {}
-    for part in found:
-        known = {(task.network, task.workload_id) for task in tasks}
+    for part in parts:
+        task_keys = {(task.network, task.workload_id) for task in tasks}
         tasks += [
             replace(task, measured=task.workload_id in measured)
             for task in part.tasks
-            if (task.network, task.workload_id) not in known
+            if (task.network, task.workload_id) not in task_keys
         ]
         for workload in part.workloads:
             same = workloads.setdefault(workload.workload_id, workload)
@@ -154,12 +154,12 @@ def import_parts(
             task_name=workloads[record.workload_id].task_name,
             networks=networks[record.workload_id],
         )
-        for part in found
+        for part in parts
         for record in part.records
     ]
     rejects = [
         replace(reject, file=f"{folder.name}/{reject.file}")
-        for folder, part in zip(folders, found, strict=True)
+        for folder, part in zip(folders, parts, strict=True)
         for reject in part.rejects
     ]
     ordered = [workloads[identity] for identity in sorted(workloads)]
@@ -168,13 +168,13 @@ def import_parts(
 
 def _weights(tasks: Sequence[Task]) -> dict[str, tuple[NetworkWeight, ...]]:
     """Return the networks of each workload, with how often they have it."""
-    found: dict[str, dict[str, int]] = {}
+    weights_by_workload: dict[str, dict[str, int]] = {}
     for task in tasks:
-        weights = found.setdefault(task.workload_id, {})
+        weights = weights_by_workload.setdefault(task.workload_id, {})
         weights[task.network] = weights.get(task.network, 0) + task.weight
     return {
-        workload: tuple(NetworkWeight(*item) for item in weights.items())
-        for workload, weights in found.items()
+        workload: tuple(NetworkWeight(*weight) for weight in weights.items())
+        for workload, weights in weights_by_workload.items()
     }
 
 
@@ -236,15 +236,15 @@ def _record(
 def _workloads(
     folder: Path, logged: dict[str, LoggedWorkload], names: dict[str, str], measured: set[str]
 ) -> list[Workload]:
-    found = {
+    workloads = {
         identity: Workload(
-            identity, item.mod_json, names[identity], item.shash, identity in measured
+            identity, workload.mod_json, names[identity], workload.shash, identity in measured
         )
-        for identity, item in logged.items()
+        for identity, workload in logged.items()
     }
     for module in read_modules(folder):
-        if module.workload_id not in found:
-            found[module.workload_id] = Workload(
+        if module.workload_id not in workloads:
+            workloads[module.workload_id] = Workload(
                 module.workload_id, module.mod_json, module.task_name, None, False
             )
-    return [found[identity] for identity in sorted(found)]
+    return [workloads[identity] for identity in sorted(workloads)]

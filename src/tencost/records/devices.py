@@ -1,4 +1,4 @@
-"""Which device the records of a log were measured on: what they name themselves, then a person's word, then a default.
+"""The device of a log's records: the one that they name themselves, then the one that the user assigns, then a default.
 
     hardware  NAME          of records that name no device
             | FOLDER=NAME   of those in a folder or file, the longest that holds the log; wins over the other
@@ -28,7 +28,7 @@ SHOWN = 4
 
 @dataclass
 class Devices:
-    """What a person says of the logs' devices."""
+    """Devices that a user assigns to logs."""
 
     default: str | None = None
     folders: Mapping[str, str] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Devices:
         """
         whole = base.resolve()
         path = whole / relative
-        found = ""
+        match = ""
         for name in self.folders:
             starts = [(above / name).resolve() for above in (Path(), whole, whole.parent)]
-            if len(name) > len(found) and any(path.is_relative_to(start) for start in starts):
-                found = name
-        self._used.add(found)
-        return self.folders[found] if found else place or self.default
+            if len(name) > len(match) and any(path.is_relative_to(start) for start in starts):
+                match = name
+        self._used.add(match)
+        return self.folders[match] if match else place or self.default
 
     def check_used(self) -> None:
         """Refuse a folder that no log lies in.
@@ -68,7 +68,7 @@ class Devices:
 
 
 def parse_devices(words: Sequence[str]) -> Devices:
-    """Return what the words of --hardware say.
+    """Parse the values of --hardware.
 
     Raises:
         RecordError: two defaults, or two names of a folder.
@@ -98,40 +98,40 @@ def parse_devices(words: Sequence[str]) -> Devices:
 
 @dataclass
 class Agreement:
-    """What records say of their device beside what their logs were given."""
+    """Compares the devices that records name with the devices that the user assigned to their logs."""
 
     _others: dict[str, dict[str, set[str]]] = field(default_factory=dict)
-    """Given device -> devices that records name instead -> their targets."""
-    _given: dict[str, dict[str, set[str]]] = field(default_factory=dict)
-    """Given device -> kinds (with their -device: mali, adreno) of targets that name no device -> their targets."""
+    """Assigned device -> devices that records name instead -> their targets."""
+    _unnamed: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    """Assigned device -> kinds (with their -device: mali, adreno) of targets that name no device -> their targets."""
 
-    def add(self, table: pa.Table, given: str) -> None:
-        """Look at some records of a log, columns hardware and target."""
+    def add(self, table: pa.Table, device: str) -> None:
+        """Compare some records of a log, columns hardware and target, with its assigned device."""
         frame = pl.from_arrow(table.select(["hardware", "target"]))
         assert isinstance(frame, pl.DataFrame)
         for hardware, text in frame.unique().iter_rows():
-            if hardware != given:
-                self._others.setdefault(given, {}).setdefault(hardware, set()).add(text)
+            if hardware != device:
+                self._others.setdefault(device, {}).setdefault(hardware, set()).add(text)
                 continue
             target = json.loads(text)
             if named_device(target) is None and isinstance(kind := target.get("kind"), str):
                 made_for = f"{kind} -device={target['device']}" if target.get("device") else kind
-                self._given.setdefault(given, {}).setdefault(made_for, set()).add(text)
+                self._unnamed.setdefault(device, {}).setdefault(made_for, set()).add(text)
 
     def warnings(self) -> Iterator[str]:
-        """Yield what a person should look at, a sentence or two each."""
-        for given, named in self._others.items():
-            targets = set().union(*named.values())
-            first = min(named)
+        """Yield a warning of a sentence or two for each disagreement that a user should check."""
+        for device, others in self._others.items():
+            targets = set().union(*others.values())
+            first = min(others)
             yield (
-                f"{_count(targets)} name another device than {given}: {_some(sorted(named))}. Their records are kept "
-                f"under what they name. If it is {given}: tencost records rename --hardware {first} {given}"
+                f"{_count(targets)} name another device than {device}: {_some(sorted(others))}. Their records are kept "
+                f"under what they name. If it is {device}: tencost records rename --hardware {first} {device}"
             )
-        for given, kinds in self._given.items():
+        for device, kinds in self._unnamed.items():
             if len(kinds) > 1:
                 targets = set().union(*kinds.values())
                 yield (
-                    f"{_count(targets)} of {len(kinds)} kinds name no device, and all were given {given}: "
+                    f"{_count(targets)} of {len(kinds)} kinds name no device, and all were given {device}: "
                     f"{_some(sorted(kinds))}. If they are of more devices, say which folder is whose: "
                     "--hardware FOLDER=NAME"
                 )

@@ -8,7 +8,7 @@ Two manners, `gate` of an import:
                 import`) once what was wrong is mended, and beside it a line {"record_id", "hardware", "reason"} of each
                 in data/rejects/<dataset>-apart.jsonl
 
-What is a fault, besides what gate.py suspects: a column that must say something and does not; a status that is none, ok
+Faults, besides what gate.py suspects: a column that must have a value and has none; a status that is none, ok
 without times, times that are no times; a hardware that the project does not describe (conf/hardware; `local` is
 described and is every host's); one record_id of several programs.
 """
@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tencost.config.composition import group_choices
-from tencost.records.gate import GROUP, GroupKey, Known, judged
+from tencost.records.gate import GROUP, GroupKey, StoredTimes, judged
 from tencost.store.layout import latency
 from tencost.store.record_store import Added, RecordStore
 from tencost.store.remote import is_remote
@@ -37,20 +37,20 @@ from tencost.writing import whole_file
 
 
 class Gate(Enum):
-    """What becomes of rows with a fault."""
+    """Treatment of rows with a fault."""
 
     quarantine = "quarantine"
     apart = "apart"
 
 
-def gate_of(uri: str, asked: str | None = None) -> Gate:
-    """Return the manner asked for, or that of the store's kind."""
-    return Gate(asked) if asked else Gate.apart if is_remote(uri) else Gate.quarantine
+def gate_of(uri: str, requested: str | None = None) -> Gate:
+    """Return the requested gate, or the default: apart for an object store, else quarantine."""
+    return Gate(requested) if requested else Gate.apart if is_remote(uri) else Gate.quarantine
 
 
 @dataclass
-class Apart:
-    """Rows that were not let in, as they came, the reason of each, and how many have which kind of fault."""
+class RefusedRows:
+    """Rows that a store refused, as they were read, with the reason of each and the count of each kind of fault."""
 
     tables: list[pa.Table] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -58,22 +58,22 @@ class Apart:
 
     def let_in(self, table: pa.Table, checked: pa.Table) -> pa.Table:
         """Keep the rows of a table that have a fault; return the others of `checked`, the same as gate.py judged it."""
-        found, kinds = faults(checked)
-        bad = found.is_not_null()
+        reasons, kinds = faults(checked)
+        bad = reasons.is_not_null()
         if not bad.any():
             return checked
         self.tables.append(table.filter(bad.to_arrow()))
-        self.reasons += found.drop_nulls().to_list()
+        self.reasons += reasons.drop_nulls().to_list()
         self.kinds.update(kind for kind in kinds if kind is not None)
         return checked.filter((~bad).to_arrow())
 
     def write(self, folder: Path, dataset: str) -> Path | None:
-        """Write rows and reasons into a folder, or take away what an earlier import left; return the rows' file."""
+        """Write rows and reasons into a folder, or delete those of an earlier import; return the file of the rows."""
         path = folder / f"{dataset}-apart.parquet"
-        told = path.with_suffix(".jsonl")
+        reasons_path = path.with_suffix(".jsonl")
         if not self.tables:
             path.unlink(missing_ok=True)
-            told.unlink(missing_ok=True)
+            reasons_path.unlink(missing_ok=True)
             return None
         folder.mkdir(parents=True, exist_ok=True)
         rows = pa.concat_tables(self.tables)
@@ -81,18 +81,18 @@ class Apart:
             pq.write_table(rows, partial, compression="zstd")
         names = rows.select(["record_id", "hardware"]).to_pylist()
         lines = zip(names, self.reasons, strict=True)
-        with whole_file(told) as partial:
+        with whole_file(reasons_path) as partial:
             text = "".join(json.dumps({**name, "reason": why}) + "\n" for name, why in lines)
             partial.write_text(text, encoding="utf-8")
         return path
 
 
-def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, Known]:
-    """Return what a store has of the groups of a frame with the columns of GROUP."""
+def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, StoredTimes]:
+    """Return the latencies in a store of the groups of a frame with the columns of GROUP."""
     names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
     if not names:
         return {}
-    have = (
+    stored = (
         store.read(names, [*GROUP, "run_secs", "status"])
         .filter(
             pl.col("status") == "ok",
@@ -102,8 +102,8 @@ def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, Known]:
         .agg(latency().min().alias("fastest_s"), pl.len().alias("count"))
     )
     return {
-        key: Known(fastest_s, number)
-        for *group, fastest_s, number in have.select(*GROUP, "fastest_s", "count").iter_rows()
+        key: StoredTimes(fastest_s, number)
+        for *group, fastest_s, number in stored.select(*GROUP, "fastest_s", "count").iter_rows()
         for key in [(group[0], group[1], group[2], group[3])]
     }
 
@@ -111,7 +111,7 @@ def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, Known]:
 def admit(
     store: RecordStore, table: pa.Table, folder: Path, dataset: str
 ) -> tuple[Added, Path | None]:
-    """Add a table's rows in the manner of the store's kind; return what was new, and the file of what was kept apart.
+    """Add a table's rows behind the store's default gate; return the counts of new rows, and the file of refused ones.
 
     Into a store of one's own measurements go as they are: who measured them stands beside them.
 
@@ -123,15 +123,15 @@ def admit(
     """
     if gate_of(store.uri) is Gate.quarantine:
         return store.add(table), None
-    apart = Apart()
+    refused = RefusedRows()
     frame = pl.from_arrow(table.select(GROUP))
     assert isinstance(frame, pl.DataFrame)
-    added = store.add(apart.let_in(table, judged(table, {}, in_store(store, frame))))
-    return added, apart.write(folder, dataset)
+    added = store.add(refused.let_in(table, judged(table, {}, in_store(store, frame))))
+    return added, refused.write(folder, dataset)
 
 
 def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
-    """Return for each row of a judged table what is wrong with it, null where nothing is, and the kind of fault."""
+    """Return the fault of each row of a judged table, null where it has none, and the kind of fault."""
     columns = [
         "record_id",
         "program_id",
@@ -147,18 +147,18 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
     reasons: list[str | None] = [None] * len(frame)
     kinds: list[str | None] = [None] * len(frame)
 
-    def note(kind: str, rows: pl.Series, told: pl.Series) -> None:
-        for row, text in zip(rows.to_list(), told.to_list(), strict=True):
+    def note(kind: str, rows: pl.Series, texts: pl.Series) -> None:
+        for row, text in zip(rows.to_list(), texts.to_list(), strict=True):
             if reasons[row] is None:
                 reasons[row], kinds[row] = f"{kind}: {text}", kind
 
     rows = frame.with_row_index("row")
-    for name in (item.name for item in SCHEMA if not item.nullable):
+    for name in (column.name for column in SCHEMA if not column.nullable):
         null = pa.compute.indices_nonzero(table.column(name).is_null()).to_pylist()
         empty = pl.Series("row", null, dtype=pl.UInt32)
         note("schema", empty, pl.Series([f"expected {name}, found none"] * len(empty)))
-    known = [status.value for status in Status]
-    other = rows.filter(~pl.col("status").is_in(known))
+    statuses = [status.value for status in Status]
+    other = rows.filter(~pl.col("status").is_in(statuses))
     note("schema", other["row"], "expected a status, found " + other["status"].cast(pl.String))
     ok = pl.col("status") == Status.ok.value
     times = pl.col("run_secs")
@@ -185,7 +185,7 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
 
 
 def _is_described(hardware: str) -> bool:
-    """Say whether conf/hardware has a name, of other cores too; `local` is each host's own and nobody's in common."""
+    """Say whether conf/hardware describes a name, with any number of cores; `local` is another machine on each host."""
     described = set(group_choices()["hardware"]) - {"local"}
     stem = re.sub(r"-\d+c$", "", hardware)
     return not described.isdisjoint({hardware, stem, f"{stem}-1c"})

@@ -19,7 +19,7 @@ from tencost.store.reading import Records
 from tencost.writing import whole_file
 
 _MODULES = {"tenset": "tencost.records.tenset.writing", "t4": "tencost.records.formats.t4.writing"}
-"""Where a format's writer is, where that is not beside its reader."""
+"""Module of a format's writer, where it is not the module of its reader."""
 Layout = Literal["columns", "json"]
 """The two versions of RFC 4304's records."""
 _PROGRAMS = {
@@ -28,7 +28,7 @@ _PROGRAMS = {
     "autotvm": "autotvm_config",
     "t4": "configuration",
 }
-"""What a format can hold; the others take every record."""
+"""Format -> the program format that it can hold; the other formats take every record."""
 _NAMELESS = ("ansor", "autotvm", "t4")
 """Formats that do not tell their device."""
 
@@ -43,7 +43,7 @@ def run(
     layout: Layout = "json",
     per_hardware: bool = False,
 ) -> None:
-    """Write records of a store and say how many, and what is not in them as it was measured.
+    """Write records of a store, and print their number and the measurements that the format cannot hold.
 
     Args:
         kind: ansor, autotvm, tenset, rfc4304 or table.

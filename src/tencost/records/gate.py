@@ -1,4 +1,4 @@
-"""What is kept out of look-ups and of training: times that nobody should tune by. One gate for imports and builds.
+"""Quarantine of times that nobody should tune by, out of look-ups and of training. One gate for imports and builds.
 
 A best time decides what is compiled, so that one wrong line in a shared log slows everybody down. Three things are
 suspicious, and no more than that; nothing is thrown away, a quarantined record can be released:
@@ -40,7 +40,7 @@ FLOOR_S = 50e-9
 FASTER = 2.0
 """A reported clock may be the nominal one; turbo and a counted multiply-add too many stay within twice of it."""
 GROUP = ("workload_id", "target", "hardware", "generator")
-"""Whose times are compared: never those of two hardware, targets or code generators."""
+"""Columns of a group: times of two hardware, targets or code generators are never compared."""
 GroupKey = tuple[str, str, str, str]
 """Values of GROUP."""
 JUDGED = (*GROUP, "workload_args", "run_secs", "status", "measurements", "quarantine")
@@ -49,15 +49,15 @@ JUDGED = (*GROUP, "workload_args", "run_secs", "status", "measurements", "quaran
 
 @dataclass(frozen=True)
 class Limits:
-    """What is known of workloads and devices: FLOP by workload_id (0: not known), hardware by name."""
+    """Limits of workloads and devices: FLOP by workload_id (0: not known), hardware by name."""
 
     flop: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, HardwareConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a store has of a group: its fastest latencies, seconds, and how many there are."""
+class StoredTimes:
+    """Latencies of a group in a store: the fastest, in seconds, and how many there are."""
 
     fastest_s: float
     count: int
@@ -79,7 +79,7 @@ def devices(names: Iterable[str]) -> dict[str, HardwareConfig]:
 def judged(
     table: pa.Table,
     flop: Mapping[str, float],
-    known: Mapping[GroupKey, Known] | None = None,
+    stored: Mapping[GroupKey, StoredTimes] | None = None,
 ) -> pa.Table:
     """Return a table of the schema with a reason in `quarantine` for each row that is to be kept out."""
     frame = pl.from_arrow(table.select(JUDGED))
@@ -87,25 +87,25 @@ def judged(
     frame = frame.with_columns(known_generator())
     limits = Limits(flop, devices(frame["hardware"].unique()))
     reasons = frame["quarantine"].zip_with(
-        frame["quarantine"].is_not_null(), quarantine(frame, known, limits)
+        frame["quarantine"].is_not_null(), quarantine(frame, stored, limits)
     )
     if reasons.null_count() == len(reasons):
         return table
     position = SCHEMA.get_field_index("quarantine")
-    made = reasons.to_arrow().cast(pa.string())
-    return table.set_column(position, SCHEMA.field("quarantine"), made)
+    column = reasons.to_arrow().cast(pa.string())
+    return table.set_column(position, SCHEMA.field("quarantine"), column)
 
 
 def quarantine(
     records: pl.DataFrame,
-    known: Mapping[GroupKey, Known] | None = None,
+    stored: Mapping[GroupKey, StoredTimes] | None = None,
     limits: Limits | None = None,
 ) -> pl.Series:
     """Return a reason for each record that is to be quarantined, null for the others.
 
     Args:
         records: rows with the columns of GROUP, run_secs and status; workload_args and measurements if they have any.
-        known: what the store has already, by the values of GROUP.
+        stored: latencies that the store has already, by the values of GROUP.
         limits: what devices can do.
     """
     reasons = _contradictory(records)
@@ -121,50 +121,52 @@ def quarantine(
         .agg("row", "latency_s")
     )
     for workload, target, hardware, generator, rows, latencies in groups.iter_rows():
-        have = (known or {}).get((workload, target, hardware, generator))
-        for row, reason in _too_fast(rows, np.asarray(latencies), have):
+        stored_times = (stored or {}).get((workload, target, hardware, generator))
+        for row, reason in _too_fast(rows, np.asarray(latencies), stored_times):
             reasons[row] = reason
     return pl.Series("quarantine", reasons, dtype=pl.String)
 
 
 def _contradictory(records: pl.DataFrame) -> list[str | None]:
-    """Return a reason for each record of whose measurements one contradicts itself."""
+    """Return a reason for each record that has a measurement whose repeats contradict each other."""
     times = pl.col("run_secs")
-    apart = times.list.max() > REPEATS * times.list.min()
+    contradictory = times.list.max() > REPEATS * times.list.min()
     if "measurements" in records.columns:
         inner = pl.element().struct.field("run_secs")
         each = inner.list.max() > REPEATS * inner.list.min()
         many = pl.col("measurements").list.eval(each).list.any()
-        apart = pl.when(pl.col("measurements").is_null()).then(apart).otherwise(many)
-    told = pl.format(
+        contradictory = (
+            pl.when(pl.col("measurements").is_null()).then(contradictory).otherwise(many)
+        )
+    message = pl.format(
         "its repeats contradict each other: {} s to {} s", times.list.min(), times.list.max()
     )
-    found = pl.when((pl.col("status") == "ok") & apart).then(told).alias("quarantine")
-    return records.select(found)["quarantine"].to_list()
+    reason = pl.when((pl.col("status") == "ok") & contradictory).then(message).alias("quarantine")
+    return records.select(reason)["quarantine"].to_list()
 
 
 def _impossible(records: pl.DataFrame, limits: Limits) -> list[tuple[int, str]]:
     """Return the rows with a time that their device cannot reach, with the reason."""
-    known = ("workload_args",) if "workload_args" in records.columns else ()
+    has_args = "workload_args" in records.columns
     fastest = (
         records.with_row_index("row")
         .filter(pl.col("status") == "ok")
         .with_columns(fastest_s=pl.col("run_secs").list.min())
     )
-    found = []
+    reasons = []
     for (workload, _, hardware, _), rows in fastest.group_by(GROUP, maintain_order=True):
-        text = rows["workload_args"][0] if known else None
+        text = rows["workload_args"][0] if has_args else None
         device = limits.devices.get(str(hardware))
         flop = limits.flop.get(str(workload), 0.0)
         least = max(_least(device, flop, text), FLOOR_S)
         why = "a call takes" if least == FLOOR_S else f"{hardware} needs"
-        found += [
+        reasons += [
             (row, f"{seconds:.3g} s is less than {why} for it at least, {least:.3g} s")
             for row, seconds in rows.filter(pl.col("fastest_s") < least)
             .select("row", "fastest_s")
             .iter_rows()
         ]
-    return found
+    return reasons
 
 
 def _least(device: HardwareConfig | None, flop: float, args: str | None) -> float:
@@ -185,38 +187,41 @@ def _least(device: HardwareConfig | None, flop: float, args: str | None) -> floa
 
 
 def _tensors(args: str | None) -> list[tuple[float, int]]:
-    """Return elements and bits of each argument, ["TENSOR", dtype, shape]; none where one is no such."""
+    """Return elements and bits of each argument, ["TENSOR", dtype, shape]; none where an argument is no tensor."""
     value = json.loads(args) if args else []
-    found = []
-    for item in value if isinstance(value, list) else ():
-        if not (isinstance(item, list) and len(item) == 3 and item[0] == "TENSOR"):
+    tensors = []
+    for argument in value if isinstance(value, list) else ():
+        if not (isinstance(argument, list) and len(argument) == 3 and argument[0] == "TENSOR"):
             return []
-        bits = re.fullmatch(r"(?:u?int|b?float)(\d+)\w*", str(item[1]))
-        shape = item[2] if isinstance(item[2], list) else [None]
+        bits = re.fullmatch(r"(?:u?int|b?float)(\d+)\w*", str(argument[1]))
+        shape = argument[2] if isinstance(argument[2], list) else [None]
         if bits is None or not all(type(size) is int and 0 < size < 2**40 for size in shape):
             return []
-        found.append((float(math.prod(shape)), int(bits.group(1))))
-    return found
+        tensors.append((float(math.prod(shape)), int(bits.group(1))))
+    return tensors
 
 
-def _too_fast(rows: list[int], latencies: np.ndarray, have: Known | None) -> list[tuple[int, str]]:
+def _too_fast(
+    rows: list[int], latencies: np.ndarray, stored_times: StoredTimes | None
+) -> list[tuple[int, str]]:
     """Return the fastest of a group that stand alone, with the reason; latencies ascend."""
-    found = []
+    outliers = []
     for position in range(len(rows)):
         others = latencies[position + 1 :]
-        crowd = len(others) + (have.count if have else 0)
+        crowd = len(others) + (stored_times.count if stored_times else 0)
         if crowd < CROWD:
             break
         following = min(
-            float(others[0]) if len(others) else np.inf, have.fastest_s if have else np.inf
+            float(others[0]) if len(others) else np.inf,
+            stored_times.fastest_s if stored_times else np.inf,
         )
         if latencies[position] * MARGIN >= following:
             break
-        found.append(
+        outliers.append(
             (
                 rows[position],
                 f"would be the best of its workload by a factor of {following / latencies[position]:.1f}: "
                 f"{latencies[position]:.3g} s, the next of {crowd} others {following:.3g} s",
             )
         )
-    return found
+    return outliers

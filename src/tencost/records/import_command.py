@@ -36,7 +36,7 @@ def run(
     jobs: int | None = None,
     gate: str | None = None,
 ) -> None:
-    """Import logs and say what came in.
+    """Import logs and print a summary.
 
     Args:
         paths: files and folders of logs, archives too.
@@ -59,7 +59,7 @@ def run(
     places = ", ".join(map(str, paths))
     logs = find_logs(paths, dataset, devices)
     if not logs.files and not logs.measured:
-        reasons = [f"{item.file}: {item.reason}" for item in logs.rejects]
+        reasons = [f"{reject.file}: {reject.reason}" for reject in logs.rejects]
         reasons += [f"{file}: {reason}" for file, reason in logs.skipped]
         raise RecordError(
             f"expected logs ({', '.join(LOG_FORMATS.names())}) in {places}, found none: "
@@ -85,9 +85,9 @@ def run(
             ) from error
     folder = root / "data" / "rejects"
     rejects = write_rejects(progress.rejects, folder / f"{dataset}.jsonl")
-    apart = progress.apart.write(folder, dataset)
+    refused_path = progress.refused.write(folder, dataset)
     rows = {
-        **_rows(progress, store.uri, apart),
+        **_rows(progress, store.uri, refused_path),
         "files": f"{progress.files:,} read, {len(logs.skipped):,} no logs",
         "time": f"{time.monotonic() - started:.1f} s",
     }
@@ -100,7 +100,7 @@ def run(
 
 
 def _keep_modules(logs: Logs, store: RecordStore) -> None:
-    of_logs = (module for item in logs.files for module in log_modules(item))
+    of_logs = (module for log in logs.files for module in log_modules(log))
     measured = (
         module
         for folder in logs.measured
@@ -111,13 +111,13 @@ def _keep_modules(logs: Logs, store: RecordStore) -> None:
     write_modules(store.uri, chain(of_logs, measured))
 
 
-def _rows(progress: Progress, uri: str, apart: Path | None) -> dict[str, object]:
+def _rows(progress: Progress, uri: str, refused_path: Path | None) -> dict[str, object]:
     """Return what was imported in words, title -> cell; empty cells where there is nothing to say."""
 
     def words(counts: Counter[str]) -> str:
         return ", ".join(f"{name} {number:,}" for name, number in sorted(counts.items()))
 
-    refused = progress.apart.kinds
+    refused = progress.refused.kinds
     failures = Counter({name: n for name, n in progress.records.items() if name != "ok"})
     return {
         "records": f"{progress.records.total():,} ({progress.records['ok']:,} ok)",
@@ -130,7 +130,8 @@ def _rows(progress: Progress, uri: str, apart: Path | None) -> dict[str, object]
         "history --program",
         "repeats": progress.repeats
         and f"{progress.repeats:,} measurements that the store has or that were read twice",
-        "kept apart": apart and f"{refused.total():,}: {words(refused)} ({apart}, .jsonl: why)",
+        "kept apart": refused_path
+        and f"{refused.total():,}: {words(refused)} ({refused_path}, .jsonl: why)",
         "quarantined": progress.quarantined
         and f"{progress.quarantined:,}: tencost records quarantine",
     }

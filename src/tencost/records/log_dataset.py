@@ -1,4 +1,4 @@
-"""A raw dataset that is a folder of logs in any format: what the records stage makes of it.
+"""Reads a raw dataset that is a folder of logs in any format, for the stage records.
 
 Its workloads are no modules, but for MetaSchedule's: their text is ``{"workload": name, "args": [...]}``, as much as
 the log says. Its tasks are the workloads themselves, in the networks that a TenSet folder names or else in one that has
@@ -27,7 +27,7 @@ from tencost.store.schema import SCHEMA
 
 @dataclass(frozen=True)
 class LogDataset:
-    """All records of a folder of logs, a table of schema.SCHEMA in the order of the logs, and what they are of."""
+    """All records of a folder of logs, a table of schema.SCHEMA in the order of the logs, their workloads and tasks."""
 
     records: pa.Table
     workloads: list[Workload]
@@ -49,17 +49,17 @@ def read_log_dataset(
     """
     logs = find_logs([folder], dataset, hardware)
     if not logs.files:
-        known = ", ".join(LOG_FORMATS.names())
+        formats = ", ".join(LOG_FORMATS.names())
         raise DatasetError(
-            f"expected measure_records/<hardware>/... or logs ({known}) in {folder}, found none. "
+            f"expected measure_records/<hardware>/... or logs ({formats}) in {folder}, found none. "
             "See docs/how-to/your-own-data.md"
         )
     tables: list[pa.Table] = []
     rejects: list[Reject] = list(logs.rejects)
-    for done, (found, bad) in enumerate(read_logs(logs)):
-        tables += found
+    for number, (batches, bad) in enumerate(read_logs(logs)):
+        tables += batches
         rejects += bad
-        on_file(done, len(logs.files))
+        on_file(number, len(logs.files))
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     workloads = _workloads(table, logs)
     return LogDataset(table, workloads, _tasks(table), rejects)
@@ -68,23 +68,23 @@ def read_log_dataset(
 def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:
     modules = {
         module.workload_id: (module.mod_json, module.shash)
-        for item in logs.files
-        for module in log_modules(item)
+        for log in logs.files
+        for module in log_modules(log)
     }
-    found = []
+    workloads = []
     for row in _distinct(table).iter_rows(named=True):
         args = json.loads(row["workload_args"] or "[]")
         about = json.dumps({"workload": row["workload"], "args": args}, separators=(",", ":"))
         text, shash = modules.get(row["workload_id"], (about, None))
-        found.append(Workload(row["workload_id"], text, row["task_name"], shash, True))
-    return found
+        workloads.append(Workload(row["workload_id"], text, row["task_name"], shash, True))
+    return workloads
 
 
 def _tasks(table: pa.Table) -> list[Task]:
     return [
-        Task(item["network"], row["task_name"], row["workload_id"], item["weight"], 0.0, True)
+        Task(network["network"], row["task_name"], row["workload_id"], network["weight"], 0.0, True)
         for row in _distinct(table).iter_rows(named=True)
-        for item in row["networks"]
+        for network in row["networks"]
     ]
 
 

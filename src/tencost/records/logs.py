@@ -22,7 +22,7 @@ import pyarrow as pa
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.records.devices import Agreement, Devices
-from tencost.records.door import Apart, Gate, in_store
+from tencost.records.door import Gate, RefusedRows, in_store
 from tencost.records.gate import GROUP, judged
 from tencost.records.network_times.timing import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
@@ -37,7 +37,7 @@ from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA, to_arrow
 
 COMMIT_ROWS = 120_000
-"""Rows that are written at a time."""
+"""Rows of a commit, six full batches: they bound memory, and each commit adds files to the table."""
 _UNMEASURED = "programs to measure, no records"
 ALONE_BYTES = 4_000_000
 """Less than this in all files is read in this process: starting others would take longer."""
@@ -71,7 +71,7 @@ class Logs:
 
 @dataclass
 class Progress:
-    """How far an import is, and what it found.
+    """Counts of an import so far.
 
     Attributes:
         records: records read, by status; what the store had already included.
@@ -79,7 +79,7 @@ class Progress:
         again: further measurements of records, of new ones too.
         repeats: measurements that the store had or that were read twice.
         quarantined: of the new records, those that are kept out of look-ups.
-        apart: records that were not let in.
+        refused: records that were not let in.
         rejects: lines that could not be read.
         formats: records by format.
         agreement: whether records name the device that their log was given.
@@ -94,7 +94,7 @@ class Progress:
     again: int = 0
     repeats: int = 0
     quarantined: int = 0
-    apart: Apart = field(default_factory=Apart)
+    refused: RefusedRows = field(default_factory=RefusedRows)
     rejects: list[Reject] = field(default_factory=list)
     agreement: Agreement = field(default_factory=Agreement)
 
@@ -118,7 +118,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
         RecordError: a path does not exist, or no log is in a folder whose device was said.
     """
     devices = hardware if isinstance(hardware, Devices) else Devices(hardware)
-    found = walk.Walk(lambda folder: is_measured(folder) or is_tenset(folder))
+    walker = walk.Walk(lambda folder: is_measured(folder) or is_tenset(folder))
     files: list[LogFile] = []
     measured: list[Path] = []
     skipped: list[tuple[str, str]] = []
@@ -138,7 +138,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
         about = About(dataset, source.name, devices.of(source.base, source.name, device), True)
         files.append(LogFile(source.path, format_name, about))
 
-    for source in found.sources(paths, "logs"):
+    for source in walker.sources(paths, "logs"):
         if not source.path.is_dir():
             add(source, _device_folder(Path(source.inner)))
         elif is_measured(source.path):
@@ -158,7 +158,7 @@ def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | Non
                     {"network": network, "weight": weight} for network, weight in weights
                 ]
     devices.check_used()
-    unpacked = tuple(found.unpacked)
+    unpacked = tuple(walker.unpacked)
     return Logs(tuple(files), tuple(measured), tuple(skipped), networks, tuple(rejects), unpacked)
 
 
@@ -186,8 +186,8 @@ def import_logs(
     progress = Progress(total=len(logs.files) + len(logs.measured), rejects=list(logs.rejects))
     flop = {task.workload_id: task.flop for top in logs.measured for task in read_tasks(top)}
     waiting: list[pa.Table] = []
-    given = [*(None for _ in logs.measured), *(item.about.hardware for item in logs.files)]
-    for device, (tables, rejects) in zip(given, read_logs(logs, jobs), strict=True):
+    log_devices = [*(None for _ in logs.measured), *(log.about.hardware for log in logs.files)]
+    for device, (tables, rejects) in zip(log_devices, read_logs(logs, jobs), strict=True):
         progress.files += 1
         progress.rejects += rejects
         for table in tables:
@@ -195,7 +195,7 @@ def import_logs(
             if device is not None:
                 progress.agreement.add(table, device)
             waiting.append(table)
-            if sum(item.num_rows for item in waiting) >= COMMIT_ROWS:
+            if sum(batch.num_rows for batch in waiting) >= COMMIT_ROWS:
                 _commit(waiting, store, flop, progress, gate)
                 waiting = []
         on_progress(progress)
@@ -230,17 +230,19 @@ def read_logs(
 
 
 def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Iterator[_Parsed]:
-    size = sum(item.path.stat().st_size for item in files)
+    size = sum(log.path.stat().st_size for log in files)
     count = min(jobs or _cpus(), len(files))
     if count <= 1 or size < ALONE_BYTES:
-        for number, item in enumerate(files):
-            yield _parse(item, scratch / str(number))
+        for number, log in enumerate(files):
+            yield _parse(log, scratch / str(number))
         return
+    # A forked process would inherit the locks of Polars' and Arrow's threads, and may wait for them for ever.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         flying: dict[int, Future[_Parsed]] = {}
         try:
             for number in range(len(files)):
+                # Few logs are read ahead, so that the scratch folder stays small.
                 while len(flying) < 8 * count and number + len(flying) < len(files):
                     place = number + len(flying)
                     flying[place] = pool.submit(_parse, files[place], scratch / str(place))
@@ -250,7 +252,7 @@ def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Ite
             raise
 
 
-def _parse(item: LogFile, scratch: Path) -> _Parsed:
+def _parse(log: LogFile, scratch: Path) -> _Parsed:
     """Read one log; its batches are left as Arrow files that the caller removes.
 
     A log that cannot be opened, or lacks the file beside it that it needs, is one reject.
@@ -259,7 +261,7 @@ def _parse(item: LogFile, scratch: Path) -> _Parsed:
     rejects: list[Reject] = []
     try:
         for number, batch in enumerate(
-            LOG_FORMATS.load(item.format).read(item.path, item.about, BATCH_ROWS)
+            LOG_FORMATS.load(log.format).read(log.path, log.about, BATCH_ROWS)
         ):
             rejects += batch.rejects
             if batch.records.num_rows:
@@ -270,7 +272,7 @@ def _parse(item: LogFile, scratch: Path) -> _Parsed:
     except NoDeviceError:
         raise
     except RecordError as error:
-        rejects.append(Reject(item.about.file, 0, str(error)))
+        rejects.append(Reject(log.about.file, 0, str(error)))
     return _Parsed(tuple(tables), tuple(rejects))
 
 
@@ -288,8 +290,8 @@ def _tally(table: pa.Table, progress: Progress) -> None:
         ("program_format", progress.formats),
         ("hardware", progress.hardware),
     ):
-        for item in table.column(name).value_counts().to_pylist():
-            counter[item["values"]] += item["counts"]
+        for count_row in table.column(name).value_counts().to_pylist():
+            counter[count_row["values"]] += count_row["counts"]
 
 
 def _commit(
@@ -306,7 +308,7 @@ def _commit(
         assert isinstance(frame, pl.DataFrame)
         checked = judged(table, flop, in_store(place, frame))
         if gate is Gate.apart:
-            checked = progress.apart.let_in(table, checked)
+            checked = progress.refused.let_in(table, checked)
         added = place.add(checked)
         progress.written += added.records
         progress.again += added.again
@@ -328,8 +330,11 @@ def _with_networks(table: pa.Table, networks: Mapping[str, list[dict[str, object
     position = SCHEMA.get_field_index("networks")
     field = SCHEMA.field("networks")
     ids = table.column("workload_id").to_pylist()
-    have = table.column("networks").to_pylist()
-    values = [networks.get(identity, known) for identity, known in zip(ids, have, strict=True)]
+    current_networks = table.column("networks").to_pylist()
+    values = [
+        networks.get(identity, current)
+        for identity, current in zip(ids, current_networks, strict=True)
+    ]
     return table.set_column(position, field, pa.array(values, field.type))
 
 

@@ -1,4 +1,4 @@
-"""What `tencost measure run` writes beside a MetaSchedule database, read back: status, time and session of each record.
+"""Reads the files that `tencost measure run` writes beside a MetaSchedule database: status, time, session of records.
 
     measurements.jsonl   beside a database pair, one line for each of its record lines, in the same order:
         {"status": "build_timeout", "timestamp": 1795269619.6, "session": "...", "noise": 1.01, "error": "..."}
@@ -36,7 +36,7 @@ class Measurement:
     extra: dict[str, Any]
 
     def timing(self, run_secs: list[float] | None) -> Timing:
-        """Return what came of the program, from the database's times and this line's status."""
+        """Return the status and times of the program, from the database's times and this line's status."""
         logged = timing_from_log(run_secs)
         if self.status is Status.ok or logged.status is Status.ok:
             return logged
@@ -54,19 +54,19 @@ def read_measurements(folder: Path) -> tuple[list[Measurement | None], list[tupl
     path = folder / MEASUREMENTS_FILE
     if not path.is_file():
         return [], []
-    found: list[Measurement | None] = []
+    measurements: list[Measurement | None] = []
     rejects: list[tuple[int, str]] = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            found.append(_measurement(json.loads(line)))
+            measurements.append(_measurement(json.loads(line)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            found.append(None)
+            measurements.append(None)
             rejects.append((number, f"measurement: {error}"))
-    return found, rejects
+    return measurements, rejects
 
 
 def read_sessions(dataset: Path, hardware: str) -> dict[str, Provenance]:
-    """Return what held for the records of each session on a hardware; bad lines are left out."""
+    """Return the provenance of each session on a hardware; bad lines are left out."""
     folder = dataset / "measure_records" / hardware
     merged: dict[str, dict[str, Any]] = {}
     paths = sorted(folder.glob(SESSIONS_PATTERN))
@@ -76,14 +76,14 @@ def read_sessions(dataset: Path, hardware: str) -> dict[str, Provenance]:
             name = value.pop("session")
         except (ValueError, KeyError, AttributeError):
             continue
-        known = merged.setdefault(name, {})
+        session = merged.setdefault(name, {})
         extra = {
-            **(known.get("additional_info") or {}),
+            **(session.get("additional_info") or {}),
             **(value.pop("additional_info", None) or {}),
         }
-        known |= value
+        session |= value
         if extra:
-            known["additional_info"] = extra
+            session["additional_info"] = extra
     return {name: provenance_from_json(value) for name, value in merged.items()}
 
 

@@ -77,7 +77,7 @@ GROUPINGS = {
     "engine": "engine",
     "dataset": "dataset",
 }
-"""What `statistics` can group by, and the column behind it."""
+"""Groupings of `statistics` -> columns."""
 
 _MEASUREMENT = pl.DataFrame(schema={"one": COLUMNS["measurements"].inner}).unnest("one").schema  # type: ignore[attr-defined]
 _SHARED_AT_LEAST = 3
@@ -118,7 +118,7 @@ _RANKED = (
     "timestamp",
     "source",
 )
-"""What `best` needs to read."""
+"""Columns that `best` reads."""
 
 
 def best(
@@ -151,14 +151,14 @@ def best(
     """
     if n < 1:
         raise RecordError(f"expected n of at least 1, found {n}")
-    further = _known(columns)
-    wanted = list(dict.fromkeys([*_RANKED, *further]))
+    further = _checked_columns(columns)
+    selected = list(dict.fromkeys([*_RANKED, *further]))
     if workload is None:
-        rows = Tables(store).fastest(hardware, target, n, wanted, generator)
+        rows = Tables(store).fastest(hardware, target, n, selected, generator)
     else:
         name = canonical(target)
         rows = store.best(
-            workload, hardware=hardware, target=name, n=n, columns=wanted, generator=generator
+            workload, hardware=hardware, target=name, n=n, columns=selected, generator=generator
         )
         if rows.is_empty():
             tables = Tables(store)
@@ -208,7 +208,7 @@ def history(
         f"""
         SELECT timestamp, status, latency_s, program_id, record_id, {_SOURCE}
         FROM comparable
-        WHERE hardware = $hardware AND target IN {in_list(texts)} AND {_one("workload_id", workload)}
+        WHERE hardware = $hardware AND target IN {in_list(texts)} AND {_equals("workload_id", workload)}
         ORDER BY timestamp NULLS FIRST, dataset, file, line, record_id
         """,
         hardware=hardware,
@@ -263,24 +263,24 @@ def program_history(store: Records, program: str, *, hardware: str, target: Targ
         "quarantine",
         "source",
     )
-    found = tables.ask(
+    records = tables.ask(
         f"""
         SELECT {", ".join(columns)}, measurements FROM all_records
         WHERE hardware = $hardware AND target IN {in_list(texts)} AND ({begins}) AND {quoted(program)} <> ''
         """,
         hardware=hardware,
     )
-    programs = sorted(found["program_id"].unique())
+    programs = sorted(records["program_id"].unique())
     if len(programs) != 1:
         raise RecordError(
             f"expected the id of one program measured on {hardware} in {store.uri}, or the beginning of it, found "
             f"{program!r}, of {len(programs)}: {', '.join(programs[:8]) or 'none'}. "
             "See them: tencost records query history --workload"
         )
-    rows = [item for row in found.to_dicts() for item in measurements(row)]
+    rows = [measurement for row in records.to_dicts() for measurement in measurements(row)]
     order = ["timestamp", "dataset", "file", "line"]
-    told = pl.DataFrame(rows, schema=_MEASUREMENT).sort(order)
-    return told.select(
+    ordered = pl.DataFrame(rows, schema=_MEASUREMENT).sort(order)
+    return ordered.select(
         _NUMBER.alias("measurement"),
         "timestamp",
         _ELAPSED,
@@ -312,7 +312,7 @@ def new(
     Raises:
         RecordError: no store, no such version, or its files are gone (vacuumed).
     """
-    further = [name for name in _known(columns) if name not in _LISTED]
+    further = [name for name in _checked_columns(columns) if name not in _LISTED]
     tables = Tables(store)
     if since is not None:
         now = tables.version
@@ -332,7 +332,7 @@ def new(
         SELECT workload_id, task_name, hardware, target, status, latency_s, program_id, record_id, timestamp,
             {", ".join([_SOURCE, *(f'"{name}"' for name in further)])}
         FROM records
-        WHERE {_one("hardware", hardware)}
+        WHERE {_equals("hardware", hardware)}
             AND NOT EXISTS (SELECT 1 FROM known
                 WHERE known.record_id = records.record_id AND known.hardware = records.hardware
                     AND known.measured = {MEASURED})
@@ -348,7 +348,7 @@ def compare(
     target: tuple[Target, Target],
     workload: str | None = None,
 ) -> pl.DataFrame:
-    """Set two hardware, each with its target, side by side: one row a workload that either has times of.
+    """Compare two hardware, each with its target: a row for each workload that at least one of them has times of.
 
     `ratio` and `spearman` are null where a side has no times or they share fewer than 3 programs. A program is the
     same on both where workload, kind of target and schedule are. The same hardware twice compares two targets.
@@ -359,15 +359,15 @@ def compare(
     tables = Tables(store)
     tables.compare_generator()
     sides = []
-    for name, wanted in zip(hardware, target, strict=True):
-        texts = tables.targets(name, wanted)
+    for name, side_target in zip(hardware, target, strict=True):
+        texts = tables.targets(name, side_target)
         sides.append(
             tables.ask(
                 f"""
                 SELECT workload_id, program_id, min(task_name) AS task_name, min(latency_s) AS latency_s
                 FROM comparable
                 WHERE hardware = $hardware AND target IN {in_list(texts)} AND status = 'ok'
-                    AND {_one("workload_id", workload)}
+                    AND {_equals("workload_id", workload)}
                 GROUP BY workload_id, program_id
                 """,
                 hardware=name,
@@ -442,7 +442,7 @@ def statistics(
             SELECT * EXCLUDE (target, source), canonical AS target, source.dataset AS dataset,
                 quarantine IS NULL AS kept, status = 'ok' AND quarantine IS NULL AS good
             FROM all_records JOIN targets USING (target)
-            WHERE {_one("hardware", hardware)} AND {_one("workload_id", workload)}
+            WHERE {_equals("hardware", hardware)} AND {_equals("workload_id", workload)}
         )
         SELECT {keys}, {name} count(*) FILTER (kept) AS records, count(*) FILTER (good) AS ok,
             count(*) FILTER (NOT kept) AS quarantined, count(DISTINCT program_id) FILTER (kept) AS programs,
@@ -502,24 +502,28 @@ def find_workload(store: Records, text: str, *, hardware: str | None = None) -> 
     Raises:
         RecordError: none or several; the message names them, or what is alike.
     """
-    known = Tables(store).ask(
-        f"SELECT DISTINCT workload_id, task_name, workload FROM records WHERE {_one('hardware', hardware)}"
+    workloads = Tables(store).ask(
+        f"SELECT DISTINCT workload_id, task_name, workload FROM records WHERE {_equals('hardware', hardware)}"
     )
-    if len(text) == ID_LENGTH and not known.filter(workload_id=text).is_empty():
+    if len(text) == ID_LENGTH and not workloads.filter(workload_id=text).is_empty():
         return text
-    named = known.filter((pl.col("task_name") == text) | (pl.col("workload") == text))
-    found = named if len(named) else known.filter(pl.col("workload_id").str.starts_with(text))
-    ids = found["workload_id"].unique().to_list() if text else []
+    same_name = workloads.filter((pl.col("task_name") == text) | (pl.col("workload") == text))
+    matches = (
+        same_name
+        if len(same_name)
+        else workloads.filter(pl.col("workload_id").str.starts_with(text))
+    )
+    ids = matches["workload_id"].unique().to_list() if text else []
     place = f"{store.uri}" if hardware is None else f"{store.uri} on {hardware}"
     if len(ids) == 1:
         return str(ids[0])
     if ids:
         raise RecordError(
             f"expected one workload for {text!r} in {place}, found {len(ids)}: "
-            f"{_candidates(found)}. Name one by its id or the beginning of it."
+            f"{_candidates(matches)}. Name one by its id or the beginning of it."
         )
-    alike = difflib.get_close_matches(text, known["task_name"].unique().to_list(), n=5)
-    near = known.filter(pl.col("task_name").is_in(alike)) if alike else known
+    alike = difflib.get_close_matches(text, workloads["task_name"].unique().to_list(), n=5)
+    near = workloads.filter(pl.col("task_name").is_in(alike)) if alike else workloads
     raise RecordError(
         f"expected a workload's id, the beginning of one, or a task name in {place}, found {text!r}. "
         f"{'Alike' if alike else 'There are'}: {_candidates(near) or 'none'}. "
@@ -533,13 +537,13 @@ def only_target(store: Records, hardware: str) -> str:
     Raises:
         RecordError: no such hardware, or several targets; the message names them.
     """
-    found = sorted(set(Tables(store).canonical_targets(hardware).values()))
-    if len(found) > 1:
+    targets = sorted(set(Tables(store).canonical_targets(hardware).values()))
+    if len(targets) > 1:
         raise RecordError(
-            f"expected target=, because {hardware} has records for {len(found)} targets, found none. One of: "
-            + "; ".join(found)
+            f"expected target=, because {hardware} has records for {len(targets)} targets, found none. One of: "
+            + "; ".join(targets)
         )
-    return found[0]
+    return targets[0]
 
 
 def _fastest(programs: pl.DataFrame, side: str) -> pl.DataFrame:
@@ -551,7 +555,7 @@ def _fastest(programs: pl.DataFrame, side: str) -> pl.DataFrame:
     )
 
 
-def _known(columns: Sequence[str]) -> list[str]:
+def _checked_columns(columns: Sequence[str]) -> list[str]:
     unknown = [name for name in columns if name not in SCHEMA.names]
     if unknown:
         raise RecordError(
@@ -561,11 +565,11 @@ def _known(columns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(columns))
 
 
-def _one(column: str, value: str | None) -> str:
+def _equals(column: str, value: str | None) -> str:
     return "true" if value is None else f"{column} = {quoted(value)}"
 
 
 def _candidates(frame: pl.DataFrame) -> str:
     rows = frame.select("workload_id", "task_name").unique().sort("task_name", "workload_id")
-    shown = [f"{identity} ({name})" for identity, name in rows.head(8).iter_rows()]
-    return ", ".join(shown) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    labels = [f"{identity} ({name})" for identity, name in rows.head(8).iter_rows()]
+    return ", ".join(labels) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Which store is asked.
+    """The store of a question.
 
     Attributes:
         store: where it is; None: the build's, or the live one.
@@ -42,13 +42,13 @@ class Place:
 
     def words(self) -> str:
         """Return the options that name this place, with a blank before each."""
-        named = (("store", self.store), ("build", self.build))
-        return "".join(f" --{name} {value}" for name, value in named if value is not None)
+        options = (("store", self.store), ("build", self.build))
+        return "".join(f" --{name} {value}" for name, value in options if value is not None)
 
 
 @dataclass(frozen=True)
 class Form:
-    """How an answer is printed.
+    """The form of a printed answer.
 
     Attributes:
         name: what it is printed as.
@@ -77,7 +77,7 @@ def best(
     from tencost.records import query
 
     store = open_store(place)
-    found = query.best(
+    fastest = query.best(
         store,
         hardware=hardware,
         target=target_of(store, target, hardware),
@@ -86,9 +86,9 @@ def best(
         generator=generator,
     )
     hidden = ["hardware", "target", "program_format", "timestamp", "record_id", "file", "line"]
-    if found["generator"].n_unique() < 2:
+    if fastest["generator"].n_unique() < 2:
         hidden.append("generator")
-    _show(found, form, hidden)
+    _show(fastest, form, hidden)
 
 
 def history(
@@ -109,8 +109,8 @@ def history(
     from tencost.records import query
 
     if (workload is None) == (program is None):
-        found = "neither" if workload is None else "both"
-        raise RecordError(f"expected one of --workload and --program, found {found}")
+        presence = "neither" if workload is None else "both"
+        raise RecordError(f"expected one of --workload and --program, found {presence}")
     store = open_store(place)
     chosen = target_of(store, target, hardware)
     if program is not None:
@@ -161,13 +161,13 @@ def compare(
     from tencost.records import query
 
     store = open_store(place)
-    found = query.compare(
+    comparison = query.compare(
         store,
         hardware=(hardware, other),
         target=(target_of(store, target, hardware), target_of(store, other_target, other)),
         workload=_workload(store, workload, None),
     )
-    _show(found, form)
+    _show(comparison, form)
 
 
 def stats(
@@ -260,7 +260,7 @@ def project_folder() -> Path:
         return Path.cwd()
 
 
-def target_of(store: Records, given: str | None, hardware: str) -> str:
+def target_of(store: Records, target: str | None, hardware: str) -> str:
     """Return a target, canonical JSON; where none is given, a hardware's only one.
 
     Raises:
@@ -268,7 +268,7 @@ def target_of(store: Records, given: str | None, hardware: str) -> str:
     """
     from tencost.records import query
 
-    return query.only_target(store, hardware) if given is None else query.canonical(given)
+    return query.only_target(store, hardware) if target is None else query.canonical(target)
 
 
 def _workload(store: Records, text: str | None, hardware: str | None) -> str | None:
@@ -277,5 +277,5 @@ def _workload(store: Records, text: str | None, hardware: str | None) -> str | N
     return None if text is None else query.find_workload(store, text, hardware=hardware)
 
 
-def _show(found: pl.DataFrame, form: Form, hidden: Sequence[str] = ()) -> None:
-    show(found, form.name, form.limit, tuple(hidden))
+def _show(answer: pl.DataFrame, form: Form, hidden: Sequence[str] = ()) -> None:
+    show(answer, form.name, form.limit, tuple(hidden))

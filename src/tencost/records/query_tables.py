@@ -30,7 +30,7 @@ Target = Mapping[str, Any] | str
 """A target as a mapping, as its JSON text, or as the text of an older TVM."""
 _KEY = ("hardware", "record_id")
 MEASURED = "coalesce(len(measurements), 1)"
-"""How many measurements a record has."""
+"""SQL expression: the number of a record's measurements."""
 
 
 def canonical(target: Target) -> str:
@@ -88,18 +88,18 @@ class Tables:
         Raises:
             RecordError: no record is of that generator; the message names those that there are.
         """
-        held = self.ask("SELECT DISTINCT generator FROM records")["generator"].to_list()
-        if generator is not None and generator not in held:
+        generators = self.ask("SELECT DISTINCT generator FROM records")["generator"].to_list()
+        if generator is not None and generator not in generators:
             raise RecordError(
                 f"expected a code generator of the records in {self._uri}, found {generator!r}. There are: "
-                + "; ".join(sorted(held, key=age, reverse=True))
+                + "; ".join(sorted(generators, key=age, reverse=True))
             )
         if generator is not None:
             chosen = f"SELECT * FROM records WHERE generator = {quoted(generator)}"
-        elif len(held) < 2:
+        elif len(generators) < 2:
             chosen = "SELECT * FROM records"
         else:
-            ages = {text: number for number, text in enumerate(sorted(held, key=age))}
+            ages = {text: number for number, text in enumerate(sorted(generators, key=age))}
             columns = {"generator": list(ages), "age": list(ages.values())}
             self._connection.register("generator_ages", pa.table(columns))
             group = "workload_id, hardware, target"
@@ -148,16 +148,16 @@ class Tables:
         Raises:
             RecordError: no records of that hardware.
         """
-        found = self.ask(
+        targets = self.ask(
             "SELECT DISTINCT target FROM records WHERE hardware = $hardware", hardware=hardware
         )
-        if found.is_empty():
+        if targets.is_empty():
             there = self.ask("SELECT DISTINCT hardware FROM records ORDER BY hardware")["hardware"]
             raise RecordError(
                 f"expected records of {hardware} in {self._uri}, found only "
                 f"{', '.join(there) or 'an empty store'}"
             )
-        return {text: canonical_target(json.loads(text)) for text in found["target"]}
+        return {text: canonical_target(json.loads(text)) for text in targets["target"]}
 
     def targets(self, hardware: str, target: Target) -> list[str]:
         """Return the texts that stand for a target in a hardware's records.
@@ -165,13 +165,13 @@ class Tables:
         Raises:
             RecordError: none do; the message names those that are there.
         """
-        wanted = canonical(target)
-        known = self.canonical_targets(hardware)
-        texts = sorted(text for text, name in known.items() if name == wanted)
+        requested = canonical(target)
+        canonical_names = self.canonical_targets(hardware)
+        texts = sorted(text for text, name in canonical_names.items() if name == requested)
         if not texts:
             raise RecordError(
-                f"expected records of {hardware} for the target {wanted} in {self._uri}, found only "
-                f"those for {'; '.join(sorted(set(known.values())))}"
+                f"expected records of {hardware} for the target {requested} in {self._uri}, found only "
+                f"those for {'; '.join(sorted(set(canonical_names.values())))}"
             )
         return texts
 
@@ -186,21 +186,21 @@ class Tables:
         self._connection.register("targets", pa.table(columns))
 
     def only_since(self, earlier: StoreView) -> None:
-        """Leave only records of files that an earlier version lacks; those of files it alone has become `known`."""
+        """Select records of files that an earlier version lacks; records of files that only it has become `known`."""
         assert isinstance(self._view, StoreView)
         self._present(self._view.without(earlier))
-        gone = earlier.without(self._view)
+        removed = earlier.without(self._view)
         try:
-            rows = gone.scan(gone.hardware()).filter(pl.col("quarantine").is_null())
+            rows = removed.scan(removed.hardware()).filter(pl.col("quarantine").is_null())
             measured = pl.col("measurements").list.len().fill_null(1).cast(pl.Int64)
-            known = rows.select(*_KEY, measured.alias("measured")).collect()
+            earlier_records = rows.select(*_KEY, measured.alias("measured")).collect()
         except (OSError, pl.exceptions.ComputeError) as error:
             raise RecordError(
                 f"expected the files of version {earlier.version} of {self._uri}, found some gone, vacuumed "
                 f"probably: {error}. Ask for a later version, or for everything: leave since= out."
             ) from error
         self._connection.unregister("known")
-        self._connection.register("known", known)
+        self._connection.register("known", earlier_records)
 
     def _present(self, view: View) -> None:
         """Put records behind the views; each hardware is a part that is not read where another is asked for."""

@@ -92,13 +92,13 @@ def databases(dataset: Path) -> Iterator[Database]:
         DatasetError: there is none.
     """
     top = dataset / "measure_records"
-    found = sorted(top.glob(f"*/**/{RECORD_FILE}"))
-    if not found:
+    paths = sorted(top.glob(f"*/**/{RECORD_FILE}"))
+    if not paths:
         raise DatasetError(
             f"expected measure_records/<hardware>/.../{RECORD_FILE} in {dataset}, found none. "
             "Fetch it again: tencost fetch dataset=<name>"
         )
-    for path in found:
+    for path in paths:
         folder = path.parent
         hardware = folder.relative_to(top).parts[0]
         yield Database(hardware, folder, folder.relative_to(dataset).as_posix())
@@ -119,7 +119,10 @@ def read_database(
     relative = [_relative(reject, dataset) for reject in rejects]
     return (
         workloads,
-        (_relative(item, dataset) if isinstance(item, Reject) else item for item in programs),
+        (
+            _relative(program, dataset) if isinstance(program, Reject) else program
+            for program in programs
+        ),
         relative,
     )
 
@@ -132,14 +135,14 @@ def read_tasks(dataset: Path) -> list[Task]:
     """
     index = dataset / "tasks.json"
     if index.is_file():
-        return [_task(item, index) for item in _load_list(index)]
+        return [_task(fields, index) for fields in _load_list(index)]
     tasks = []
     for path in sorted((dataset / "network_info").glob("*.json")):
-        for item in _load_list(path):
-            named = {"network": path.stem, "measured": False, **item}
-            if "workload_id" not in named and isinstance(named.get("mod"), str):
-                named["workload_id"] = workload_id(named["mod"])
-            tasks.append(_task(named, path))
+        for fields in _load_list(path):
+            task = {"network": path.stem, "measured": False, **fields}
+            if "workload_id" not in task and isinstance(task.get("mod"), str):
+                task["workload_id"] = workload_id(task["mod"])
+            tasks.append(_task(task, path))
     return tasks
 
 
@@ -150,10 +153,12 @@ def read_modules(dataset: Path) -> Iterator[TaskModule]:
         DatasetError: a file is not what its grammar says.
     """
     for path in sorted((dataset / "network_info").glob("*.json")):
-        for item in _load_list(path):
-            if not (isinstance(item, dict) and isinstance(item.get("mod"), str)):
+        for fields in _load_list(path):
+            if not (isinstance(fields, dict) and isinstance(fields.get("mod"), str)):
                 raise DatasetError(f"expected tasks with a module `mod` as JSON text in {path}")
-            yield TaskModule(workload_id(item["mod"]), str(item.get("task_name", "")), item["mod"])
+            yield TaskModule(
+                workload_id(fields["mod"]), str(fields.get("task_name", "")), fields["mod"]
+            )
 
 
 def read_provenance(dataset: Path, hardware: str) -> Provenance:
@@ -190,18 +195,18 @@ def _load_list(path: Path) -> list[Any]:
     return value
 
 
-def _task(item: Any, path: Path) -> Task:
+def _task(fields: Any, path: Path) -> Task:
     try:
         return Task(
-            network=str(item["network"]),
-            task_name=str(item["task_name"]),
-            workload_id=str(item["workload_id"]),
-            weight=int(item["weight"]),
-            flop=float(item["flop"]),
-            measured=bool(item.get("measured", False)),
+            network=str(fields["network"]),
+            task_name=str(fields["task_name"]),
+            workload_id=str(fields["workload_id"]),
+            weight=int(fields["weight"]),
+            flop=float(fields["flop"]),
+            measured=bool(fields.get("measured", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(
             f"expected a task with network, task_name, workload_id, weight and flop in {path}, "
-            f"found {str(item)[:80]} ({type(error).__name__}: {error})"
+            f"found {str(fields)[:80]} ({type(error).__name__}: {error})"
         ) from error

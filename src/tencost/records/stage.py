@@ -52,7 +52,7 @@ def run(cfg: Config, root: Path) -> Path:
         )
     console = Console(stderr=True)
     with progress_bar("records", console) as move:
-        imported = _read(raw, cfg, lambda done, total: move(done, total, ""))
+        imported = _read(raw, cfg, lambda completed, total: move(completed, total, ""))
     if not len(imported.records):
         reasons = "; ".join(map(in_words, imported.rejects[:SHOWN]))
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
@@ -82,8 +82,8 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         (imported.workloads, _WORKLOAD_COLUMNS, WORKLOADS),
         (imported.tasks, _TASK_COLUMNS, TASKS),
     ):
-        pl.DataFrame([asdict(item) for item in items], schema=schema).write_parquet(folder / name)
-    lines = [json.dumps(asdict(item)) + "\n" for item in imported.rejects]
+        pl.DataFrame([asdict(row) for row in items], schema=schema).write_parquet(folder / name)
+    lines = [json.dumps(asdict(reject)) + "\n" for reject in imported.rejects]
     (folder / "rejects.jsonl").write_text("".join(lines), encoding="utf-8")
     counts: dict[str, Counter[str]] = {}
     columns = (table.column(name).to_pylist() for name in ("hardware", "status"))
@@ -101,7 +101,8 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         "networks": sorted({task.network for task in imported.tasks}),
         "generators": dict(
             sorted(
-                Counter(text or UNKNOWN for text in generators).items(), key=lambda one: age(one[0])
+                Counter(text or UNKNOWN for text in generators).items(),
+                key=lambda pair: age(pair[0]),
             )
         ),
         "status": {name: dict(sorted(count.items())) for name, count in sorted(counts.items())},

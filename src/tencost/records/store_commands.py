@@ -37,13 +37,13 @@ def quarantine(root: Path, *, store_uri: str | None = None, release: str | None 
     # Of a program that was measured again, one measurement may be in quarantine alone.
     inner = pl.element().struct.field("quarantine").drop_nulls()
     reason = pl.coalesce("quarantine", pl.col("measurements").list.eval(inner).list.first())
-    kept = store.read(columns=columns, quarantined=True).with_columns(quarantine=reason)
-    kept = kept.filter(pl.col("quarantine").is_not_null())
+    quarantined = store.read(columns=columns, quarantined=True).with_columns(quarantine=reason)
+    quarantined = quarantined.filter(pl.col("quarantine").is_not_null())
     if release is None:
-        _show(kept)
+        _show(quarantined)
         return
-    ids = kept["record_id"].to_list()
-    chosen = ids if release == "all" else [item for item in ids if item == release]
+    ids = quarantined["record_id"].to_list()
+    chosen = ids if release == "all" else [identity for identity in ids if identity == release]
     if release != "all" and not chosen:
         raise RecordError(
             f"expected a quarantined record's id, found {release!r}. List them: tencost records quarantine"
@@ -92,15 +92,15 @@ def migrate(root: Path, *, store_uri: str | None = None, dry_run: bool = False) 
         RecordError: no store.
     """
     place = _place(store_uri, root)
-    done = migrate_store(place, dry_run=dry_run)
+    migration = migrate_store(place, dry_run=dry_run)
     verb = "would get" if dry_run else "got"
     lines = [
-        f"{done.records} records of {place} {verb} their code generator; {done.divided} of them held measurements of "
-        "several and are one record a generator"
+        f"{migration.records} records of {place} {verb} their code generator; {migration.divided} of them held "
+        "measurements of several and are one record a generator"
     ]
     lines += [
         f"  {number} of {text}"
-        for text, number in sorted(done.generators.items(), key=lambda item: age(item[0]))
+        for text, number in sorted(migration.generators.items(), key=lambda pair: age(pair[0]))
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -127,20 +127,20 @@ def rename(
         RecordError: no store, no such hardware or dataset, or not one of the two.
     """
     if (hardware is None) == (dataset is None):
-        found = "neither" if hardware is None else "both"
+        presence = "neither" if hardware is None else "both"
         raise RecordError(
-            f"expected one of --hardware OLD NEW and --dataset OLD NEW, found {found}"
+            f"expected one of --hardware OLD NEW and --dataset OLD NEW, found {presence}"
         )
     kind, change = ("hardware", editing.rename_hardware)
     if dataset is not None:
         kind, change = "dataset", editing.rename_dataset
     old, new = hardware or dataset or ("", "")
     plain_name(kind, new)
-    done = change(_place(store_uri, root), old, new, dry_run=dry_run)
-    known = f"; {done.known} more were there already" if done.known else ""
+    renamed = change(_place(store_uri, root), old, new, dry_run=dry_run)
+    duplicates = f"; {renamed.duplicates} more were there already" if renamed.duplicates else ""
     verb = "would be renamed" if dry_run else "renamed"
     of = "" if dataset is None else "the dataset "
-    sys.stdout.write(f"{verb}: {done.records} records of {of}{old} to {new}{known}\n")
+    sys.stdout.write(f"{verb}: {renamed.records} records of {of}{old} to {new}{duplicates}\n")
 
 
 def delete(
@@ -172,30 +172,30 @@ def delete(
             f"{'neither' if hardware is None and where is None else 'both'}"
         )
     if where is None:
-        done = editing.delete_records(place, str(hardware), source, dry_run=dry_run)
+        deleted = editing.delete_records(place, str(hardware), source, dry_run=dry_run)
         of = f"of {hardware}" + (f" from {source}" if source else "")
     else:
         # A line of its own: a comment at the condition's end hides nothing.
-        asked = f"SELECT hardware, record_id FROM all_records WHERE (\n{where}\n)"
-        listed = query.sql(RecordStore(place), asked)
+        statement = f"SELECT hardware, record_id FROM all_records WHERE (\n{where}\n)"
+        listed = query.sql(RecordStore(place), statement)
         if listed.is_empty():
             raise RecordError(f"expected records where {where}, found none in {place}")
-        done = editing.delete_listed(place, listed, dry_run=dry_run)
+        deleted = editing.delete_listed(place, listed, dry_run=dry_run)
         counts = listed.group_by("hardware").len().sort("hardware")
         of = "of " + ", ".join(f"{name} ({number})" for name, number in counts.iter_rows())
     verb = "would be deleted" if dry_run else "deleted"
-    sys.stdout.write(f"{verb}: {done.records} records {of}\n")
+    sys.stdout.write(f"{verb}: {deleted.records} records {of}\n")
 
 
 def _place(uri: str | None, root: Path) -> str:
     return uri or PathsConfig().live_store(root)
 
 
-def _show(kept: pl.DataFrame) -> None:
-    table = Table(title=f"{kept.height} quarantined records")
+def _show(quarantined: pl.DataFrame) -> None:
+    table = Table(title=f"{quarantined.height} quarantined records")
     for name in ("record", "hardware", "task", "read from", "reason"):
         table.add_column(name, overflow="fold")
-    for row in kept.iter_rows(named=True):
+    for row in quarantined.iter_rows(named=True):
         source = row["source"]
         place = f"{source['dataset']}: {source['file']}:{source['line']}"
         cells = row["record_id"], row["hardware"], row["task_name"], place, row["quarantine"]

@@ -30,15 +30,15 @@ from tencost.store.schema import SCHEMA
 
 @dataclass(frozen=True)
 class Change:
-    """What a change did, or would do.
+    """Counts of a change that was made, or that a dry run would make.
 
     Attributes:
         records: renamed or deleted.
-        known: records of the old name that the new one has already: they are not there twice.
+        duplicates: records of the old name that the new name has already; they are stored once.
     """
 
     records: int
-    known: int = 0
+    duplicates: int = 0
 
 
 def require_writable(uri: str) -> None:

@@ -48,7 +48,7 @@ from tencost.tune.reporting import note
 from tencost.workers.hardware import another_machine
 
 if TYPE_CHECKING:
-    from tencost.records.door import Apart
+    from tencost.records.door import RefusedRows
     from tencost.store.record_store import RecordStore
     from tencost.tune.cost_model import Round
     from tencost.tune.inputs import Inputs
@@ -82,16 +82,16 @@ def open_store(uri: str) -> RecordStore:
     return RecordStore(uri)
 
 
-def write_records(store: RecordStore, records: Sequence[Record]) -> Apart:
+def write_records(store: RecordStore, records: Sequence[Record]) -> RefusedRows:
     """Write a batch's records; return those that a store of several people's does not let in.
 
     They stay in the work folder's database.
     """
-    from tencost.records.door import Apart, Gate, gate_of
+    from tencost.records.door import Gate, RefusedRows, gate_of
     from tencost.records.gate import judged
     from tencost.store.schema import to_arrow
 
-    table, refused = to_arrow(records), Apart()
+    table, refused = to_arrow(records), RefusedRows()
     if gate_of(store.uri) is Gate.apart:
         table = refused.let_in(table, judged(table, {}))
     store.add(table)

@@ -1,4 +1,4 @@
-"""What labels of new hardware are worth: an adapted model's figures by number of labels, beside a native model's.
+"""Value of labels of new hardware: an adapted model's figures by number of labels, beside a native model's.
 
 Pure: programs, truth and models in, figures out. The native model is of the same family and learns from every record of
 the new hardware in the train part; a model from scratch learns from the same labels as the adapted one.
@@ -75,7 +75,7 @@ def curve(
     """
     truth, features = test
     points = []
-    for count in sorted({min(one, len(pool)) for one in counts}):
+    for count in sorted({min(size, len(pool)) for size in counts}):
         chosen = choose(pool, source, count, seed) if count else np.zeros(0, np.int64)
         labels = pool.labelled(chosen)
         for mode in modes:
@@ -101,17 +101,24 @@ def judged(ranker: Ranker, truth: Truth, features: Ragged) -> dict[str, float]:
 def summarized(points: Sequence[Point]) -> list[Summary]:
     """Average over seeds: native first, then by mode and labels."""
     natives = [point for point in points if point.mode == NATIVE]
-    middle = {name: float(np.mean([one.figures[name] for one in natives])) for name in FIGURES}
+    middle = {name: float(np.mean([point.figures[name] for point in natives])) for name in FIGURES}
     keys = dict.fromkeys(
-        (point.mode, point.labels) for point in sorted(points, key=lambda one: one.mode != NATIVE)
+        (point.mode, point.labels)
+        for point in sorted(points, key=lambda point: point.mode != NATIVE)
     )
-    found = []
+    summaries = []
     for mode, labels in keys:
-        own = [one.figures for one in points if (one.mode, one.labels) == (mode, labels)]
-        value = {name: seed_interval([one[name] for one in own]) for name in FIGURES}
+        figures_by_seed = [
+            point.figures for point in points if (point.mode, point.labels) == (mode, labels)
+        ]
+        value = {
+            name: seed_interval([figures[name] for figures in figures_by_seed]) for name in FIGURES
+        }
         share = {
-            name: seed_interval([100.0 * one[name] / middle[name] for one in own])
+            name: seed_interval(
+                [100.0 * figures[name] / middle[name] for figures in figures_by_seed]
+            )
             for name in FIGURES
         }
-        found.append(Summary(mode, labels, value, share))
-    return found
+        summaries.append(Summary(mode, labels, value, share))
+    return summaries

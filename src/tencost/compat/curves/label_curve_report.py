@@ -21,12 +21,12 @@ def markdown(summaries: Sequence[Summary]) -> str:
     """Return the table: of the native model the figures, of all others per cent of them, mean ± 95 % over seeds."""
     head = ["mode", "labels", *(TITLES[name] for name in FIGURES)]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for one in summaries:
-        if one.mode == NATIVE:
-            cells = [_told(one.value[name], "{:.3f}") for name in FIGURES]
+    for summary in summaries:
+        if summary.mode == NATIVE:
+            cells = [_format_interval(summary.value[name], "{:.3f}") for name in FIGURES]
         else:
-            cells = [_told(one.share[name], "{:.0f}") + " %" for name in FIGURES]
-        lines.append("| " + " | ".join([one.mode, str(one.labels), *cells]) + " |")
+            cells = [_format_interval(summary.share[name], "{:.0f}") + " %" for name in FIGURES]
+        lines.append("| " + " | ".join([summary.mode, str(summary.labels), *cells]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -38,15 +38,15 @@ def write_csv(summaries: Sequence[Summary], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["mode", "labels", *names])
-        for one in summaries:
+        for summary in summaries:
             values = [
                 number
                 for name in FIGURES
-                for interval in (one.value[name], one.share[name])
+                for interval in (summary.value[name], summary.share[name])
                 for number in (interval.mean, interval.half_width)
             ]
-            shown = ["" if math.isnan(value) else f"{value:.4f}" for value in values]
-            writer.writerow([one.mode, one.labels, *shown])
+            cells = ["" if math.isnan(value) else f"{value:.4f}" for value in values]
+            writer.writerow([summary.mode, summary.labels, *cells])
 
 
 def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
@@ -54,17 +54,22 @@ def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
     figure = Figure(figsize=(3.1 * len(FIGURES), 3.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(FIGURES))
-    modes = list(dict.fromkeys(one.mode for one in summaries if one.mode != NATIVE))
+    modes = list(dict.fromkeys(summary.mode for summary in summaries if summary.mode != NATIVE))
     for axis, name in zip(axes, FIGURES, strict=True):
         for index, mode in enumerate(modes):
-            own = sorted((one for one in summaries if one.mode == mode), key=lambda one: one.labels)
+            curve = sorted(
+                (summary for summary in summaries if summary.mode == mode),
+                key=lambda summary: summary.labels,
+            )
             spread = [
-                0.0 if math.isnan(one.share[name].half_width) else one.share[name].half_width
-                for one in own
+                0.0
+                if math.isnan(summary.share[name].half_width)
+                else summary.share[name].half_width
+                for summary in curve
             ]
             axis.errorbar(
-                [one.labels for one in own],
-                [one.share[name].mean for one in own],
+                [summary.labels for summary in curve],
+                [summary.share[name].mean for summary in curve],
                 yerr=spread,
                 color=PALETTE[index],
                 marker=MARKERS[index],
@@ -85,7 +90,7 @@ def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
     figure.savefig(path, dpi=120, metadata={"Software": None})
 
 
-def _told(interval: Interval, form: str) -> str:
+def _format_interval(interval: Interval, form: str) -> str:
     if math.isnan(interval.half_width):
         return form.format(interval.mean)
     return f"{form.format(interval.mean)} ± {form.format(interval.half_width)}"

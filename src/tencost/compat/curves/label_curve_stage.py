@@ -81,11 +81,11 @@ def run(cfg: Config, root: Path) -> Path:
         for seed, bundle in zip(cfg.seeds, bundles, strict=True):
             with console.status(f"{title}, seed {seed}"):
                 score = bundle.ranker.predict(pool.features)
-                own = replace(pool, score=score, spread=spread_within(score, pool.group))
-                source = Source(bundle.ranker, bundle.info, own.spread)
+                seed_pool = replace(pool, score=score, spread=spread_within(score, pool.group))
+                source = Source(bundle.ranker, bundle.info, seed_pool.spread)
                 points.append(_native(data, bundle, (truth, tested), seed))
                 points += curve(
-                    own, source, (truth, tested), cfg.adapt.counts, modes, _chooser(cfg), seed
+                    seed_pool, source, (truth, tested), cfg.adapt.counts, modes, _chooser(cfg), seed
                 )
         summaries = summarized(points)
         table = label_curve_report.markdown(summaries)
@@ -147,31 +147,33 @@ def _native(data: Data, bundle: Bundle, test: tuple[Truth, Ragged], seed: int) -
 
 def _chooser(cfg: Config) -> Choose:
     def chosen(pool: Pool, source: Source, count: int, seed: int) -> IntArray:
-        return choose(pool, source, count, cfg, seed, lambda one: pool.latency_s[one]).positions
+        return choose(
+            pool, source, count, cfg, seed, lambda positions: pool.latency_s[positions]
+        ).positions
 
     return chosen
 
 
 def _logged(summaries: list[Summary]) -> list[Logged]:
     return [
-        Logged(f"adapt/{one.mode}/{name}", share.mean, one.labels)
-        for one in summaries
-        if one.mode != NATIVE
-        for name, share in one.share.items()
+        Logged(f"adapt/{summary.mode}/{name}", share.mean, summary.labels)
+        for summary in summaries
+        if summary.mode != NATIVE
+        for name, share in summary.share.items()
         if not math.isnan(share.mean)
     ]
 
 
 def _parameters(cfg: Config, bundles: list[Bundle]) -> dict[str, str]:
-    found = {
+    parameters = {
         "model_uri": str(cfg.model_uri),
         "family": bundles[0].info.family,
         "from": bundles[0].info.hardware,
     }
-    tracking.flatten("adapt", vars(cfg.adapt), found)
+    tracking.flatten("adapt", vars(cfg.adapt), parameters)
     names = {
         "dataset.name": cfg.dataset.name,
         "hardware.name": cfg.hardware.name,
         "split.name": cfg.split_name,
     }
-    return {**found, **names, "seeds": ",".join(map(str, cfg.seeds))}
+    return {**parameters, **names, "seeds": ",".join(map(str, cfg.seeds))}

@@ -53,14 +53,14 @@ GOAL = 0.97
 """Share of the native model's pairwise accuracy and geo1 that a model without a label of the hardware should have."""
 
 _REFUSED = re.compile(r"[^\w\-. :/]")
-"""What MLflow does not take in a metric's name; machines are called as they please."""
+"""Characters that MLflow refuses in a metric's name; names of machines may have them."""
 
 By = Callable[[HardwareConfig], str]
 LEFT_OUT: dict[str, By] = {
     "machine": lambda hardware: hardware.model,
     "isa": lambda hardware: f"{hardware.simd_bits} bits",
 }
-"""What is left out together with a hardware: all that is called the same."""
+"""Groupings: the hardware that share the group's name are left out together."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ def run(
             "Take features=per_store_tiles"
         )
     data = Data(cfg, root)
-    wanted = arms({name: data.described(name) for name in data.hardware()}, by, sources)
+    planned = arms({name: data.described(name) for name in data.hardware()}, by, sources)
     with start_run(cfg, root, stage="evaluate", name=f"leave out · {cfg.model_name}") as tracked:
-        outcomes = list(_try_all(data, wanted))
+        outcomes = list(_try_all(data, planned))
         folder = root / cfg.paths.reports / cfg.dataset.name / cfg.hardware.name
         stem = folder / f"leave-out-{cfg.model_name}-{cfg.features.name}"
         _write(stem, outcomes)
@@ -137,10 +137,10 @@ def run(
         tracked.log_metrics(
             {
                 _REFUSED.sub(
-                    "-", f"leave_out/{metric}/{one.arm.name}/{one.arm.hardware}"
+                    "-", f"leave_out/{metric}/{outcome.arm.name}/{outcome.arm.hardware}"
                 ): interval.mean
-                for one in outcomes
-                for metric, interval in one.metrics.items()
+                for outcome in outcomes
+                for metric, interval in outcome.metrics.items()
             }
         )
     _print(outcomes, wide(None))
@@ -158,9 +158,9 @@ def arms(
     names = sorted(devices)
     unknown = sorted(set(sources) - set(names))
     if len(names) < 2 or unknown:
-        found = f"{', '.join(unknown)} among the sources" if unknown else ", ".join(names)
+        listing = f"{', '.join(unknown)} among the sources" if unknown else ", ".join(names)
         raise ConfigError(
-            f"expected two or more hardware with records, and sources among them ({', '.join(names)}); found {found}"
+            f"expected two or more hardware with records, and sources among them ({', '.join(names)}); found {listing}"
         )
     chosen = []
     for name in names:
@@ -170,32 +170,34 @@ def arms(
         for way in by:
             group = LEFT_OUT[way]
             out = group(devices[name])
-            left = tuple(
+            remaining = tuple(
                 other
                 for other in (sources or names)
                 if other != name and group(devices[other]) != out
             )
-            if left:
-                chosen.append(Arm(f"no {out}", name, left, True))
-            if left and way == "machine":
-                chosen.append(Arm(FEW, name, (name,), False, left))
+            if remaining:
+                chosen.append(Arm(f"no {out}", name, remaining, True))
+            if remaining and way == "machine":
+                chosen.append(Arm(FEW, name, (name,), False, remaining))
     return chosen
 
 
-def _try_all(data: Data, wanted: Sequence[Arm]) -> Sequence[Outcome]:
+def _try_all(data: Data, planned: Sequence[Arm]) -> Sequence[Outcome]:
     """Train each different model once, and ask it about every hardware that wants it."""
     cfg = data.cfg
     plain = replace(cfg.features, relations=False, device_columns=False)
-    known = {True: data, False: Data(replace(cfg, features=plain), data.root)}
-    found: dict[Arm, Outcome] = {}
+    data_by_columns = {True: data, False: Data(replace(cfg, features=plain), data.root)}
+    outcomes: dict[Arm, Outcome] = {}
     models: dict[tuple[tuple[str, ...], bool, tuple[str, ...]], list[Arm]] = {}
-    for arm in wanted:
+    for arm in planned:
         models.setdefault((arm.sources, arm.knows, arm.as_many), []).append(arm)
     for number, served in enumerate(models.values(), start=1):
         arm = served[0]
         label = f"{number} of {len(models)}: {', '.join(arm.sources)}"
-        found |= _try(known[arm.knows], served, label + " with device columns" * arm.knows)
-    return [found[arm] for arm in wanted if arm in found]
+        outcomes |= _try(
+            data_by_columns[arm.knows], served, label + " with device columns" * arm.knows
+        )
+    return [outcomes[arm] for arm in planned if arm in outcomes]
 
 
 def _try(data: Data, served: Sequence[Arm], label: str) -> dict[Arm, Outcome]:
@@ -219,12 +221,13 @@ def _try(data: Data, served: Sequence[Arm], label: str) -> dict[Arm, Outcome]:
         truth = load_truth(Data(replace(cfg, hardware=described), data.root), "test")
         rows = data.rows(spec, truth.program_id.tolist(), attributes(described))
         scores = []
-        for one in trained:
-            calibrate = fit_calibration(one.ranker.predict(valid.features), valid.label)
-            raw = one.ranker.predict(rows).astype(np.float64)
+        for seed_model in trained:
+            calibrate = fit_calibration(seed_model.ranker.predict(valid.features), valid.label)
+            raw = seed_model.ranker.predict(rows).astype(np.float64)
             scores.append(score_records(truth, raw, calibrate(raw)))
         values = {
-            name: seed_interval([figure(name, truth, one) for one in scores]) for name in METRICS
+            name: seed_interval([figure(name, truth, score) for score in scores])
+            for name in METRICS
         }
         outcomes[arm] = Outcome(arm, len(train), values)
     return outcomes
@@ -256,9 +259,9 @@ def figure(name: str, truth: Truth, score: SeedScore) -> float:
 def shares(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return the shares of the native model's pairwise accuracy and geo1 on the same hardware."""
     native = next(
-        one
-        for one in outcomes
-        if one.arm.name == NATIVE and one.arm.hardware == outcome.arm.hardware
+        candidate
+        for candidate in outcomes
+        if candidate.arm.name == NATIVE and candidate.arm.hardware == outcome.arm.hardware
     )
     return {
         name: outcome.metrics[name].mean / native.metrics[name].mean
@@ -269,10 +272,12 @@ def shares(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, float]:
 def _cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
     head = ["hardware", "model", "records", *HEADINGS, "pairwise of native", "geo1 of native"]
     lines = [head]
-    for one in outcomes:
-        of_native = [f"{100 * share:.1f} %" for share in shares(one, outcomes).values()]
-        figures = [f"{one.metrics[name].mean:.3f}" for name in METRICS]
-        lines.append([one.arm.hardware, one.arm.name, str(one.records), *figures, *of_native])
+    for outcome in outcomes:
+        of_native = [f"{100 * share:.1f} %" for share in shares(outcome, outcomes).values()]
+        figures = [f"{outcome.metrics[name].mean:.3f}" for name in METRICS]
+        lines.append(
+            [outcome.arm.hardware, outcome.arm.name, str(outcome.records), *figures, *of_native]
+        )
     return lines
 
 
@@ -282,17 +287,17 @@ def _write(stem: Path, outcomes: Sequence[Outcome]) -> None:
     text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
     content = [
         {
-            "hardware": one.arm.hardware,
-            "model": one.arm.name,
-            "sources": list(one.arm.sources),
-            "records": one.records,
+            "hardware": outcome.arm.hardware,
+            "model": outcome.arm.name,
+            "sources": list(outcome.arm.sources),
+            "records": outcome.records,
             "metrics": {
                 name: {"mean": value.mean, "half_width": value.half_width}
-                for name, value in one.metrics.items()
+                for name, value in outcome.metrics.items()
             },
-            "of_native": shares(one, outcomes),
+            "of_native": shares(outcome, outcomes),
         }
-        for one in outcomes
+        for outcome in outcomes
     ]
     stem.parent.mkdir(parents=True, exist_ok=True)
     for suffix, data in (
@@ -308,18 +313,20 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
     table = Table()
     for name in head:
         table.add_column(name, justify="left" if name in ("hardware", "model") else "right")
-    for one, line in zip(outcomes, lines, strict=True):
-        table.add_row(*line, end_section=one is outcomes[-1] or _last_of_hardware(one, outcomes))
+    for outcome, line in zip(outcomes, lines, strict=True):
+        table.add_row(
+            *line, end_section=outcome is outcomes[-1] or _last_of_hardware(outcome, outcomes)
+        )
     console.print(table)
-    left = [one for one in outcomes if one.arm.name.startswith("no ")]
-    reached = [one for one in left if min(shares(one, outcomes).values()) >= GOAL]
+    left_out = [outcome for outcome in outcomes if outcome.arm.name.startswith("no ")]
+    reached = [outcome for outcome in left_out if min(shares(outcome, outcomes).values()) >= GOAL]
     console.print(
-        f"{len(reached)} of {len(left)} left-out hardware reach {100 * GOAL:.0f} % of the native model's pairwise "
+        f"{len(reached)} of {len(left_out)} left-out hardware reach {100 * GOAL:.0f} % of the native model's pairwise "
         "accuracy and geo1",
         highlight=False,
     )
 
 
-def _last_of_hardware(one: Outcome, outcomes: Sequence[Outcome]) -> bool:
-    place = list(outcomes).index(one)
-    return outcomes[place + 1].arm.hardware != one.arm.hardware
+def _last_of_hardware(outcome: Outcome, outcomes: Sequence[Outcome]) -> bool:
+    place = list(outcomes).index(outcome)
+    return outcomes[place + 1].arm.hardware != outcome.arm.hardware

@@ -77,12 +77,12 @@ def _of_knobs(knobs: list[Any]) -> Iterator[tuple[int, list[float]]]:
 
 def _of_values(configuration: dict[str, Any]) -> Iterator[tuple[int, list[float]]]:
     """Yield (bucket, amounts) of named values, buckets apart as long as there are free ones."""
-    taken: set[int] = set()
+    occupied: set[int] = set()
     for name in sorted(configuration):
         place = bucket(name, KNOBS)
-        while place in taken and len(taken) < KNOBS:
+        while place in occupied and len(occupied) < KNOBS:
             place = (place + 1) % KNOBS
-        taken.add(place)
+        occupied.add(place)
         value = configuration[name]
         yield place, _code(value) if isinstance(value, str) else _amounts(value)
 

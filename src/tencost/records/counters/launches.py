@@ -1,4 +1,4 @@
-"""What a format of profiles gives: launches of kernels with their counters, one after the other.
+"""Launches of kernels with their counters, which every format of profiles yields one after the other.
 
 A format is described in tencost.records.reading.protocol.
 """
@@ -22,7 +22,7 @@ RESERVED = ("program_id", "workload", "device", "time_ns")
 
 @dataclass(frozen=True)
 class Note:
-    """What is as it should not be but costs no launch.
+    """A defect of a profile that costs no launch.
 
     Attributes:
         text: a sentence.
@@ -38,7 +38,7 @@ class Note:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What some launches have in common: today's names of their metrics, distinct, and their canonical units."""
+    """Metrics that several launches share: today's names, distinct, and canonical units."""
 
     names: tuple[str, ...]
     units: tuple[str, ...]

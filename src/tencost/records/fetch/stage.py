@@ -57,7 +57,7 @@ def run(cfg: Config, root: Path) -> Path:
                 cfg.dataset.graphs or cfg.dataset.hardware is not None or bool(cfg.dataset.devices)
             )
             put_folder(dataset_top(content, logs=other), folder, scratch)
-    files = sum(1 for item in folder.rglob("*") if item.is_file())
+    files = sum(1 for path in folder.rglob("*") if path.is_file())
     console.print(f"fetched {cfg.dataset.name}: {files} files in {folder}")
     return folder
 
@@ -90,11 +90,11 @@ def dataset_top(folder: Path, *, logs: bool = False) -> Path:
         return top
     records = sorted((top / "measure_records").glob("*/**/database_tuning_record.json"))
     if not records:
-        found = ", ".join(sorted(entry.name for entry in top.iterdir())[:8]) or "nothing"
+        listing = ", ".join(sorted(path.name for path in top.iterdir())[:8]) or "nothing"
         raise DatasetError(
             "expected measure_records/<hardware>/<task>/database_tuning_record.json in the "
             "dataset, found "
-            f"{found}. The layout is described in docs/how-to/your-own-data.md."
+            f"{listing}. The layout is described in docs/how-to/your-own-data.md."
         )
     for path in records:
         if not path.with_name("database_workload.json").is_file():
@@ -130,10 +130,10 @@ def _bring(
 def _verify(dataset: DatasetConfig, archive: Path) -> None:
     if dataset.sha256 is None:
         return
-    found = sha256_of(archive)
-    if found != dataset.sha256.lower():
+    digest = sha256_of(archive)
+    if digest != dataset.sha256.lower():
         raise DatasetError(
-            f"expected sha256 {dataset.sha256} of {dataset.source}, found {found}. The "
+            f"expected sha256 {dataset.sha256} of {dataset.source}, found {digest}. The "
             "archive is damaged or "
             f"another one; get it again, or correct conf/dataset/{dataset.name}.yaml if you "
             "trust it."

@@ -39,7 +39,7 @@ _CHUNK_BYTES = 2**16
 """Read at once; what was read of a piece in which a damaged archive ends is lost."""
 _MAX_WINDOW_BYTES = 2**31
 _HEADER_BYTES = 512
-"""What a member counts beside its contents, so that empty ones are bounded, too."""
+"""Size that a member counts beside its contents, so that empty members are bounded, too."""
 _LONGEST_NAME = 1024
 _TOO_LONG = "a name that is too long"
 _BROKEN_MEMBER = (zipfile.BadZipFile, NotImplementedError)

@@ -50,7 +50,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Which rows are whose: first row and count of each graph, and whether both are certain."""
+    """Rows of each graph: the first row, their count, and whether both are certain."""
 
     start: NDArray[np.int64]
     count: NDArray[np.int64]
@@ -108,32 +108,32 @@ def _codes(names: pl.Series) -> pl.Series:
 
 
 def find_spans(counts: NDArray[np.int64], begins: NDArray[np.bool_], rows: int) -> Spans:
-    """Tell which rows are whose; where the counts are not those of the file, from both ends up to the damage."""
-    known = np.maximum(counts, 0)
-    ends = np.cumsum(known)
+    """Assign rows to graphs; where the counts do not fit the file, from both ends up to the damage."""
+    sizes = np.maximum(counts, 0)
+    ends = np.cumsum(sizes)
     if (counts >= 0).all() and ends[-1] == rows:
-        return Spans(ends - known, known, np.ones(len(counts), dtype=bool))
+        return Spans(ends - sizes, sizes, np.ones(len(counts), dtype=bool))
     passed = np.concatenate([[0], np.cumsum(begins)])
     bounds = np.append(begins, True)  # a graph ends where the next begins, or the file ends
 
     def fits(start: NDArray[np.int64]) -> NDArray[np.bool_]:
-        inside = (counts >= 0) & (start >= 0) & (start + known <= rows)
-        first = np.where(inside & (known > 0), start, 0)
-        last = np.where(inside, start + known, 0)
+        inside = (counts >= 0) & (start >= 0) & (start + sizes <= rows)
+        first = np.where(inside & (sizes > 0), start, 0)
+        last = np.where(inside, start + sizes, 0)
         alone = (passed[last] - passed[first] == 1) & bounds[first] & bounds[last]
-        return inside & (alone | (known == 0))
+        return inside & (alone | (sizes == 0))
 
     if not rows:
-        return Spans(np.zeros_like(known), known, np.zeros(len(counts), dtype=bool))
-    from_front = ends - known
+        return Spans(np.zeros_like(sizes), sizes, np.zeros(len(counts), dtype=bool))
+    from_front = ends - sizes
     from_back = rows - (ends[-1] - from_front)
     front = np.logical_and.accumulate(fits(from_front))
     back = np.logical_and.accumulate(fits(from_back)[::-1])[::-1]
-    return Spans(np.where(front, from_front, from_back), known, front | back)
+    return Spans(np.where(front, from_front, from_back), sizes, front | back)
 
 
-def rows_of(spans: Spans, kept: NDArray[np.int64]) -> NDArray[np.int64]:
+def rows_of(spans: Spans, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows of some graphs, one graph after the other."""
-    counts = spans.count[kept]
-    shift = spans.start[kept] - (np.cumsum(counts) - counts)
+    counts = spans.count[graphs]
+    shift = spans.start[graphs] - (np.cumsum(counts) - counts)
     return np.arange(counts.sum()) + np.repeat(shift, counts)

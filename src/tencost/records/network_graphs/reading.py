@@ -33,7 +33,7 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, eq=False)
 class ReadGraphs:
-    """What was read.
+    """Graphs of networks from a folder, with their places in it.
 
     Attributes:
         labelled: the graphs. Before the gate their ids may be empty, their edges any numbers, and nodes unsorted.
@@ -74,12 +74,12 @@ def read_folder(folder: Path) -> ReadGraphs:
             "Name it with dataset.source=..., or fetch it: tencost fetch"
         )
     formats: dict[str, GraphFormat] = GRAPH_FORMATS.all()
-    fitting = [known for known in formats.values() if known.recognizes(folder, b"")]
+    fitting = [candidate for candidate in formats.values() if candidate.recognizes(folder, b"")]
     if len(fitting) != 1:
-        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
-        layouts = " or ".join(known.layout for known in fitting or formats.values())
-        one = "only one of" if fitting else "one of"
-        raise GraphError(f"expected {one} {layouts} in {folder}, found {found}")
+        listing = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+        layouts = " or ".join(candidate.layout for candidate in fitting or formats.values())
+        quantity = "only one of" if fitting else "one of"
+        raise GraphError(f"expected {quantity} {layouts} in {folder}, found {listing}")
     read = gate(next(fitting[0].read(folder, About(folder.name, "", None))))
     if not len(read.labelled):
         reasons = "; ".join(map(in_words, read.rejects[:SHOWN]))
@@ -88,17 +88,17 @@ def read_folder(folder: Path) -> ReadGraphs:
 
 
 def gate(read: ReadGraphs) -> ReadGraphs:
-    """Keep what is a graph of a network, sort its nodes where they are not, and give it its id.
+    """Select the valid graphs, sort their nodes topologically, and compute their ids.
 
     Rejected are graphs of no or too many nodes, with sizes below -1, with edges to nodes that are not there, and
     cyclic ones. Latencies that are not positive numbers are rejected alone.
     """
     graphs = read.labelled.graphs
     reasons: dict[int, tuple[Places, int, str]] = {}
-    for graph, item, reason in _bad_nodes(graphs):
-        reasons.setdefault(graph, (read.nodes, item, reason))
-    for graph, item, reason in _bad_edges(graphs):
-        reasons.setdefault(graph, (read.edges, item, reason))
+    for graph, position, reason in _bad_nodes(graphs):
+        reasons.setdefault(graph, (read.nodes, position, reason))
+    for graph, position, reason in _bad_edges(graphs):
+        reasons.setdefault(graph, (read.edges, position, reason))
     orders: dict[int, NDArray[np.int64]] = {}
     backward = np.flatnonzero(graphs.edges[0] >= graphs.edges[1])
     for graph in np.unique(graphs.graph_of_edge[backward]).tolist():
@@ -111,18 +111,18 @@ def gate(read: ReadGraphs) -> ReadGraphs:
                 )
                 reasons[graph] = (read.edges, cyclic, reason)
     rejects = [
-        _reject(places, item, graphs, graph, reason)
-        for graph, (places, item, reason) in sorted(reasons.items())
+        _reject(places, position, graphs, graph, reason)
+        for graph, (places, position, reason) in sorted(reasons.items())
     ]
-    kept = np.setdiff1d(np.arange(len(graphs)), np.array(list(reasons), dtype=np.int64))
-    kept = kept[np.argsort(graphs.family[kept], kind="stable")]
+    usable = np.setdiff1d(np.arange(len(graphs)), np.array(list(reasons), dtype=np.int64))
+    usable = usable[np.argsort(graphs.family[usable], kind="stable")]
     graphs = _sorted(
         graphs, {graph: order for graph, order in orders.items() if graph not in reasons}
     )
     labelled = replace(read.labelled, graphs=graphs)
     nodes, edges = read.nodes, read.edges
-    if len(kept) < len(graphs) or (np.diff(kept) < 0).any():
-        labelled, nodes, edges = labelled.take(kept), nodes.take(kept), edges.take(kept)
+    if len(usable) < len(graphs) or (np.diff(usable) < 0).any():
+        labelled, nodes, edges = labelled.take(usable), nodes.take(usable), edges.take(usable)
     labelled, bad = _good_latencies(labelled, nodes)
     graphs = labelled.graphs
     ids = graph_ids(
@@ -142,9 +142,13 @@ def _bad_nodes(graphs: GraphSet) -> Iterator[tuple[int, int, str]]:
         of_node = graphs.graph_of_node
         for node in np.flatnonzero((graphs.columns < _UNKNOWN).any(axis=1)).tolist():
             graph = int(of_node[node])
-            found = int(graphs.columns[node].min())
-            item = int(node - graphs.node_start[graph])
-            yield graph, item, f"expected sizes from -1 (not known), found {found} in node {item}"
+            smallest = int(graphs.columns[node].min())
+            position = int(node - graphs.node_start[graph])
+            yield (
+                graph,
+                position,
+                f"expected sizes from -1 (not known), found {smallest} in node {position}",
+            )
 
 
 def _bad_edges(graphs: GraphSet) -> Iterator[tuple[int, int, str]]:
@@ -180,15 +184,15 @@ def _topological_order(graphs: GraphSet, graph: int) -> tuple[NDArray[np.int64],
         return np.array(order, dtype=np.int64), None
     # Nodes behind a cycle wait as well: walk back from one of them until a node comes again.
     source_of = {
-        int(target): (int(source), item)
-        for item, (source, target) in enumerate(edges.T.tolist())
+        int(target): (int(source), edge)
+        for edge, (source, target) in enumerate(edges.T.tolist())
         if waiting[source] and waiting[target]
     }
     node, seen = next(iter(source_of)), set()
     while node not in seen:
         seen.add(node)
-        node, item = source_of[node]
-    return np.array(order, dtype=np.int64), item
+        node, edge = source_of[node]
+    return np.array(order, dtype=np.int64), edge
 
 
 def _sorted(graphs: GraphSet, orders: dict[int, NDArray[np.int64]]) -> GraphSet:
@@ -198,13 +202,13 @@ def _sorted(graphs: GraphSet, orders: dict[int, NDArray[np.int64]]) -> GraphSet:
     operator, columns, edges = graphs.operator.copy(), graphs.columns.copy(), graphs.edges.copy()
     for graph, order in orders.items():
         nodes = slice(graphs.node_start[graph], graphs.node_start[graph + 1])
-        own = slice(graphs.edge_start[graph], graphs.edge_start[graph + 1])
+        edge_span = slice(graphs.edge_start[graph], graphs.edge_start[graph + 1])
         place = np.empty(len(order), dtype=np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         operator[nodes] = operator[nodes][order]
         columns[nodes] = columns[nodes][order]
-        moved = place[edges[:, own]]
-        edges[:, own] = moved[:, np.argsort(moved[1], kind="stable")]
+        moved = place[edges[:, edge_span]]
+        edges[:, edge_span] = moved[:, np.argsort(moved[1], kind="stable")]
     return replace(graphs, operator=operator, columns=columns, edges=edges)
 
 
@@ -228,20 +232,22 @@ def _good_latencies(
     return replace(labelled, latency_ms=np.where(bad, np.nan, latency)), rejects
 
 
-def _reject(places: Places, item: int, graphs: GraphSet, graph: int, reason: str) -> GraphReject:
-    file, line = str(places.file[graph]), int(places.line[graph]) + item * places.step
+def _reject(
+    places: Places, position: int, graphs: GraphSet, graph: int, reason: str
+) -> GraphReject:
+    file, line = str(places.file[graph]), int(places.line[graph]) + position * places.step
     return GraphReject(file, line, reason, str(graphs.family[graph]), int(graphs.position[graph]))
 
 
-def bad_latency(hardware: str, found: object) -> str:
-    """Return the reason of a latency that is none."""
-    return f"expected milliseconds above 0 on {hardware}, found {str(found)[:40]!r}; the graph is kept without it"
+def bad_latency(hardware: str, latency: object) -> str:
+    """Return the reason of an invalid latency."""
+    return f"expected milliseconds above 0 on {hardware}, found {str(latency)[:40]!r}; the graph is kept without it"
 
 
 def _without_latencies(labelled: LabelledGraphs) -> Iterator[str]:
-    known = ~np.isnan(labelled.latency_ms)
+    has_latency = ~np.isnan(labelled.latency_ms)
     for family in np.unique(labelled.graphs.family).tolist():
-        measured = known[labelled.graphs.family == family].any(axis=0)
+        measured = has_latency[labelled.graphs.family == family].any(axis=0)
         without = [
             name
             for name, any_known in zip(labelled.hardware, measured, strict=True)

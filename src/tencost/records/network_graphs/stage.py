@@ -27,16 +27,18 @@ def run(cfg: Config, root: Path) -> None:
         raise ConfigError(
             f"expected the raw dataset in {folders.raw}, found none. Bring it: tencost fetch dataset={cfg.dataset.name}"
         )
-    found = read_folder(folders.raw)
-    table.save_graphs(folders.graphs, found.labelled, sources=found.nodes, rejects=found.rejects)
-    graphs, latency = found.labelled.graphs, found.labelled.latency_ms
+    networks = read_folder(folders.raw)
+    table.save_graphs(
+        folders.graphs, networks.labelled, sources=networks.nodes, rejects=networks.rejects
+    )
+    graphs, latency = networks.labelled.graphs, networks.labelled.latency_ms
     rows = {}
     for family in np.unique(graphs.family):
         counts = np.isfinite(latency[graphs.family == family]).sum(axis=0)
-        pairs = zip(found.labelled.hardware, counts, strict=True)
+        pairs = zip(networks.labelled.hardware, counts, strict=True)
         devices = ", ".join(f"{device} {count}" for device, count in pairs)
         number = (graphs.family == family).sum()
         rows[str(family)] = f"{number} graphs; with a latency: {devices}"
-    rejects = Rejects(folders.graphs / table.REJECTS, None, len(found.rejects))
-    rejects.first += found.rejects[:SHOWN]
-    report(rows, found.notes, rejects, Console(stderr=True))
+    rejects = Rejects(folders.graphs / table.REJECTS, None, len(networks.rejects))
+    rejects.first += networks.rejects[:SHOWN]
+    report(rows, networks.notes, rejects, Console(stderr=True))

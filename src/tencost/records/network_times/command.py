@@ -48,12 +48,12 @@ def show_comparison(
     Raises:
         RecordError: no runs, no such column or baseline.
     """
-    found = compare(read_runs(_place(store_uri), chosen), by, baseline)
-    hidden = [] if found["failed"].sum() else ["failed"]
+    comparison = compare(read_runs(_place(store_uri), chosen), by, baseline)
+    hidden = [] if comparison["failed"].sum() else ["failed"]
     if chosen.hardware is not None:
         hidden.append("hardware")
-    show(found, form.name, form.limit, hidden)
-    if form.name == "table" and bool((found["runs"] == 1).any()):
+    show(comparison, form.name, form.limit, hidden)
+    if form.name == "table" and bool((comparison["runs"] == 1).any()):
         sys.stdout.write(f"{_SINGLE}.\n")
 
 
@@ -69,7 +69,7 @@ def show_regressions(
     programs: bool = False,
     plot: Path | None = None,
 ) -> bool:
-    """Print what was timed before and since; return whether something became slower or fails.
+    """Print the times before and since; return whether a network became slower or fails.
 
     Args:
         store_uri: the record store; None: the live one.
@@ -88,49 +88,50 @@ def show_regressions(
     uri = _place(store_uri)
     runs = read_program_runs(uri, chosen) if programs else read_runs(uri, chosen)
     begins = parse_since(since, runs)
-    found = changes(runs, begins, margin=margin, last=last, any_host=any_host)
-    worse = [item for item in found if item.verdict in REGRESSED]
+    compared = changes(runs, begins, margin=margin, last=last, any_host=any_host)
+    worse = [change for change in compared if change.verdict in REGRESSED]
     left_out = 0
     if plot is not None:
         from tencost.records.network_times.plot import plot_changes
 
         try:
-            left_out = plot_changes(found, begins, plot)
+            left_out = plot_changes(compared, begins, plot)
         except OSError as error:
             raise RecordError(
                 f"--plot: expected a file that can be written, found {plot}: {error}"
             ) from error
     hidden = [f"{side}_{end}_s" for side in ("before", "since") for end in ("q1", "q3")]
     hidden.append("changed")  # the lines below the table tell it of what became slower
-    answer = table(found)
+    answer = table(compared)
     if form.name == "table" and form.limit is None:
         form = replace(form, limit=max(20, len(worse)))
     show(answer, form.name, form.limit, hidden)
     if form.name == "table":
-        _tell(found, worse, margin, plot, left_out)
+        _print_summary(compared, worse, margin, plot, left_out)
     return bool(worse)
 
 
-def _tell(
-    found: Sequence[Change],
+def _print_summary(
+    compared: Sequence[Change],
     worse: Sequence[Change],
     margin: float,
     plot: Path | None,
     left_out: int,
 ) -> None:
     lines = []
-    for item in worse:
-        if item.ratio is None or item.verdict == "fails":
-            lines.append(f"fails: {item.name}: {item.changed}")
+    for change in worse:
+        if change.ratio is None or change.verdict == "fails":
+            lines.append(f"fails: {change.name}: {change.changed}")
             continue
-        why = f" ({item.changed})" if item.changed else ""
+        why = f" ({change.changed})" if change.changed else ""
+        ratio = change.ratio
         lines.append(
-            f"slower: {item.name}: {item.ratio.value:.3f} times [{item.ratio.low:.3f}, {item.ratio.high:.3f}]{why}"
+            f"slower: {change.name}: {ratio.value:.3f} times [{ratio.low:.3f}, {ratio.high:.3f}]{why}"
         )
-    told = f"{len(worse)} of {len(found)} became slower by more than {100 * margin:g} % and their noise, or fail"
-    if any(item.ratio is not None and not item.ratio.runs_known for item in found):
-        told += f"; with one run on either side, by more than {200 * margin:g} %"
-    lines.append(f"{told}.")
+    summary = f"{len(worse)} of {len(compared)} became slower by more than {100 * margin:g} % and their noise, or fail"
+    if any(change.ratio is not None and not change.ratio.runs_known for change in compared):
+        summary += f"; with one run on either side, by more than {200 * margin:g} %"
+    lines.append(f"{summary}.")
     if plot is not None:
         more = f"; {left_out} panels are left out" if left_out else ""
         lines.append(f"plot: {plot}{more}")

@@ -1,8 +1,8 @@
 """`tencost records compare`: whole networks' times side by side, by engine, version, host, day, hardware or cores.
 
-What is not among the columns that are compared by is never mixed: another hardware, number of cores, host or engine is
-another group of rows with a baseline of its own. Versions and days are, where they are not asked for: all runs of an
-engine are its row.
+Runs are never mixed across hardware, numbers of cores, hosts or engines: where runs are not compared by one of these
+columns, each of its values is a group of rows with its own baseline. Versions and days are mixed unless they are
+compared by.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tencost.records.network_times.ratios import middle, ratio
 from tencost.records.network_times.runs import Run, frame
 
 COLUMNS = ("engine", "version", "host", "day", "hardware", "cores")
-"""What runs can be compared by."""
+"""Columns that runs can be compared by."""
 DEFAULT_BY = ("engine", "version")
 BASELINE = "pytorch"
 """The engine that others are compared with where none is named."""
-_APART = ("hardware", "cores", "host", "engine")
-"""What sets groups apart where it is not compared by."""
+_GROUP_COLUMNS = ("hardware", "cores", "host", "engine")
+"""Columns that separate groups where runs are not compared by them."""
 
 Key = tuple[Any, ...]
 
@@ -52,29 +52,29 @@ def compare(
         raise RecordError(
             f"expected columns of {', '.join(COLUMNS)} to compare by, found {', '.join(unknown) or 'none'}"
         )
-    apart = [name for name in _APART if name not in by]
+    group_columns = [name for name in _GROUP_COLUMNS if name not in by]
     groups: dict[Key, dict[Key, list[Run]]] = {}
     for run in runs:
-        group = groups.setdefault((run.network, *_values(run, apart)), {})
+        group = groups.setdefault((run.network, *_values(run, group_columns)), {})
         group.setdefault(_values(run, by), []).append(run)
     if baseline is not None and not any(
-        _is_meant(key, baseline) for sides in groups.values() for key in sides
+        _matches(key, baseline) for sides in groups.values() for key in sides
     ):
-        known = sorted({_told(key) for sides in groups.values() for key in sides})
+        labels = sorted({_label(key) for sides in groups.values() for key in sides})
         raise RecordError(
-            f"expected a baseline of {', '.join(known)}, found {baseline!r}"
+            f"expected a baseline of {', '.join(labels)}, found {baseline!r}"
             + (" or a part of one" if len(by) > 1 else "")
         )
     rows: list[Mapping[str, Any]] = []
     for key in sorted(groups, key=_sortable):
         sides = groups[key]
-        common = dict(zip(("network", *apart), key, strict=True))
+        common = dict(zip(("network", *group_columns), key, strict=True))
         base = _baseline(sides, by, baseline)
-        found = [_row(common, by, value, sides[value], sides, base) for value in sides]
+        group_rows = [_row(common, by, value, sides[value], sides, base) for value in sides]
         order = _days if "day" in by else _fastest
-        rows += sorted(found, key=lambda row: order(row, by))
-    text = dict.fromkeys(("network", *apart, *by), pl.String) | (
-        {"cores": pl.Int64} if "cores" in (*apart, *by) else {}
+        rows += sorted(group_rows, key=lambda row: order(row, by))
+    text = dict.fromkeys(("network", *group_columns, *by), pl.String) | (
+        {"cores": pl.Int64} if "cores" in (*group_columns, *by) else {}
     )
     numbers = dict.fromkeys(
         ("median_s", "q1_s", "q3_s", "ratio", "ratio_low", "ratio_high"), pl.Float64
@@ -95,8 +95,8 @@ def _row(
     row |= {"runs": len(good), "n": sum(map(len, good)), "failed": len(runs) - len(good)}
     row |= dict.fromkeys(("median_s", "q1_s", "q3_s", "ratio", "ratio_low", "ratio_high"))
     if good:
-        found = middle(good)
-        row |= {"median_s": found.median_s, "q1_s": found.q1_s, "q3_s": found.q3_s}
+        quartiles = middle(good)
+        row |= {"median_s": quartiles.median_s, "q1_s": quartiles.q1_s, "q3_s": quartiles.q3_s}
     if good and base is not None:
         row["ratio"] = 1.0
         if value != base:
@@ -107,15 +107,17 @@ def _row(
 
 
 def _baseline(
-    sides: Mapping[Key, Sequence[Run]], by: Sequence[str], named: str | None
+    sides: Mapping[Key, Sequence[Run]], by: Sequence[str], baseline: str | None
 ) -> Key | None:
-    """Return the side that others are compared with; None: no side of this group is meant."""
+    """Return the side that others are compared with; None: the group has no such side."""
     timed = [key for key, runs in sides.items() if not all(run.failed for run in runs)]
-    if named is None:
+    if baseline is None:
         place = by.index("engine") if "engine" in by else None
-        meant = [key for key in timed if place is not None and key[place] == BASELINE]
-        return _last(meant, sides) or min(timed, key=lambda key: _first(sides[key]), default=None)
-    return _last([key for key in timed if _is_meant(key, named)], sides)
+        candidates = [key for key in timed if place is not None and key[place] == BASELINE]
+        return _last(candidates, sides) or min(
+            timed, key=lambda key: _first(sides[key]), default=None
+        )
+    return _last([key for key in timed if _matches(key, baseline)], sides)
 
 
 def _last(keys: Sequence[Key], sides: Mapping[Key, Sequence[Run]]) -> Key | None:
@@ -126,12 +128,12 @@ def _first(runs: Sequence[Run]) -> float:
     return min(run.timestamp or 0.0 for run in runs)
 
 
-def _is_meant(key: Key, named: str) -> bool:
-    return named in (_told(key), *map(str, key))
+def _matches(key: Key, baseline: str) -> bool:
+    return baseline in (_label(key), *map(str, key))
 
 
 def _days(row: Mapping[str, Any], by: Sequence[str]) -> Key:
-    """Return what puts rows in order of their days, which each other column has of its own."""
+    """Return the sort key of a row: the other columns, then the day."""
     return _sortable([row[name] for name in (*(name for name in by if name != "day"), "day")])
 
 
@@ -139,7 +141,7 @@ def _fastest(row: Mapping[str, Any], _by: Sequence[str]) -> Key:
     return (row["median_s"] is None, row["median_s"] or 0.0)
 
 
-def _told(key: Key) -> str:
+def _label(key: Key) -> str:
     return "/".join(map(str, key))
 
 

@@ -17,7 +17,7 @@ from tencost.records.network_times.runs import Run
 from tencost.writing import whole_file
 
 PANELS = 24
-"""Panels at most; those of what regressed come first."""
+"""Panels at most; those of regressed networks come first."""
 _COLUMNS = 3
 _RED = "#d62728"
 _STYLE: dict[Any, Any] = {
@@ -31,18 +31,18 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def plot_changes(found: Sequence[Change], since: Since, path: Path) -> int:
-    """Draw medians of all runs with their quartiles, those since of what regressed in red; return the panels left out.
+def plot_changes(changes: Sequence[Change], since: Since, path: Path) -> int:
+    """Draw medians of all runs with their quartiles, regressed new runs in red; return the number of panels left out.
 
-    A dashed line is where what is new begins.
+    A dashed line marks where new runs begin.
 
     Raises:
         OSError: the file cannot be written.
     """
     panels: dict[tuple[object, ...], list[Change]] = {}
-    for item in found:
-        run = item.since[-1]
-        panels.setdefault((run.network, run.hardware, run.cores, run.host), []).append(item)
+    for change in changes:
+        run = change.since[-1]
+        panels.setdefault((run.network, run.hardware, run.cores, run.host), []).append(change)
     drawn = list(panels.values())[:PANELS]
     columns = min(_COLUMNS, len(drawn))
     rows = -(-len(drawn) // columns)
@@ -55,33 +55,36 @@ def plot_changes(found: Sequence[Change], since: Since, path: Path) -> int:
         for place in list(axes.flat)[len(drawn) :]:
             place.set_visible(False)
         figure.suptitle(
-            f"Median latency of each run, bars: quartiles; red: slower than before {since.told}"
+            f"Median latency of each run, bars: quartiles; red: slower than before {since.label}"
         )
         with whole_file(path) as temporary:
+            # matplotlib writes its version into a PNG; without it the bytes outlive an upgrade.
             figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})
     return len(panels) - len(drawn)
 
 
 def _panel(axis: Any, panel: Sequence[Change], since: Since) -> None:
-    for number, item in enumerate(sorted(panel, key=lambda one: one.since[-1].engine)):
-        runs = [run for run in item.runs if not run.failed]
+    for number, change in enumerate(sorted(panel, key=lambda change: change.since[-1].engine)):
+        runs = [run for run in change.runs if not run.failed]
         times, middle, low, high = _points(runs)
         color = f"C{number % 10}" if number % 10 != 3 else "C9"  # C3 is the red of what regressed
-        label = runs[-1].engine if runs else item.since[-1].engine
-        if item.ratio is not None:
-            label += f" {item.ratio.value:.3f} [{item.ratio.low:.3f}, {item.ratio.high:.3f}]"
+        label = runs[-1].engine if runs else change.since[-1].engine
+        if change.ratio is not None:
+            label += f" {change.ratio.value:.3f} [{change.ratio.low:.3f}, {change.ratio.high:.3f}]"
         axis.errorbar(
             times, middle, yerr=[low, high], color=color, marker="o", markersize=3.5,
-            linewidth=1.2, elinewidth=0.8, label=f"{label} {item.verdict}",
+            linewidth=1.2, elinewidth=0.8, label=f"{label} {change.verdict}",
         )  # fmt: skip
-        if item.verdict in REGRESSED:
-            new = [run for run in item.since if not run.failed and item.verdict is Verdict.slower]
+        if change.verdict in REGRESSED:
+            new = [
+                run for run in change.since if not run.failed and change.verdict is Verdict.slower
+            ]
             late, slow, _, _ = _points(new)
             axis.plot(late, slow, color=_RED, marker="o", markersize=5, linestyle="none", zorder=5)
-            for run in item.since:
+            for run in change.since:
                 if run.failed:
                     axis.axvline(_when(run), color=_RED, linewidth=1.0)
-    first = min(item.since[0].timestamp or 0.0 for item in panel)
+    first = min(change.since[0].timestamp or 0.0 for change in panel)
     cut = first if since.timestamp is None else since.timestamp
     axis.axvline(datetime.fromtimestamp(cut, UTC), color="#777777", linestyle="--", linewidth=1.0)
     run = panel[0].since[-1]

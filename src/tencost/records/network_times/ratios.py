@@ -1,4 +1,4 @@
-"""How many times as long one side's runs take as another's, and how sure that is.
+"""The ratio of two sides' run times with its confidence interval.
 
 A run is one timing: some latencies taken one after the other on a host as it was then. Two kinds of noise come
 together: latencies within a run, and runs among each other (another process, another day, another layout of memory),
@@ -78,9 +78,9 @@ def ratio(
         seed: of the draws.
     """
     generator = np.random.default_rng(seed)
-    own = _deviations(first), _deviations(other)
-    between = np.concatenate(own)
-    each = [between if alike or not len(one) else one for one in own]
+    deviations = _deviations(first), _deviations(other)
+    between = np.concatenate(deviations)
+    each = [between if alike or not len(side) else side for side in deviations]
     value = middle(first).median_s / middle(other).median_s
     drawn = _noise(first, each[0], generator) - _noise(other, each[1], generator)
     tail = 100 * (1 - LEVEL) / 2

@@ -30,12 +30,12 @@ MARGIN = 0.05
 BEFORE = 10
 """Runs before that count, the last ones: what was slower a year ago says nothing about last night."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_TOLD = {"tuning_programs": "programs"}
-"""Members of additional_info that may explain a ratio, and what they are called."""
+_CAUSES = {"tuning_programs": "programs"}
+"""Keys of additional_info that may explain a ratio -> their names in messages."""
 
 
 class Verdict(StrEnum):
-    """What came of a network."""
+    """How a network's time changed."""
 
     slower = "slower"
     failed = "fails"
@@ -49,14 +49,14 @@ REGRESSED = (Verdict.slower, Verdict.failed)
 
 @dataclass(frozen=True)
 class Since:
-    """Where what is new begins.
+    """The day or version from which runs count as new.
 
     Attributes:
-        told: as the user said it.
+        label: as the user said it.
         timestamp: of a day; None: it is a version.
     """
 
-    told: str
+    label: str
     timestamp: float | None
 
     def divide(self, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
@@ -72,7 +72,7 @@ class Since:
             new = {id(run) for run in dated if (run.timestamp or 0.0) >= self.timestamp}
         else:
             order = list(dict.fromkeys(_stack(run) for run in dated))
-            place = next((at for at, stack in enumerate(order) if self.told in stack), len(order))
+            place = next((at for at, stack in enumerate(order) if self.label in stack), len(order))
             later = set(order[place:])
             new = {id(run) for run in dated if _stack(run) in later}
         return [run for run in dated if id(run) not in new], [
@@ -102,14 +102,14 @@ class Change:
 
     @property
     def name(self) -> str:
-        """What it is called in a line: network, engine, hardware, cores and host."""
+        """Name in a printed line: network, engine, hardware, cores and host."""
         run = self.since[-1]
         cores = f", {run.cores} cores" if run.cores > 1 else ""
         return f"{run.network} with {run.engine} on {run.hardware}{cores} ({run.host})"
 
 
 def parse_since(text: str, runs: Sequence[Run]) -> Since:
-    """Return where what is new begins.
+    """Parse the day or version from which runs count as new.
 
     Raises:
         RecordError: neither a day nor a version of an engine, of TVM or of tencost that a run has.
@@ -119,10 +119,10 @@ def parse_since(text: str, runs: Sequence[Run]) -> Since:
             return Since(text, datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
         except ValueError as error:
             raise RecordError(f"--since: expected a day of the calendar, found {text}") from error
-    known = sorted({version for run in runs for version in _stack(run)} - {"-"})
-    if text not in known:
+    versions = sorted({version for run in runs for version in _stack(run)} - {"-"})
+    if text not in versions:
         raise RecordError(
-            f"--since: expected a day (2026-11-22, UTC) or a version of {', '.join(known) or 'none'}, found {text!r}"
+            f"--since: expected a day (2026-11-22, UTC) or a version of {', '.join(versions) or 'none'}, found {text!r}"
         )
     return Since(text, None)
 
@@ -135,7 +135,7 @@ def changes(
     last: int = BEFORE,
     any_host: bool = False,
 ) -> list[Change]:
-    """Return what can be compared, what became slower first; see the module for the rule.
+    """Return a change for each network that can be compared, slower ones first; the module describes the rule.
 
     Args:
         runs: what was timed.
@@ -153,33 +153,36 @@ def changes(
         span = f"from {days[0]} to {days[-1]}" if days else "without a time of day"
         which = "before" if not before else "since"
         raise RecordError(
-            f"--since {since.told}: expected runs {which} it, found none: the {len(runs)} runs are {span}"
+            f"--since {since.label}: expected runs {which} it, found none: the {len(runs)} runs are {span}"
         )
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         key = (run.network, run.engine, run.hardware, run.cores, "" if any_host else run.host)
         groups.setdefault(key, []).append(run)
-    found = [_change(group, since, margin, last) for group in groups.values()]
-    compared = [item for item in found if item is not None]
+    results = [_change(group, since, margin, last) for group in groups.values()]
+    compared = [change for change in results if change is not None]
     if not compared:
         raise RecordError(_nothing_in_common(since, before, after))
     order = (Verdict.failed, Verdict.slower, Verdict.unclear, Verdict.same, Verdict.faster)
     return sorted(
         compared,
-        key=lambda item: (order.index(item.verdict), -(item.ratio.value if item.ratio else 0.0)),
+        key=lambda change: (
+            order.index(change.verdict),
+            -(change.ratio.value if change.ratio else 0.0),
+        ),
     )
 
 
-def table(found: Sequence[Change]) -> pl.DataFrame:
+def table(compared: Sequence[Change]) -> pl.DataFrame:
     """Return a row for each change.
 
     Columns network, engine, hardware, cores, host, verdict; ratio, ratio_low, ratio_high; before_s and since_s
     (medians, seconds) with their quartiles; before_runs and since_runs (how many); changed.
     """
     rows = []
-    for item in found:
-        run = item.since[-1]
-        old, new = _middle(item.before), _middle(item.since)
+    for change in compared:
+        run = change.since[-1]
+        old, new = _middle(change.before), _middle(change.since)
         rows.append(
             {
                 "network": run.network,
@@ -187,15 +190,15 @@ def table(found: Sequence[Change]) -> pl.DataFrame:
                 "hardware": run.hardware,
                 "cores": run.cores,
                 "host": run.host,
-                "verdict": item.verdict.value,
-                "ratio": item.ratio and item.ratio.value,
-                "ratio_low": item.ratio and item.ratio.low,
-                "ratio_high": item.ratio and item.ratio.high,
-                **_named("before", old),
-                **_named("since", new),
-                "before_runs": len(item.before),
-                "since_runs": len(item.since),
-                "changed": item.changed,
+                "verdict": change.verdict.value,
+                "ratio": change.ratio and change.ratio.value,
+                "ratio_low": change.ratio and change.ratio.low,
+                "ratio_high": change.ratio and change.ratio.high,
+                **_quartile_columns("before", old),
+                **_quartile_columns("since", new),
+                "before_runs": len(change.before),
+                "since_runs": len(change.since),
+                "changed": change.changed,
             }
         )
     texts = dict.fromkeys(("network", "engine", "hardware"), pl.String)
@@ -211,61 +214,63 @@ def table(found: Sequence[Change]) -> pl.DataFrame:
 
 
 def _change(group: Sequence[Run], since: Since, margin: float, last: int) -> Change | None:
-    """Return what came of the runs of one group; None where they are not on both sides."""
+    """Return the change of one group of runs; None where it has none on one of the sides."""
     old, new = since.divide(group)
     good_old = [run for run in old if not run.failed][-last:]
     good_new = [run for run in new if not run.failed]
     if not new or not good_old:
         return None
-    found = None
+    slowdown = None
     if good_new:
-        found = ratio([run.seconds for run in good_new], [run.seconds for run in good_old])
+        slowdown = ratio([run.seconds for run in good_new], [run.seconds for run in good_old])
     change = Change(
         runs=tuple(old + new),
         before=tuple(good_old),
         since=tuple(new),
         verdict=Verdict.failed if new[-1].failed else Verdict.same,
-        ratio=found,
+        ratio=slowdown,
         changed=_changed(good_old[-1], new[-1]),
     )
-    if found is None or change.verdict is Verdict.failed:
+    if slowdown is None or change.verdict is Verdict.failed:
         return change
-    least = 1 + margin * (1 if found.runs_known else 2)
-    if found.low > least:
+    least = 1 + margin * (1 if slowdown.runs_known else 2)
+    if slowdown.low > least:
         return replace(change, verdict=Verdict.slower)
-    if found.high > least:
+    if slowdown.high > least:
         return replace(change, verdict=Verdict.unclear)
-    return replace(change, verdict=Verdict.faster) if found.high < 1 / least else change
+    return replace(change, verdict=Verdict.faster) if slowdown.high < 1 / least else change
 
 
 def _changed(old: Run, new: Run) -> str:
-    """Return what differs between the last run of before and the last one, in words."""
+    """Return the differences between the last run before and the last run since, in words."""
     if new.failed:
         return new.error
     pairs = [(f"{new.engine}", old.version, new.version)]
     for name in sorted({*old.versions, *new.versions} - {new.engine}):
         pairs.append((name, old.versions.get(name, "-"), new.versions.get(name, "-")))
-    for key, name in _TOLD.items():
+    for key, name in _CAUSES.items():
         pairs.append((name, old.info.get(key, "-"), new.info.get(key, "-")))
     pairs.append(("host", old.host, new.host))
-    told = [f"{name} {one} -> {other}" for name, one, other in pairs if one != other]
-    return ", ".join(told)
+    differences = [
+        f"{name} {before} -> {after}" for name, before, after in pairs if before != after
+    ]
+    return ", ".join(differences)
 
 
 def _nothing_in_common(since: Since, before: Sequence[Run], after: Sequence[Run]) -> str:
     names = {
         "network": "network", "engine": "engine", "hardware": "hardware", "cores": "number of cores", "host": "host",
     }  # fmt: skip
-    for name, told in names.items():
+    for name, noun in names.items():
         old, new = ({str(getattr(run, name)) for run in side} for side in (before, after))
         if not old & new:
             hint = " Hosts count as one with --any-host, or get one name: TENCOST_HOST"
             return (
-                f"--since {since.told}: expected a {told} that was timed before it and since, found before "
+                f"--since {since.label}: expected a {noun} that was timed before it and since, found before "
                 f"{', '.join(sorted(old))}, since {', '.join(sorted(new))}.{hint if name == 'host' else ''}"
             )
     return (
-        f"--since {since.told}: expected a network that was timed before it and since with the same engine, hardware, "
+        f"--since {since.label}: expected a network that was timed before it and since with the same engine, hardware, "
         "cores and host, found none. What there is: tencost records compare --by engine,version,day"
     )
 
@@ -280,6 +285,9 @@ def _middle(runs: Sequence[Run]) -> Middle | None:
     return middle(good) if good else None
 
 
-def _named(side: str, found: Middle | None) -> dict[str, float | None]:
+def _quartile_columns(side: str, quartiles: Middle | None) -> dict[str, float | None]:
     ends = (("", "median_s"), ("_q1", "q1_s"), ("_q3", "q3_s"))
-    return {f"{side}{end}_s": None if found is None else getattr(found, name) for end, name in ends}
+    return {
+        f"{side}{end}_s": None if quartiles is None else getattr(quartiles, name)
+        for end, name in ends
+    }

@@ -126,17 +126,17 @@ def read_runs(store_uri: str, chosen: Chosen | None = None) -> list[Run]:
         )
     rows = store.read(columns=list(_COLUMNS))
     runs = [run for row in rows.iter_rows(named=True) for run in _runs_of(row)]
-    kept = [run for run in runs if run.granularity == chosen.granularity]
-    if not kept:
+    selected = [run for run in runs if run.granularity == chosen.granularity]
+    if not selected:
         there = ", ".join(sorted({run.granularity for run in runs})) or "nothing"
         raise RecordError(
             f"expected networks timed {chosen.granularity} in {uri}, found {there}. Times that contradict themselves "
             f"are in quarantine: tencost records quarantine --store {uri}"
         )
-    kept = _only(kept, "network", chosen.network, uri, lambda run: (run.network, run.name))
-    kept = _only(kept, "hardware", chosen.hardware, uri, lambda run: (run.hardware,))
-    kept = _only(kept, "engine", chosen.engine, uri, lambda run: (run.engine,))
-    return sorted(kept, key=lambda run: (run.timestamp or 0.0, run.network, run.engine))
+    selected = _only(selected, "network", chosen.network, uri, lambda run: (run.network, run.name))
+    selected = _only(selected, "hardware", chosen.hardware, uri, lambda run: (run.hardware,))
+    selected = _only(selected, "engine", chosen.engine, uri, lambda run: (run.engine,))
+    return sorted(selected, key=lambda run: (run.timestamp or 0.0, run.network, run.engine))
 
 
 def read_program_runs(store_uri: str, chosen: Chosen | None = None) -> list[Run]:
@@ -174,26 +174,30 @@ def read_program_runs(store_uri: str, chosen: Chosen | None = None) -> list[Run]
 def _only(
     runs: Sequence[Run],
     what: str,
-    wanted: str | None,
+    name: str | None,
     uri: str,
     names: Callable[[Run], tuple[str, ...]],
 ) -> list[Run]:
-    if wanted is None:
+    if name is None:
         return list(runs)
-    found = [run for run in runs if wanted in names(run)]
-    if not found:
-        known = ", ".join(sorted({names(run)[0] for run in runs}))
+    selected = [run for run in runs if name in names(run)]
+    if not selected:
+        available = ", ".join(sorted({names(run)[0] for run in runs}))
         raise RecordError(
-            f"expected times of networks with {what} {wanted!r} in {uri}, found only those with {known}"
+            f"expected times of networks with {what} {name!r} in {uri}, found only those with {available}"
         )
-    return found
+    return selected
 
 
 def _runs_of(row: Mapping[str, Any]) -> list[Run]:
     """Return the runs of a record: more than one where it has further measurements."""
     if not row["measurements"]:
         return [_run(row, row)]
-    return [_run(row, one) for one in row["measurements"] if one["quarantine"] is None]
+    return [
+        _run(row, measurement)
+        for measurement in row["measurements"]
+        if measurement["quarantine"] is None
+    ]
 
 
 def _run(row: Mapping[str, Any], measured: Mapping[str, Any]) -> Run:
@@ -239,7 +243,7 @@ def _object(text: str | None) -> dict[str, Any]:
 
 
 def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    """Return rows as a frame, its ratios with as many digits as mean something."""
-    made = pl.DataFrame(rows, schema=dict(schema))
-    ratios = [name for name in made.columns if name.startswith("ratio")]
-    return made.with_columns(pl.col(ratios).round(4))
+    """Return rows as a frame, ratios rounded to four digits."""
+    table = pl.DataFrame(rows, schema=dict(schema))
+    ratios = [name for name in table.columns if name.startswith("ratio")]
+    return table.with_columns(pl.col(ratios).round(4))

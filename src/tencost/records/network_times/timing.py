@@ -63,7 +63,7 @@ _STACKS = {"tencost": "tencost", "tvm": "apache-tvm"}
 
 
 class Granularity(StrEnum):
-    """What was timed."""
+    """The unit that was timed."""
 
     end_to_end = "end to end"
     """The network."""
@@ -93,14 +93,18 @@ def host_name() -> str:
 
 def engine_version_here(engine: str) -> str | None:
     """Return the version of an engine as it is installed here; None for one that is not known or not here."""
-    return next((found for name in ENGINES.get(engine, ()) if (found := _installed(name))), None)
+    return next(
+        (installed for name in ENGINES.get(engine, ()) if (installed := _installed(name))), None
+    )
 
 
 def versions_here(engine: str) -> dict[str, str]:
-    """Return versions by name of what a time depends on beside the engine: tencost, and TVM where that compiled."""
+    """Return versions by name of what a time depends on beside the engine: tencost, and TVM where TVM compiled."""
     compiled = engine in ("tencost", "tvm", "metaschedule")
     names = _STACKS if compiled else {"tencost": "tencost"}
-    return {name: found for name, package in names.items() if (found := _installed(package))}
+    return {
+        name: installed for name, package in names.items() if (installed := _installed(package))
+    }
 
 
 def _installed(package: str) -> str | None:
@@ -173,7 +177,7 @@ class NetworkTiming:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what is no timing.
+        """Refuse an invalid timing.
 
         Raises:
             RecordError: a name is missing, a time is none, or there are times and an error, or neither.
@@ -181,16 +185,16 @@ class NetworkTiming:
         for name in ("network", "engine", "hardware", "host"):
             if not str(getattr(self, name)).strip():
                 raise RecordError(f"expected a {name} of a network's timing, found none")
-        bad = [one for one in self.seconds if not (math.isfinite(one) and one > 0)]
+        bad = [latency for latency in self.seconds if not (math.isfinite(latency) and latency > 0)]
         if bad:
             raise RecordError(
                 f"expected seconds of {self.network} with {self.engine} above 0, found {bad[0]}. A failure has no "
                 "seconds and an error"
             )
         if bool(self.seconds) == bool(self.error):
-            found = "both" if self.seconds else "neither"
+            presence = "both" if self.seconds else "neither"
             raise RecordError(
-                f"expected either seconds or an error of {self.network} with {self.engine}, found {found}"
+                f"expected either seconds or an error of {self.network} with {self.engine}, found {presence}"
             )
         if (self.part == "") != (self.granularity is Granularity.end_to_end):
             raise RecordError(
@@ -216,7 +220,7 @@ class NetworkTiming:
         """Return the columns of the record schema."""
         from tencost.store.schema import SCHEMA_VERSION
 
-        said = self.engine_version or engine_version_here(self.engine)
+        engine_version = self.engine_version or engine_version_here(self.engine)
         subject = _present(
             network=self.network,
             variant=self.variant or None,
@@ -226,7 +230,7 @@ class NetworkTiming:
         )
         workload = text_id("network", canonical_json(subject), self.granularity.value)
         program = text_id(workload, self.engine)
-        where = [said, self.hardware, self.host, self.cores, self.timestamp]
+        where = [engine_version, self.hardware, self.host, self.cores, self.timestamp]
         runtime = {"num_cpu_threads": self.cores}
         milliseconds = [1e3 * value for value in self.seconds]
         return {
@@ -247,7 +251,7 @@ class NetworkTiming:
             "workload": f"{_DOMAIN[self.granularity]}.{self.network}",
             "workload_args": canonical_json(subject),
             "engine": self.engine,
-            "engine_version": said,
+            "engine_version": engine_version,
             "engine_config": canonical_json(dict(self.engine_config))
             if self.engine_config
             else None,
@@ -269,7 +273,7 @@ class NetworkTiming:
         }
 
     def _info(self) -> dict[str, Any]:
-        known = _present(
+        measures = _present(
             validation_accuracy=self.validation_accuracy,
             code_size=self.code_size,
             compile_time=self.compile_seconds,
@@ -277,8 +281,8 @@ class NetworkTiming:
             tuning_programs=self.tuning_programs,
             max_rel_error=self.max_rel_error,
         )
-        own = {"granularity": self.granularity.value, "versions": versions_here(self.engine)}
-        return {**own, **container_image(), **finite(dict(self.info)), **finite(known)}
+        context = {"granularity": self.granularity.value, "versions": versions_here(self.engine)}
+        return {**context, **container_image(), **finite(dict(self.info)), **finite(measures)}
 
 
 def write_timings(store_uri: str, timings: Iterable[NetworkTiming]) -> Added:
@@ -317,11 +321,11 @@ def are_networks(table: pa.Table) -> pa.ChunkedArray:
     """Say of each row of a table of the record schema whether it is a record of a network that tencost wrote."""
     import pyarrow.compute as pc
 
-    told = pc.match_substring(table.column("additional_info"), '"granularity":')
+    has_granularity = pc.match_substring(table.column("additional_info"), '"granularity":')
     domains = pc.match_substring_regex(
         table.column("workload"), rf"^({'|'.join(_DOMAIN.values())})\."
     )
-    return pc.and_(pc.fill_null(told, fill_value=False), domains)
+    return pc.and_(pc.fill_null(has_granularity, fill_value=False), domains)
 
 
 def _present(**values: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a format is, for logs, hardware counters and latencies of networks: it recognizes its files and reads them.
+"""The protocol of a format of logs, hardware counters or latencies of networks: recognize its files, and read them.
 
 A format is a module, or a folder, whose attribute ``FORMAT`` is an instance of :class:`Format`; its name is the
 module's. There are three kinds, which differ in what their readers yield:
@@ -39,7 +39,7 @@ def shorten(cell: object) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """What a reader is told about a file.
+    """Facts about a file that its reader needs and the file may not hold.
 
     Attributes:
         dataset: name of the dataset that the records are part of.
@@ -76,7 +76,7 @@ class Format(ABC):
     """A format that can be read."""
 
     layout: ClassVar[str] = ""
-    """What such a file or folder looks like, for messages."""
+    """Description of such a file or folder, for messages."""
 
     @abstractmethod
     def recognizes(self, path: Path, head: bytes, /) -> bool:

@@ -1,4 +1,4 @@
-"""What a person sees of an import, of logs, counters and networks alike: progress, a summary, notes and rejects."""
+"""Console output of an import of logs, counters or networks: progress, a summary, notes and rejects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rejects:
     first: list[Reject] = field(default_factory=list)
 
     def add(self, reject: Reject) -> None:
-        """Take one; its line in the file is {"file", "line", "reason"}."""
+        """Add a reject; its line in the file is {"file", "line", "reason"}."""
         self.count += 1
         if len(self.first) < SHOWN:
             self.first.append(reject)
@@ -43,7 +43,7 @@ class Rejects:
 
 @contextmanager
 def reject_file(path: Path) -> Iterator[Rejects]:
-    """Yield what takes rejects; at the end a file at `path` holds all of them."""
+    """Yield a collector of rejects; at the end a file at `path` holds all of them."""
     with whole_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         yield Rejects(path, file)
 
@@ -67,8 +67,8 @@ def progress_bar(noun: str, console: Console) -> Iterator[Callable[[int, int, st
     with Progress(*columns, TimeElapsedColumn(), state, console=console, transient=True) as bar:
         task = bar.add_task(noun, total=None, state="")
 
-        def move(done: int, total: int, state: str) -> None:
-            bar.update(task, completed=done, total=total, state=state)
+        def move(completed: int, total: int, state: str) -> None:
+            bar.update(task, completed=completed, total=total, state=state)
 
         yield move
 

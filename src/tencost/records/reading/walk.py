@@ -102,8 +102,8 @@ class Walk:
         self.unpacked.append(unpacked)
         for member, why in unpacked.refused:
             name = f"{archive.name}/{member}" if member else archive.name
-            shown = name if name.isprintable() else ascii(name)
-            yield replace(archive, name=shown, reason=f"not unpacked: {why}")
+            printable_name = name if name.isprintable() else ascii(name)
+            yield replace(archive, name=printable_name, reason=f"not unpacked: {why}")
         folder, name = unpacked.folder, f"{archive.name}/"
         inside = list(folder.iterdir())
         # An archive mostly holds one folder, which is the one that was packed.
@@ -143,9 +143,9 @@ def recognize(
 
 
 def _match(formats: Parts, path: Path, head: bytes) -> tuple[str, str] | None:
-    for name, known in formats.all().items():
-        if what := known.part(head):
+    for name, file_format in formats.all().items():
+        if what := file_format.part(head):
             return "", f"{what}, read with its records"
-        if known.recognizes(path, head):
+        if file_format.recognizes(path, head):
             return name, ""
     return None

@@ -70,7 +70,7 @@ class NetworkTasks(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TensetDataset:
-    """What a TenSet folder holds; log files are listed, not read.
+    """The contents of a TenSet folder; log files are listed, not read.
 
     Attributes:
         networks: label to the file of its module, which pickles.read_relay reads; None without one.

@@ -51,7 +51,7 @@ _EARLY_FILE = re.compile(r"(.+?-B[0-9]+)(-[a-z][a-z0-9_]*)?\.(?:model|task)")
 
 @dataclass(frozen=True)
 class FileName:
-    """What a file's name tells.
+    """The parts of a file's name.
 
     Attributes:
         content: a network's module, its tasks, or, in generation 0, the records of all its tasks.

@@ -41,7 +41,7 @@ FUNCTIONS = {
     "copy_reg._reconstructor": 3,
     LAYOUT: 1,
 }
-"""What a pickle may call, and with how many arguments: LAYOUT is an enum; others make an object of the first one."""
+"""Functions that a pickle may call -> number of arguments; all but LAYOUT, an enum, create an object of the first."""
 _BASES = {"builtins.object", "builtins.str", "__builtin__.object", "__builtin__.str"}
 NAMES = CLASSES | FUNCTIONS.keys() | _BASES
 """All that a pickle may name."""

@@ -60,8 +60,8 @@ class KttFormat(ProfileFormat):
     def recognizes(self, _path: Path, head: bytes) -> bool:
         """Say whether a file begins as KTT's results do."""
         begin = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-        known = b'"KttVersion"' in begin or b'"Results"' in begin
-        return begin.startswith(b"{") and b'"Metadata"' in begin and known
+        has_results = b'"KttVersion"' in begin or b'"Results"' in begin
+        return begin.startswith(b"{") and b'"Metadata"' in begin and has_results
 
     def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
         """Yield every computation of every configuration that succeeded."""

@@ -1,4 +1,4 @@
-"""What ``ncu --csv`` prints: a row for each metric of each launch, among all that the program printed itself.
+"""The output of ``ncu --csv``: a row for each metric of each launch, among the lines that the program itself printed.
 
 ::
 
@@ -41,7 +41,7 @@ class _Row(NamedTuple):
 
     @property
     def launch(self) -> tuple[str, str]:
-        """What a launch's rows have in common: process and number."""
+        """The launch of a row: process and number."""
         return self.cells.get("Process ID", ""), self.cells["ID"]
 
 

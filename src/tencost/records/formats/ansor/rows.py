@@ -42,17 +42,17 @@ ERRORS: dict[int, tuple[Status, str]] = {
     7: (Status.run_timeout, "running took too long"),
     8: (Status.unknown, "unknown error"),
 }
-"""What the error numbers mean."""
+"""Error number -> status and message."""
 
 
-class _Known(NamedTuple):
-    """What is the same for all lines of a task."""
+class _TaskHashes(NamedTuple):
+    """Position of a task's facts, and the parts of ids that all its lines share."""
 
     position: int
     program_start: bytes
-    """What a program's id hashes before the steps."""
+    """Text before the steps in the hash of a program's id."""
     record_end: bytes
-    """What a record's id hashes after the program's id."""
+    """Text after the program's id in the hash of a record's id."""
 
 
 class AnsorRows(Rows):
@@ -60,7 +60,7 @@ class AnsorRows(Rows):
 
     def __init__(self, about: About) -> None:
         super().__init__(about)
-        self.tasks: dict[bytes, _Known] = {}
+        self.tasks: dict[bytes, _TaskHashes] = {}
         self.facts: list[_Facts] = []
         self.foreign: dict[tuple[int, str], int] = {}
         self.foreign_texts: list[bytes] = []
@@ -87,25 +87,25 @@ class AnsorRows(Rows):
         if holds_nothing(line):
             return
         try:
-            found = decode(line)
-            raw = bytes(found.i.task)
-            known = self.tasks.get(raw) or self._learn(raw)
-            program = _encode(found.i.state.steps)
+            raw_line = decode(line)
+            raw = bytes(raw_line.i.task)
+            task = self.tasks.get(raw) or self._learn(raw)
+            program = _encode(raw_line.i.state.steps)
         except ValueError as error:
             self.rejects.append(Reject(self.about.file, number, str(error)))
             return
-        program_id = sha256(known.program_start + program).hexdigest()[:ID_LENGTH]
-        record_id = sha256(program_id.encode() + known.record_end).hexdigest()[:ID_LENGTH]
-        result = found.r
+        program_id = sha256(task.program_start + program).hexdigest()[:ID_LENGTH]
+        record_id = sha256(program_id.encode() + task.record_end).hexdigest()[:ID_LENGTH]
+        result = raw_line.r
         costs = result.costs
         if result.error == 0 and costs and min(costs) > 0.0 and max(costs) < FAILURE_SECONDS:
             self.costs += costs
             self.cost_counts.append(len(costs))
-            self.foreign_at.append(self._foreign(known.position, found.v))
+            self.foreign_at.append(self._foreign(task.position, raw_line.v))
         else:
-            self._fail(found, known.position)
+            self._fail(raw_line, task.position)
         self.lines.append(number)
-        self.task_at.append(known.position)
+        self.task_at.append(task.position)
         self.programs.append(program)
         self.program_ids.append(program_id)
         self.record_ids.append(record_id)
@@ -118,7 +118,7 @@ class AnsorRows(Rows):
         if not rows:
             return Batch(SCHEMA.empty_table(), tuple(self.rejects))
         task_at = np.array(self.task_at, np.int32)
-        taken = {
+        task_columns = {
             "workload_id": [fact.workload_id for fact in self.facts],
             "task_name": [fact.task_name for fact in self.facts],
             "hardware": [fact.hardware for fact in self.facts],
@@ -128,7 +128,7 @@ class AnsorRows(Rows):
         }
         columns: dict[str, Any] = {
             name: pa.DictionaryArray.from_arrays(task_at, pa.array(values, pa.string()))
-            for name, values in taken.items()
+            for name, values in task_columns.items()
         }
         columns["foreign"] = pa.DictionaryArray.from_arrays(
             np.array(self.foreign_at, np.int32), pa.array(self.foreign_texts, pa.string())
@@ -149,21 +149,21 @@ class AnsorRows(Rows):
         constants = {"engine": "tvm", "program_format": PROGRAM_FORMAT}
         return Batch(record_table(rows, columns, constants), tuple(self.rejects))
 
-    def _learn(self, raw: bytes) -> _Known:
+    def _learn(self, raw: bytes) -> _TaskHashes:
         """Work out a task's facts; a later line of the same task finds them.
 
         Raises:
             ValueError: the task, its key or its target is not what the grammar says.
         """
         facts = _facts(raw, self.about)
-        known = _Known(
+        task = _TaskHashes(
             len(self.facts),
             f"{facts.workload_id}\n{facts.kind}\n".encode(),
             f"\n{facts.canonical_target}\n{facts.hardware}".encode(),
         )
         self.facts.append(facts)
-        self.tasks[raw] = known
-        return known
+        self.tasks[raw] = task
+        return task
 
     def _foreign(self, task: int, version: str) -> int:
         """Return where the `foreign` text of an ok record is."""
@@ -173,14 +173,14 @@ class AnsorRows(Rows):
             self.foreign_texts.append(_foreign_text(self.facts[task].task, version, 0, None))
         return at
 
-    def _fail(self, found: RawLine, task: int) -> None:
-        result = found.r
+    def _fail(self, raw_line: RawLine, task: int) -> None:
+        result = raw_line.r
         status, text = _ending(result)
         self.failed.append((len(self.lines), status, text))
         self.cost_counts.append(0)
         self.foreign_at.append(len(self.foreign_texts))
         self.foreign_texts.append(
-            _foreign_text(self.facts[task].task, found.v, result.error, result.costs)
+            _foreign_text(self.facts[task].task, raw_line.v, result.error, result.costs)
         )
 
     def _endings(self, rows: int) -> tuple[list[str], list[str | None]]:
@@ -200,7 +200,7 @@ class AnsorRows(Rows):
 
 
 class _Facts(NamedTuple):
-    """What a task says, in the words of the schema."""
+    """A task's facts, named as in the schema."""
 
     task: list[Any]
     """As the log has it."""
@@ -264,8 +264,8 @@ def _ending(result: Result) -> tuple[Status, str]:
 
 
 def _foreign_text(task: list[Any], version: str, error: int, costs: list[float] | None) -> bytes:
-    said: dict[str, Any] = {"format": FAMILY, "v": version, "task": task, "error_no": error}
-    return _encode(said if costs is None else {**said, "costs": costs})
+    foreign: dict[str, Any] = {"format": FAMILY, "v": version, "task": task, "error_no": error}
+    return _encode(foreign if costs is None else {**foreign, "costs": costs})
 
 
 def holds_nothing(line: bytes) -> bool:

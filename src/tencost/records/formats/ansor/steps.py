@@ -194,7 +194,7 @@ STEPS: dict[str, type[Step]] = {str(kind.__struct_config__.tag): kind for kind i
 
 
 class Task(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """What was tuned; fields that a short task lacks have their default."""
+    """A tuning task; fields that a short task lacks have their default."""
 
     key: str
     target: str
@@ -205,7 +205,7 @@ class Task(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=T
 
 
 class Result(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What measuring gave: seconds of each run, an error number, seconds in all, seconds since 1970."""
+    """A measurement: seconds of each run, an error number, seconds in all, seconds since 1970."""
 
     costs: list[float]
     error: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
@@ -251,8 +251,8 @@ def parse_line(line: bytes) -> Line:
     Raises:
         ValueError: it is not what the grammar says; the text says where.
     """
-    found = decode(line)
-    return Line(task_of(bytes(found.i.task)), found.i.state.steps, found.r, found.v)
+    raw_line = decode(line)
+    return Line(task_of(bytes(raw_line.i.task)), raw_line.i.state.steps, raw_line.r, raw_line.v)
 
 
 def steps_of(program: str) -> list[Step]:

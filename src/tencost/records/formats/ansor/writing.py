@@ -27,8 +27,8 @@ def write_lines(table: pa.Table | polars.DataFrame) -> Iterator[str]:
         RecordError: a record that was not read from such a log.
     """
     arrow = table if isinstance(table, pa.Table) else table.to_arrow()
-    wanted = arrow.select(["foreign", "program", "run_secs", "wall_s", "timestamp"])
-    for batch in wanted.to_batches(max_chunksize=BATCH_ROWS):
+    columns = arrow.select(["foreign", "program", "run_secs", "wall_s", "timestamp"])
+    for batch in columns.to_batches(max_chunksize=BATCH_ROWS):
         for foreign, program, run_secs, wall_s, timestamp in zip(
             *(column.to_pylist() for column in batch.columns), strict=True
         ):
@@ -44,14 +44,14 @@ def write_lines(table: pa.Table | polars.DataFrame) -> Iterator[str]:
 @lru_cache(maxsize=256)
 def _foreign_parts(foreign: str | None) -> tuple[str, str, int, list[float] | None]:
     """Return JSON text of the task, of the version, the error number, and the costs of a failure."""
-    said = json.loads(foreign or "null")
-    if not (isinstance(said, dict) and said.get("format") == FAMILY):
+    fields = json.loads(foreign or "null")
+    if not (isinstance(fields, dict) and fields.get("format") == FAMILY):
         raise RecordError(
             f"expected records that were read from a log of auto_scheduler, found one whose `foreign` is "
             f"{(foreign or '')[:60]!r}: select those with program_format = '{PROGRAM_FORMAT}'"
         )
-    task, version = (json.dumps(said[name], ensure_ascii=False) for name in ("task", "v"))
-    return task, version, said["error_no"], said.get("costs")
+    task, version = (json.dumps(fields[name], ensure_ascii=False) for name in ("task", "v"))
+    return task, version, fields["error_no"], fields.get("costs")
 
 
 def _number(value: float) -> str:

@@ -20,8 +20,8 @@ keys of the line or of its config are kept. An example, shortened::
      "config": {"index": 3, "code_hash": null, "entity": [["tile_k", "sp", [-1, 8]]]},
      "result": [[1.5e-05], 0, 0.2, 1638857347.4], "version": 0.2, "tvm_version": "0.8.dev0"}
 
-What may not be relied on: the order of records (results of a round of parallel builds come as they end), a device name,
-and `index`, which counts in a search space that depends on the TVM version.
+A reader may not rely on the order of records (results of a round of parallel builds come as they end), on a device
+name, or on `index`, which counts in a search space that depends on the TVM version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import msgspec
 from tencost.store.status import Status
 
 NAME = "autotvm"
-"""What `foreign` calls the format."""
+"""Name of the format in the column `foreign`."""
 ERRORS = {
     0: (Status.ok, "NO_ERROR"),
     1: (Status.invalid_schedule, "INSTANTIATION_ERROR"),
@@ -69,7 +69,7 @@ class Reorder(msgspec.Struct, frozen=True):
 
 
 class Annotate(msgspec.Struct, frozen=True):
-    """What is done to each axis: none, unroll, vec, ..."""
+    """Annotation of each axis: none, unroll, vec, ..."""
 
     name: str
     annotations: tuple[str, ...]
@@ -99,7 +99,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What was tuned: a template's name with its arguments, for a target (its text); `workload` in old lines only."""
+    """A tuning task: a template's name with its arguments, for a target (its text); `workload` in old lines only."""
 
     target: str
     name: str
@@ -135,11 +135,11 @@ def parse_line(line: bytes) -> Line:
         raise BadLineError(
             f"expected the key input (version 0.2) or i (0.1), found {shorten(sorted(value))}"
         )
-    made = _new_line(value) if "input" in value else _old_line(value)
+    parsed = _new_line(value) if "input" in value else _old_line(value)
     if b"NaN" in line or b"Infinity" in line:
-        _check_finite([made.task.args, made.task.kwargs, made.task.workload, made.extra])
-        _check_finite(program_of(made.config))
-    return made
+        _check_finite([parsed.task.args, parsed.task.kwargs, parsed.task.workload, parsed.extra])
+        _check_finite(program_of(parsed.config))
+    return parsed
 
 
 def format_line(line: Line) -> str:
@@ -153,10 +153,10 @@ def format_line(line: Line) -> str:
         inputs += [task.workload, old | config.extra]
         return json.dumps({"i": inputs, "r": result, "v": 0.1} | line.extra)
     new = {"index": config.index, "code_hash": config.code_hash, "entity": entities}
-    told = {"input": inputs, "config": new | config.extra, "result": result, "version": 0.2}
+    fields = {"input": inputs, "config": new | config.extra, "result": result, "version": 0.2}
     if line.tvm_version is not None:
-        told["tvm_version"] = line.tvm_version
-    return json.dumps(told | line.extra)
+        fields["tvm_version"] = line.tvm_version
+    return json.dumps(fields | line.extra)
 
 
 def program_of(config: Config) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _new_line(value: dict[str, Any]) -> Line:
     version = value.get("tvm_version")
     if version is not None and not isinstance(version, str):
         raise BadLineError(f"expected tvm_version as text, found {shorten(version)}")
-    extra = {key: item for key, item in value.items() if key not in _NEW_KEYS}
+    extra = {key: field for key, field in value.items() if key not in _NEW_KEYS}
     config = config_of(value.get("config"), ("index", "code_hash", "entity"))
     if config.template:
         raise BadLineError("expected no key template in a config of version 0.2")
@@ -249,14 +249,14 @@ def _old_line(value: dict[str, Any]) -> Line:
         raise BadLineError(
             f"expected [target, task, args, kwargs, workload, config], found {shorten(inputs)}"
         )
-    extra = {key: item for key, item in value.items() if key not in _OLD_KEYS}
+    extra = {key: field for key, field in value.items() if key not in _OLD_KEYS}
     config = inputs[5]
     if not isinstance(config, dict) or not isinstance(config.get("t"), str):
         raise BadLineError(f"expected a config with i, t, c and e, found {shorten(config)}")
     clash = sorted({"index", "code_hash", "entity", "template"} & set(config))
     if clash:
         raise BadLineError(f"expected a config of version 0.1, found the keys {clash} of 0.2")
-    renamed = {"template" if key == "t" else key: item for key, item in config.items()}
+    renamed = {"template" if key == "t" else key: field for key, field in config.items()}
     return Line(
         task_of(inputs[:5], "0.1"),
         config_of(renamed, ("i", "c", "e")),
@@ -305,19 +305,19 @@ def config_of(value: Any, keys: tuple[str, str, str]) -> Config:
         raise BadLineError(f"expected a code hash as text or null, found {shorten(code_hash)}")
     if not isinstance(entities, list) or not isinstance(template, str):
         raise BadLineError(f"expected a config's entities as a list, found {shorten(entities)}")
-    extra = {key: item for key, item in value.items() if key not in (*keys, "template")}
-    return Config(index, code_hash, tuple(entity_of(item) for item in entities), template, extra)
+    extra = {key: field for key, field in value.items() if key not in (*keys, "template")}
+    return Config(index, code_hash, tuple(entity_of(knob) for knob in entities), template, extra)
 
 
-def entity_of(item: Any) -> Entity:
+def entity_of(knob: Any) -> Entity:
     """Return an entity from ``[name, kind, value]``.
 
     Raises:
         ValueError: something else, or a value that its kind does not have.
     """
-    if not (isinstance(item, list) and len(item) == 3 and isinstance(item[0], str)):
-        raise BadLineError(f"expected an entity [name, kind, value], found {shorten(item)}")
-    name, kind, value = item
+    if not (isinstance(knob, list) and len(knob) == 3 and isinstance(knob[0], str)):
+        raise BadLineError(f"expected an entity [name, kind, value], found {shorten(knob)}")
+    name, kind, value = knob
     if kind == "ot":
         return Other(name, value)
     parts = value if isinstance(value, (list, tuple)) else None
@@ -326,7 +326,7 @@ def entity_of(item: Any) -> Entity:
     if parts is not None and kind == "an" and all(isinstance(part, str) for part in parts):
         return Annotate(name, tuple(parts))
     raise BadLineError(
-        f"expected an entity of kind sp or re with integers, an with texts, or ot, found {shorten(item)}"
+        f"expected an entity of kind sp or re with integers, an with texts, or ot, found {shorten(knob)}"
     )
 
 
@@ -353,7 +353,7 @@ def _result(value: Any) -> tuple[tuple[float, ...], int, float, float]:
         raise BadLineError(f"expected costs as a list of numbers, found {shorten(costs)}")
     if not _is_int(error_no):
         raise BadLineError(f"expected error_no as an integer, found {shorten(error_no)}")
-    if not all(_is_number(item) and math.isfinite(item) for item in (all_cost, timestamp)):
+    if not all(_is_number(number) and math.isfinite(number) for number in (all_cost, timestamp)):
         raise BadLineError(
             f"expected all_cost and timestamp as numbers, found {shorten([all_cost, timestamp])}"
         )

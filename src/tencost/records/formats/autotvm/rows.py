@@ -49,7 +49,7 @@ class _UnusualError(Exception):
 
 @dataclass(frozen=True)
 class _Facts:
-    """What all records of one task have in common; `head` and `tail` are the texts that ids are made of."""
+    """Facts that all records of a task share; `head` and `tail` are the texts that ids are made of."""
 
     task: Task
     target: str
@@ -61,8 +61,8 @@ class _Facts:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What records of one task with one outcome have in common: columns of the table."""
+class _Outcome:
+    """Columns that records of one task with the same outcome share."""
 
     facts: _Facts
     engine_version: str | None
@@ -77,8 +77,8 @@ class AutotvmRows(Rows):
     def __init__(self, about: About) -> None:
         super().__init__(about)
         self._facts: dict[bytes, _Facts] = {}
-        self._told: dict[Any, int] = {}
-        self._distinct: list[_Told] = []
+        self._outcome_at: dict[Any, int] = {}
+        self._distinct: list[_Outcome] = []
         self._checked: set[PlainEntity] = set()
         self._which: list[int] = []
         self._programs: list[bytes] = []
@@ -108,7 +108,7 @@ class AutotvmRows(Rows):
         if not self.lines:
             return Batch(record_table(0, {"run_secs": []}, {}), tuple(self.rejects))
         which = pa.array(np.asarray(self._which, np.int32))
-        told = self._distinct
+        outcomes = self._distinct
 
         def column(values: Iterable[str | None]) -> pa.Array:
             return pa.array(values, pa.string()).take(which)
@@ -116,22 +116,22 @@ class AutotvmRows(Rows):
         columns = {
             "record_id": self._record_ids,
             "program_id": self._program_ids,
-            "workload_id": column(item.facts.workload_id for item in told),
-            "task_name": column(item.facts.task.name for item in told),
+            "workload_id": column(outcome.facts.workload_id for outcome in outcomes),
+            "task_name": column(outcome.facts.task.name for outcome in outcomes),
             "networks": networks(self.about.dataset, len(which)),
-            "hardware": column(item.facts.hardware for item in told),
+            "hardware": column(outcome.facts.hardware for outcome in outcomes),
             "timestamp": self._timestamps,
-            "workload": column(f"autotvm.{item.facts.task.name}" for item in told),
-            "workload_args": column(item.facts.workload_args for item in told),
-            "engine_version": column(item.engine_version for item in told),
-            "target": column(item.facts.target for item in told),
+            "workload": column(f"autotvm.{outcome.facts.task.name}" for outcome in outcomes),
+            "workload_args": column(outcome.facts.workload_args for outcome in outcomes),
+            "engine_version": column(outcome.engine_version for outcome in outcomes),
+            "target": column(outcome.facts.target for outcome in outcomes),
             "program": self._programs,
             "run_secs": self._run_secs,
-            "status": column(item.status.value for item in told),
-            "error": column(item.error for item in told),
+            "status": column(outcome.status.value for outcome in outcomes),
+            "error": column(outcome.error for outcome in outcomes),
             "source": sources(self.about.dataset, self.about.file, self.lines),
             "wall_s": self._wall_s,
-            "foreign": column(item.foreign for item in told),
+            "foreign": column(outcome.foreign for outcome in outcomes),
         }
         constants = {"engine": "tvm", "program_format": "autotvm_config"}
         return Batch(record_table(len(which), columns, constants), tuple(self.rejects))
@@ -142,20 +142,22 @@ class AutotvmRows(Rows):
         Raises:
             msgspec.MsgspecError, ValueError, RecursionError, _UnusualError: it is not of that form.
         """
-        found = decode_plain(line)
-        config, result, costs = found.config, found.result, found.result.costs
+        plain_line = decode_plain(line)
+        config, result, costs = plain_line.config, plain_line.result, plain_line.result.costs
         if not self._checked.issuperset(config.entity):
             self._check(config.entity)
         if config.code_hash is not None and not is_plain(config.code_hash):
             raise _UnusualError
-        task_text = bytes(found.input)
+        task_text = bytes(plain_line.input)
         # All good records of a task tell the same; the costs of others are told with them.
         good = result.error_no == 0 and costs and min(costs) > 0.0 and max(costs) < FAILURE_SECONDS
         outcome = None if good else (result.error_no, costs)
-        key = (task_text, found.tvm_version, found.version, outcome)
-        which = self._told.get(key)
+        key = (task_text, plain_line.tvm_version, plain_line.version, outcome)
+        which = self._outcome_at.get(key)
         if which is None:
-            which = self._tell(key, task_text, found.tvm_version, found.version, result)
+            which = self._add_outcome(
+                key, task_text, plain_line.tvm_version, plain_line.version, result
+            )
         text = _encode(config)
         self._append(number, which, text, text, result)
 
@@ -176,17 +178,17 @@ class AutotvmRows(Rows):
         task_text = _dumps(inputs).encode()
         outcome = None if _outcome(*line_outcome)[0] is Status.ok else repr(line_outcome)
         key = (task_text, line.tvm_version, version, outcome, extra)
-        which = self._told.get(key)
+        which = self._outcome_at.get(key)
         if which is None:
-            which = self._tell(key, task_text, line.tvm_version, version, result, extra)
+            which = self._add_outcome(key, task_text, line.tvm_version, version, result, extra)
         text = _dumps(program, sort_keys=True).encode()
         self._append(number, which, text, canonical_json(program).encode(), result)
 
     def _append(
         self, number: int, which: int, program: bytes, identity: bytes, result: Result
     ) -> None:
-        told = self._distinct[which]
-        facts = told.facts
+        outcome = self._distinct[which]
+        facts = outcome.facts
         program_id = hashlib.sha256(facts.head + identity).hexdigest()[:ID_LENGTH]
         record_id = hashlib.sha256(program_id.encode() + facts.tail).hexdigest()[:ID_LENGTH]
         self._which.append(which)
@@ -194,7 +196,7 @@ class AutotvmRows(Rows):
         self._programs.append(program)
         self._program_ids.append(program_id)
         self._record_ids.append(record_id)
-        self._run_secs.append(result.costs if told.status is Status.ok else None)
+        self._run_secs.append(result.costs if outcome.status is Status.ok else None)
         self._wall_s.append(result.all_cost_s)
         self._timestamps.append(result.timestamp)
 
@@ -210,12 +212,12 @@ class AutotvmRows(Rows):
                 texts += [value] if isinstance(value, str) else []
             else:
                 entity_of([name, kind, value])
-                texts += [item for item in value if isinstance(item, str)]  # type: ignore[union-attr]
+                texts += [text for text in value if isinstance(text, str)]  # type: ignore[union-attr]
             if not all(is_plain(text) for text in texts):
                 raise _UnusualError
         self._checked.update(entities)
 
-    def _tell(
+    def _add_outcome(
         self,
         key: Any,
         task_text: bytes,
@@ -240,10 +242,10 @@ class AutotvmRows(Rows):
             foreign["costs"] = [cost if math.isfinite(cost) else str(cost) for cost in result.costs]
         if extra:
             foreign["extra"] = json.loads(extra)
-        told = _Told(facts, tvm_version, status, error or None, _dumps(foreign))
-        self._told[key] = len(self._distinct)
-        self._distinct.append(told)
-        return self._told[key]
+        outcome = _Outcome(facts, tvm_version, status, error or None, _dumps(foreign))
+        self._outcome_at[key] = len(self._distinct)
+        self._distinct.append(outcome)
+        return self._outcome_at[key]
 
 
 def _facts(task: Task, about: About) -> _Facts:

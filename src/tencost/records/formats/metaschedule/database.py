@@ -240,7 +240,7 @@ def parse_program(
     trace, run_secs, target, args_info = body
     _check_trace(trace)
     if run_secs is not None and not (
-        isinstance(run_secs, list) and all(_is_number(item) for item in run_secs)
+        isinstance(run_secs, list) and all(_is_number(seconds) for seconds in run_secs)
     ):
         raise BadLineError(f"expected run_secs as numbers or null, found {shorten(run_secs)}")
     if not (isinstance(target, dict) and isinstance(target.get("kind"), str)):
@@ -258,29 +258,29 @@ def _check_trace(trace: Any) -> None:
     ):
         raise BadLineError(f"expected a trace [instructions, decisions], found {shorten(trace)}")
     instructions, decisions = trace
-    for position, item in enumerate(instructions):
+    for position, instruction in enumerate(instructions):
         if not (
-            isinstance(item, list)
-            and len(item) == 4
-            and isinstance(item[0], str)
-            and isinstance(item[1], list)
-            and isinstance(item[2], list)
-            and isinstance(item[3], list)
+            isinstance(instruction, list)
+            and len(instruction) == 4
+            and isinstance(instruction[0], str)
+            and isinstance(instruction[1], list)
+            and isinstance(instruction[2], list)
+            and isinstance(instruction[3], list)
         ):
             raise BadLineError(
                 f"expected instruction {position} as [kind, inputs, attributes, outputs], "
-                f"found {shorten(item)}"
+                f"found {shorten(instruction)}"
             )
-    for position, item in enumerate(decisions):
+    for position, decision in enumerate(decisions):
         if not (
-            isinstance(item, list)
-            and len(item) == 2
-            and _is_int(item[0])
-            and 0 <= item[0] < len(instructions)
+            isinstance(decision, list)
+            and len(decision) == 2
+            and _is_int(decision[0])
+            and 0 <= decision[0] < len(instructions)
         ):
             raise BadLineError(
                 f"expected decision {position} as [instruction_index, value] with an index below "
-                f"{len(instructions)}, found {shorten(item)}"
+                f"{len(instructions)}, found {shorten(decision)}"
             )
 
 

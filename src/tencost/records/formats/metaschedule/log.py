@@ -94,9 +94,14 @@ class MetascheduleFormat(LogFormat):
         """Return the workloads of the pair."""
         workloads, _ = _workloads(workload_file(path), About("", path.name, None))
         return [
-            Module(item.logged.workload_id, item.logged.mod_json, item.task_name, item.logged.shash)
-            for item in workloads
-            if item is not None
+            Module(
+                workload.logged.workload_id,
+                workload.logged.mod_json,
+                workload.task_name,
+                workload.logged.shash,
+            )
+            for workload in workloads
+            if workload is not None
         ]
 
 
@@ -140,7 +145,7 @@ def programs_of(table: pa.Table, modules: dict[str, LoggedWorkload]) -> list[Log
     Raises:
         RecordError: a record is of another format, or its workload's module is missing.
     """
-    found = []
+    programs = []
     for row in table.to_pylist():
         if row["program_format"] != "metaschedule_trace" or row["workload_id"] not in modules:
             raise RecordError(
@@ -148,7 +153,7 @@ def programs_of(table: pa.Table, modules: dict[str, LoggedWorkload]) -> list[Log
                 f"{row['program_format']} of workload {row['workload_id']}"
             )
         foreign = json.loads(row["foreign"] or "{}")
-        found.append(
+        programs.append(
             LoggedProgram(
                 modules[row["workload_id"]],
                 orjson.loads(row["program"]),
@@ -158,24 +163,24 @@ def programs_of(table: pa.Table, modules: dict[str, LoggedWorkload]) -> list[Log
                 row["source"]["line"],
             )
         )
-    return found
+    return programs
 
 
 def _workloads(path: Path, about: About) -> tuple[list[_Workload | None], list[Reject]]:
     file = Path(about.file).with_name(path.name).as_posix()
-    found: list[_Workload | None] = []
+    workloads: list[_Workload | None] = []
     rejects: list[Reject] = []
     try:
         for number, line in lines(path):
             try:
-                found.append(_workload(line))
+                workloads.append(_workload(line))
             except (BadLineError, UnicodeDecodeError, RecursionError) as error:
-                found.append(None)
+                workloads.append(None)
                 if line.strip():
                     rejects.append(Reject(file, number, f"workload: {error}"))
     except TruncatedError as error:
-        rejects.append(Reject(file, len(found) + 1, str(error)))
-    return found, rejects
+        rejects.append(Reject(file, len(workloads) + 1, str(error)))
+    return workloads, rejects
 
 
 def _workload(line: bytes) -> _Workload:
@@ -203,8 +208,10 @@ class _Rows(Rows):
 
     def __init__(self, workloads: Sequence[_Workload | None], about: About) -> None:
         super().__init__(about)
-        self._known = {item.logged.workload_id: item for item in workloads if item is not None}
-        self._logged = [None if item is None else item.logged for item in workloads]
+        self._workloads = {
+            workload.logged.workload_id: workload for workload in workloads if workload is not None
+        }
+        self._logged = [None if workload is None else workload.logged for workload in workloads]
         self._columns: dict[str, list[Any]] = {}
 
     def add(self, number: int, line: bytes) -> None:
@@ -226,20 +233,20 @@ class _Rows(Rows):
         self.lines.append(number)
 
     def _values(self, program: LoggedProgram) -> dict[str, Any]:
-        known = self._known[program.workload.workload_id]
-        identity = program_id(known.logged.workload_id, program.target["kind"], program.trace)
+        workload = self._workloads[program.workload.workload_id]
+        identity = program_id(workload.logged.workload_id, program.target["kind"], program.trace)
         hardware = device_of(program.target, self.about)
         hardware.encode()
         timing = timing_from_log(program.run_secs)
-        foreign: dict[str, Any] = {"format": "metaschedule", "shash": known.logged.shash}
+        foreign: dict[str, Any] = {"format": "metaschedule", "shash": workload.logged.shash}
         if timing.status is not Status.ok:
             foreign["run_secs"] = program.run_secs
         return {
             "record_id": record_id(identity, program.target, hardware),
             "program_id": identity,
-            "workload_id": known.logged.workload_id,
-            "task_name": known.task_name,
-            "workload": f"tir.{known.task_name}",
+            "workload_id": workload.logged.workload_id,
+            "task_name": workload.task_name,
+            "workload": f"tir.{workload.task_name}",
             "workload_args": orjson.dumps(program.args_info).decode(),
             "hardware": hardware,
             "target": json.dumps(program.target, sort_keys=True, separators=(",", ":")),
@@ -248,7 +255,9 @@ class _Rows(Rows):
             "status": timing.status.value,
             "error": timing.error or None,
             "additional_info": (
-                json.dumps({"workload_unreadable": known.unreadable}) if known.unreadable else None
+                json.dumps({"workload_unreadable": workload.unreadable})
+                if workload.unreadable
+                else None
             ),
             "foreign": json.dumps(foreign, separators=(",", ":")),
         }

@@ -47,9 +47,9 @@ METRICS = {
     "code_size": "code_size",
     "compile_time": "compile_time",
 }
-"""What the mail puts into additional_info and the docs into metrics; units are not stated and not changed."""
+"""Fields that the mail puts into additional_info and the docs into metrics; units are not stated and not changed."""
 SOFTWARE = ("os", "cudnn", "cuda_driver")
-"""What the mail puts into runtime_config and the docs into software_config."""
+"""Fields that the mail puts into runtime_config and the docs into software_config."""
 _MEMBERS = (
     ("additional_info", "metrics", METRICS),
     ("runtime_config", "software_config", {name: name for name in SOFTWARE}),

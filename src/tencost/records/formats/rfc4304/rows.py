@@ -344,7 +344,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "hw_model": _name,
     "error": _error,
 }
-"""What gives the cell of a column, not yet as JSON, of a field of the columns version."""
+"""Column -> function from a field of the columns version to its cell, not yet as JSON."""
 
 
 def _times(record: Object) -> tuple[list[float | None], bool]:

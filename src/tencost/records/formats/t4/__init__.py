@@ -106,7 +106,7 @@ FORMAT = T4Format()
 
 
 Kernel = tuple[str, list[Any], dict[str, Any]]
-"""What was tuned: its name, the problem's size, and its target as far as it is known."""
+"""A tuned kernel: its name, the problem's size, and its target as far as it is known."""
 
 
 def _kernels(path: Path, about: About) -> dict[frozenset[str], Kernel]:
@@ -127,7 +127,7 @@ def _kernels(path: Path, about: About) -> dict[frozenset[str], Kernel]:
             parameters = space["ConfigurationSpace"]["TuningParameters"]
             kernel, name = space["KernelSpecification"], str(space["General"]["BenchmarkName"])
             target = {"kind": kind} if (kind := _TARGETS.get(kernel["Language"])) else {}
-            names = frozenset(item["Name"] for item in parameters)
+            names = frozenset(parameter["Name"] for parameter in parameters)
             kernels[names] = (name, kernel.get("ProblemSize", []), target)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise RecordError(
@@ -177,7 +177,9 @@ def _row(
 
 def _timing(result: dict[str, Any], times: dict[str, Any], unit: str) -> Timing:
     """Return the times of a result in seconds, or how it failed."""
-    measurements = {item["name"]: item for item in result.get("measurements") or []}
+    measurements = {
+        measurement["name"]: measurement for measurement in result.get("measurements") or []
+    }
     time, word = measurements.get("time", {}), result["invalidity"]
     status, value = STATUSES.get(word, Status.unknown), time.get("value")
     if status is not Status.ok:

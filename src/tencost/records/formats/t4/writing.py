@@ -49,7 +49,9 @@ def document_of(records: pl.DataFrame) -> dict[str, Any]:
         texts, records["program"], records["run_secs"].to_list(), strict=True
     ):
         result = from_floats(foreign["result"])
-        measured = {item["name"]: item for item in result.get("measurements") or []}
+        measured = {
+            measurement["name"]: measurement for measurement in result.get("measurements") or []
+        }
         if run_secs and not _is_measurement(run_secs, measured, unit):
             own_unit = unit or measured["time"]["unit"]
             runtimes = [_time(seconds, UNITS[own_unit.casefold()]) for seconds in run_secs]

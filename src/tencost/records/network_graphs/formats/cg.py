@@ -54,7 +54,7 @@ DEVICES = {
     "640gpu": "adreno-640",
     "vpu": "myriad-vpu",
 }
-"""What the benchmark calls its devices -> hardware, in its order."""
+"""The benchmark's names of devices -> hardware, in the benchmark's order."""
 NODE_COUNTS, EDGE_COUNTS, NODES, EDGES = (
     "num-node-list.csv", "num-edge-list.csv", "node-feat.csv", "edge.csv",
 )  # fmt: skip
@@ -95,8 +95,8 @@ def read(folder: Path) -> ReadGraphs:
         raise GraphError(
             f"expected label-<device>.csv of at least one device in {folder}, found none"
         )
-    found = {name: _read_family(name, path, hardware) for name, path in sorted(families.items())}
-    whole = {name: family for name, family in found.items() if family.read is not None}
+    contents = {name: _read_family(name, path, hardware) for name, path in sorted(families.items())}
+    whole = {name: family for name, family in contents.items() if family.read is not None}
     parts = [family.read for family in whole.values() if family.read is not None]
     empty = LabelledGraphs(_empty(), hardware, np.zeros((0, len(hardware))))
     nodes = [f"{name}/{NODES}" for name, family in whole.items() for _ in family.node_line]
@@ -110,7 +110,7 @@ def read(folder: Path) -> ReadGraphs:
         ),
         places(nodes, np.concatenate([none, *(family.node_line for family in whole.values())]), 1),
         places(edges, np.concatenate([none, *(family.edge_line for family in whole.values())]), 1),
-        tuple(reject for family in found.values() for reject in family.rejects),
+        tuple(reject for family in contents.values() for reject in family.rejects),
     )
 
 
@@ -136,14 +136,14 @@ def write(folder: Path, labelled: LabelledGraphs) -> None:
                 raise GraphError(
                     f"expected a position of its own for each graph of {family}, found one twice"
                 )
-            own = content / family
-            own.mkdir()
-            _write_structure(own, part.graphs)
+            family_folder = content / family
+            family_folder.mkdir()
+            _write_structure(family_folder, part.graphs)
             for device, hardware in enumerate(labelled.hardware):
                 values = part.latency_ms[:, device].tolist()
                 lines = ['""' if value != value else repr(value) for value in values]
                 name = f"label-{labels.get(hardware, hardware)}.csv"
-                (own / name).write_text("".join(f"{line}\n" for line in lines))
+                (family_folder / name).write_text("".join(f"{line}\n" for line in lines))
 
 
 def _write_structure(folder: Path, graphs: GraphSet) -> None:
@@ -167,8 +167,8 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    found = (folder / name, folder / f"{name}.gz")
-    return next((path for path in found if path.is_file()), None)
+    candidates = (folder / name, folder / f"{name}.gz")
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _structure(folder: Path) -> bool:
@@ -183,16 +183,16 @@ def _devices(families: list[Path]) -> tuple[str, ...]:
         for path in family.iterdir()
         if path.name.startswith("label-") and path.name.endswith((".csv", ".csv.gz"))
     }
-    own = sorted(devices - DEVICES.keys() - set(DEVICES.values()))
-    known = (hardware for name, hardware in DEVICES.items() if {name, hardware} & devices)
-    return (*known, *own)
+    others = sorted(devices - DEVICES.keys() - set(DEVICES.values()))
+    benchmarked = (hardware for name, hardware in DEVICES.items() if {name, hardware} & devices)
+    return (*benchmarked, *others)
 
 
 def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Family:
-    found = _Family()
+    content = _Family()
 
     def reject(file: str, line: int, reason: str, graph: int = -1) -> None:
-        found.rejects.append(GraphReject(f"{family}/{file}", line, reason, family, graph))
+        content.rejects.append(GraphReject(f"{family}/{file}", line, reason, family, graph))
 
     try:
         node_counts, edge_counts = _counts(folder, NODE_COUNTS), _counts(folder, EDGE_COUNTS)
@@ -206,7 +206,7 @@ def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Famil
         position = _positions(folder, len(node_counts))
     except _FamilyError as error:
         reject(*error.reject)
-        return found
+        return content
     begins = nodes.operator == _PLACEHOLDER
     node_spans = find_spans(node_counts, begins, len(nodes))
     targets = edges.numbers[:, 1]
@@ -222,27 +222,27 @@ def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Famil
                 reject(file, line, reason, graph if graph < 0 else int(position[graph]))
             if graph >= 0:
                 good[graph] = False
-    kept = np.flatnonzero(good)
+    usable = np.flatnonzero(good)
     latency, bad = _latencies(family, folder, hardware, position)
-    found.rejects += bad
-    node_rows = rows_of(node_spans, kept)
-    edge_rows = rows_of(edge_spans, kept)
+    content.rejects += bad
+    node_rows = rows_of(node_spans, usable)
+    edge_rows = rows_of(edge_spans, usable)
     numbers = nodes.numbers if len(node_rows) == len(nodes) else nodes.numbers[node_rows]
     graphs = GraphSet(
-        np.full(len(kept), "", dtype="<U1"),
-        np.full(len(kept), family),
-        np.array([f"{family}/{place}" for place in position[kept].tolist()], dtype=np.str_),
-        position[kept],
+        np.full(len(usable), "", dtype="<U1"),
+        np.full(len(usable), family),
+        np.array([f"{family}/{place}" for place in position[usable].tolist()], dtype=np.str_),
+        position[usable],
         nodes.operator[node_rows],
         numbers,
-        np.concatenate([[0], np.cumsum(node_spans.count[kept])]),
+        np.concatenate([[0], np.cumsum(node_spans.count[usable])]),
         np.ascontiguousarray(edges.numbers[edge_rows].T),
-        np.concatenate([[0], np.cumsum(edge_spans.count[kept])]),
+        np.concatenate([[0], np.cumsum(edge_spans.count[usable])]),
     )
-    found.read = LabelledGraphs(graphs, hardware, latency[kept])
-    found.node_line = node_spans.start[kept] + 1
-    found.edge_line = edge_spans.start[kept] + 1
-    return found
+    content.read = LabelledGraphs(graphs, hardware, latency[usable])
+    content.node_line = node_spans.start[usable] + 1
+    content.edge_line = edge_spans.start[usable] + 1
+    return content
 
 
 def _text(folder: Path, name: str) -> bytes:
@@ -318,8 +318,8 @@ def _latencies(
     rejects = []
     labels = {name: device for device, name in DEVICES.items()}
     for device, name in enumerate(hardware):
-        known = (f"label-{labels.get(name, name)}.csv", f"label-{name}.csv")
-        file = next((each for each in known if _file(folder, each) is not None), None)
+        file_names = (f"label-{labels.get(name, name)}.csv", f"label-{name}.csv")
+        file = next((each for each in file_names if _file(folder, each) is not None), None)
         if file is None:
             continue
         where = f"{family}/{file}"

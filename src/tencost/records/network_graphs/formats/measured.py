@@ -41,26 +41,26 @@ def read(folder: Path) -> ReadGraphs:
     lines: list[int] = []
     rejects: list[GraphReject] = []
     families: Counter[str] = Counter()
-    known: dict[tuple[str, str], int] = {}
+    numbers: dict[tuple[str, str], int] = {}
     for number, text in enumerate(_content(path).splitlines(), start=1):
         family, position = "", -1
         try:
             line = orjson.loads(text)
             family, name = str(line["family"]), str(line["name"])
             key = family, name
-            if key in known:  # another round: the quietest counts, one that failed does not
-                place = known[key]
+            if key in numbers:  # another round: the quietest counts, one that failed does not
+                place = numbers[key]
                 latencies[place] = min(latencies[place], float(line.get("latency_ms", np.inf)))
                 continue
             position = families[family]
             families[family] += 1
-            one = _graph(line, position)
+            graph = _graph(line, position)
             latency = float(line["latency_ms"])
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-            rejects.append(GraphReject(path.name, number, _told(error), family, position))
+            rejects.append(GraphReject(path.name, number, _reason(error), family, position))
             continue
-        known[key] = len(graphs)
-        graphs.append(one)
+        numbers[key] = len(graphs)
+        graphs.append(graph)
         latencies.append(latency)
         lines.append(number)
     if not graphs:
@@ -100,7 +100,7 @@ def _hardware(path: Path) -> str:
         return str(orjson.loads(path.read_bytes())["hardware"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise GraphError(
-            f'expected {{"hardware": name, ...}} in {path}, found {_told(error)}. Copy the folder whole'
+            f'expected {{"hardware": name, ...}} in {path}, found {_reason(error)}. Copy the folder whole'
         ) from error
 
 
@@ -131,7 +131,7 @@ def _graph(line: dict[str, Any], position: int) -> GraphSet:
     )
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"expected the key {error}, found none"
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

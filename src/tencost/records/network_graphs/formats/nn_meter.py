@@ -74,8 +74,8 @@ class _Graph:
 
 
 @dataclass(eq=False)
-class _Found:
-    """What was read so far."""
+class _Collected:
+    """Columns of the graphs that were read so far, and the rejects."""
 
     graphs: list[_Graph] = field(default_factory=list)
     family: list[str] = field(default_factory=list)
@@ -89,36 +89,38 @@ class _Found:
 
 def read(folder: Path) -> ReadGraphs:
     """Read all families of a folder, line by line."""
-    found = _Found()
+    collected = _Collected()
     for family, path in sorted(_files(folder).items()):
         position = -1
-        for number, line in _lines(path, family, found):
+        for number, line in _lines(path, family, collected):
             if not line.strip():
                 continue
             position += 1
             try:
-                _add(found, line, family, position, path.name, number)
+                _add(collected, line, family, position, path.name, number)
             except _LineError as error:
-                found.rejects.append(GraphReject(path.name, number, str(error), family, position))
+                collected.rejects.append(
+                    GraphReject(path.name, number, str(error), family, position)
+                )
     graphs = GraphSet(
-        np.full(len(found.graphs), "", dtype="<U1"),
-        np.array(found.family, dtype=np.str_),
-        np.array(found.name, dtype=np.str_),
-        np.array(found.position, dtype=np.int32),
-        np.concatenate([np.zeros(0, np.uint8), *(graph.operator for graph in found.graphs)]),
+        np.full(len(collected.graphs), "", dtype="<U1"),
+        np.array(collected.family, dtype=np.str_),
+        np.array(collected.name, dtype=np.str_),
+        np.array(collected.position, dtype=np.int32),
+        np.concatenate([np.zeros(0, np.uint8), *(graph.operator for graph in collected.graphs)]),
         np.concatenate(
-            [np.zeros((0, len(COLUMNS)), np.int32), *(graph.columns for graph in found.graphs)]
+            [np.zeros((0, len(COLUMNS)), np.int32), *(graph.columns for graph in collected.graphs)]
         ),
-        np.cumsum([0, *(len(graph.operator) for graph in found.graphs)], dtype=np.int64),
+        np.cumsum([0, *(len(graph.operator) for graph in collected.graphs)], dtype=np.int64),
         np.concatenate(
-            [np.zeros((2, 0), np.int32), *(graph.edges for graph in found.graphs)], axis=1
+            [np.zeros((2, 0), np.int32), *(graph.edges for graph in collected.graphs)], axis=1
         ),
-        np.cumsum([0, *(graph.edges.shape[1] for graph in found.graphs)], dtype=np.int64),
+        np.cumsum([0, *(graph.edges.shape[1] for graph in collected.graphs)], dtype=np.int64),
     )
-    latency = np.array(found.latency, dtype=np.float64).reshape(-1, len(DEVICES))
-    where = places(found.file, found.line, 0)
+    latency = np.array(collected.latency, dtype=np.float64).reshape(-1, len(DEVICES))
+    where = places(collected.file, collected.line, 0)
     labelled = LabelledGraphs(graphs, tuple(DEVICES.values()), latency)
-    return ReadGraphs(labelled, where, where, tuple(found.rejects))
+    return ReadGraphs(labelled, where, where, tuple(collected.rejects))
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -131,17 +133,19 @@ def _files(folder: Path) -> dict[str, Path]:
     }
 
 
-def _lines(path: Path, family: str, found: _Found) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path, family: str, collected: _Collected) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, line); where a damaged file ends is a reject."""
     number = 0
     try:
         for number, line in lines(path):
             yield number, line
     except (RecordError, TruncatedError) as error:
-        found.rejects.append(GraphReject(path.name, number + 1, str(error), family, -1))
+        collected.rejects.append(GraphReject(path.name, number + 1, str(error), family, -1))
 
 
-def _add(found: _Found, line: bytes, family: str, position: int, file: str, number: int) -> None:
+def _add(
+    collected: _Collected, line: bytes, family: str, position: int, file: str, number: int
+) -> None:
     try:
         entry = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -154,17 +158,17 @@ def _add(found: _Found, line: bytes, family: str, position: int, file: str, numb
         value = entry.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             reason = bad_latency(hardware, value)
-            found.rejects.append(GraphReject(file, number, reason, family, position))
+            collected.rejects.append(GraphReject(file, number, reason, family, position))
             value = None
         latency.append(np.nan if value is None else float(value))
     name = entry.get("id")
-    found.graphs.append(graph)
-    found.family.append(family)
-    found.name.append(name if isinstance(name, str) and name else f"{family}/{position}")
-    found.position.append(position)
-    found.latency.append(latency)
-    found.file.append(file)
-    found.line.append(number)
+    collected.graphs.append(graph)
+    collected.family.append(family)
+    collected.name.append(name if isinstance(name, str) and name else f"{family}/{position}")
+    collected.position.append(position)
+    collected.latency.append(latency)
+    collected.file.append(file)
+    collected.line.append(number)
 
 
 def _graph(nodes: dict[str, Any]) -> _Graph:
@@ -193,7 +197,7 @@ def _graph(nodes: dict[str, Any]) -> _Graph:
         for target in outbounds:
             if isinstance(target, str) and target in number:
                 sources[number[target]].setdefault(number[name])
-    pairs = [(source, target) for target, own in enumerate(sources) for source in own]
+    pairs = [(source, target) for target, inbounds in enumerate(sources) for source in inbounds]
     return _Graph(operator, columns, np.array(pairs, dtype=np.int32).reshape(-1, 2).T)
 
 
@@ -207,14 +211,14 @@ def _node(node: dict[str, Any], nodes: dict[str, Any]) -> tuple[int, list[int]]:
     if inputs is None:
         before = (source for source in node["inbounds"] if source in nodes)
         inputs = next((nodes[source]["attr"]["output_shape"] for source in before), [])
-    own = about.get("attr") or {}
+    attributes = about.get("attr") or {}
     kernel, strides = [0] * 4, [0] * 2
     if kind in _CONVOLUTIONS:
-        kernel = _numbers(own["weight_shape"], 4)
-        strides = _height_width(own["strides"])
+        kernel = _numbers(attributes["weight_shape"], 4)
+        strides = _height_width(attributes["strides"])
     elif kind in _POOLING:
-        kernel = [*_height_width(own.get("kernel_shape") or own["ksize"]), 0, 0]
-        strides = _height_width(own["strides"])
+        kernel = [*_height_width(attributes.get("kernel_shape") or attributes["ksize"]), 0, 0]
+        strides = _height_width(attributes["strides"])
     outputs = about.get("output_shape") or []
     return OPERATOR_CODES[kind], [
         *_shape(inputs),
@@ -234,19 +238,19 @@ def _shape(shapes: Sequence[Any]) -> list[int]:
 
 def _height_width(numbers: Any) -> list[int]:
     """Return height and width of two numbers, or of TensorFlow's four with the batch and the channels around them."""
-    found = _numbers(numbers, None)
-    if len(found) not in (2, 4):
+    sizes = _numbers(numbers, None)
+    if len(sizes) not in (2, 4):
         raise _LineError(f"expected a height and a width, found {numbers!r:.40}")
-    return found if len(found) == 2 else found[1:3]
+    return sizes if len(sizes) == 2 else sizes[1:3]
 
 
 def _numbers(values: Any, count: int | None) -> list[int]:
     if not isinstance(values, list) or (count is not None and len(values) != count):
         raise _LineError(f"expected {count or 'some'} numbers, found {values!r:.40}")
-    found = [-1 if value is None else value for value in values]
-    if not all(type(value) is int and abs(value) <= _INT32 for value in found):
+    numbers = [-1 if value is None else value for value in values]
+    if not all(type(value) is int and abs(value) <= _INT32 for value in numbers):
         raise _LineError(f"expected whole numbers below 2^31, found {values!r:.40}")
-    return found
+    return numbers
 
 
 class NnMeterFormat(GraphFormat):
